@@ -1,0 +1,27 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable
+from typing import ClassVar as _ClassVar, Optional as _Optional
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Money(_message.Message):
+    __slots__ = ("micro_units", "currency")
+    MICRO_UNITS_FIELD_NUMBER: _ClassVar[int]
+    CURRENCY_FIELD_NUMBER: _ClassVar[int]
+    micro_units: int
+    currency: str
+    def __init__(self, micro_units: _Optional[int] = ..., currency: _Optional[str] = ...) -> None: ...
+
+class Resources(_message.Message):
+    __slots__ = ("cpus", "memory_bytes", "accelerators", "accelerator_types")
+    CPUS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ACCELERATORS_FIELD_NUMBER: _ClassVar[int]
+    ACCELERATOR_TYPES_FIELD_NUMBER: _ClassVar[int]
+    cpus: float
+    memory_bytes: int
+    accelerators: int
+    accelerator_types: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., accelerators: _Optional[int] = ..., accelerator_types: _Optional[_Iterable[str]] = ...) -> None: ...
