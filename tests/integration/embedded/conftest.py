@@ -1,0 +1,1 @@
+from tests.fixtures_embedded import *  # noqa: F403
