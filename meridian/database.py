@@ -1,0 +1,130 @@
+"""PostgreSQL: one schema per service, transactions at the boundary, migrations by Alembic.
+
+A connection's search path is the service's schema, so SQL names its tables plainly and cannot reach another service's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import sqlalchemy as sa
+from alembic import command, context
+from alembic.config import Config
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+log = logging.getLogger(__name__)
+
+# SQLSTATE classes of errors that pass when the same work is done again: connection lost (08), serialisation failure
+# and deadlock (40), resources (53), operator intervention such as a restart (57).
+_PASSING_CLASSES = ("08", "40", "53", "57")
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether the same work may succeed when tried again: the database went away or refused for the moment."""
+    if isinstance(error, ConnectionError | TimeoutError | InterfaceError):
+        return True
+    if isinstance(error, DBAPIError):
+        if error.connection_invalidated:
+            return True
+        state = getattr(error.orig, "sqlstate", None) or getattr(
+            getattr(error.orig, "__cause__", None), "sqlstate", None
+        )
+        if isinstance(state, str):
+            return state.startswith(_PASSING_CLASSES)
+        return isinstance(error, OperationalError)
+    return isinstance(error, OSError)
+
+
+class Database:
+    """Connections to one service's schema."""
+
+    def __init__(self, url: str, schema: str, *, pool_size: int = 5) -> None:
+        self.url = url
+        self.schema = schema
+        self.engine: AsyncEngine = create_async_engine(
+            url,
+            pool_size=pool_size,
+            max_overflow=pool_size,
+            pool_pre_ping=True,
+            connect_args={"server_settings": {"search_path": schema, "application_name": f"meridian-{schema}"}},
+        )
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+        """A connection in a transaction: committed at the end of the block, rolled back on any error."""
+        async with self.engine.begin() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncConnection]:
+        """A connection for reads; nothing is committed."""
+        async with self.engine.connect() as connection:
+            yield connection
+
+    async def ping(self) -> None:
+        """Fail when the database does not answer."""
+        async with self.engine.connect() as connection:
+            await connection.execute(sa.text("SELECT 1"))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.engine.dispose()
+
+
+def create_kernel_tables() -> None:
+    """Called by the first migration of each service: the outbox and inbox of `meridian.outbox` and `meridian.inbox`."""
+    from alembic import op
+
+    op.create_table(
+        "outbox",
+        sa.Column("seq", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+        sa.Column("topic", sa.Text, nullable=False),
+        sa.Column("key", sa.LargeBinary, nullable=True),
+        sa.Column("value", sa.LargeBinary, nullable=True),
+        sa.Column("headers", postgresql.JSONB, nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+    )
+    op.create_table(
+        "inbox",
+        sa.Column("consumer", sa.Text, primary_key=True),
+        sa.Column("message_id", sa.Text, primary_key=True),
+        sa.Column("received_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
+    )
+    op.create_index("inbox_received_at", "inbox", ["received_at"])
+
+
+def run_migrations() -> None:
+    """The whole of a service's ``migrations/env.py``: run on the connection that `migrate` holds."""
+    connection = context.config.attributes["connection"]
+    schema = context.config.attributes["schema"]
+    context.configure(connection=connection, version_table_schema=schema, transaction_per_migration=False)
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+async def migrate(url: str, schema: str, scripts: Path) -> None:
+    """Bring a schema to the newest version of the Alembic ``scripts``; concurrent callers wait for each other."""
+    engine = create_async_engine(url, poolclass=NullPool)
+
+    def upgrade(connection: sa.Connection) -> None:
+        config = Config()
+        config.set_main_option("script_location", str(scripts))
+        config.attributes["connection"] = connection
+        config.attributes["schema"] = schema
+        command.upgrade(config, "head")
+
+    try:
+        async with engine.begin() as connection:
+            await connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext('meridian.migrate'))"))
+            await connection.execute(sa.text(f'CREATE SCHEMA IF NOT EXISTS "{schema}"'))
+            await connection.execute(sa.text(f'SET LOCAL search_path TO "{schema}"'))
+            await connection.run_sync(upgrade)
+    finally:
+        await engine.dispose()
+    log.info("schema is up to date", extra={"schema": schema})

@@ -1,0 +1,111 @@
+"""HTTP as every service speaks it: RFC 9457 problem details, trace context, correlation ids."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from meridian.errors import (
+    FieldError,
+    InvalidArgumentError,
+    MalformedRequestError,
+    MeridianError,
+    NotFoundError,
+)
+from meridian.observability import logged_as, trace_id, traced
+
+log = logging.getLogger(__name__)
+
+PROBLEM = "application/problem+json"
+
+
+class _HttpError(MeridianError):
+    """An HTTP error raised by the framework itself."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.http_status = status
+
+    def problem(self, instance: str | None = None, correlation_id: str | None = None) -> dict[str, Any]:
+        body = super().problem(instance, correlation_id)
+        body.update(status=self.http_status, title=self.detail, code=f"HTTP_{self.http_status}", type="about:blank")
+        return body
+
+
+def _pointer(location: tuple[Any, ...]) -> str:
+    parts = [str(part).replace("~", "~0").replace("/", "~1") for part in location]
+    if parts and parts[0] == "body":
+        parts = parts[1:]
+    elif parts:
+        return ":".join(parts)
+    return "/" + "/".join(parts) if parts else ""
+
+
+def problem_response(error: MeridianError, request: Request) -> JSONResponse:
+    """The answer for an error, with its correlation id."""
+    status = error.http_status if isinstance(error, _HttpError) else error.status
+    body = error.problem(instance=request.url.path, correlation_id=trace_id() or None)
+    headers = dict(getattr(error, "headers", None) or {})
+    return JSONResponse(body, status_code=status, media_type=PROBLEM, headers=headers)
+
+
+def install_errors(app: FastAPI) -> None:
+    """Render every error as problem details; the body says which field is wrong."""
+
+    @app.exception_handler(MeridianError)
+    async def expected(request: Request, error: MeridianError) -> Response:
+        return problem_response(error, request)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        problems = error.errors()
+        if any(problem["type"] == "json_invalid" for problem in problems):
+            return problem_response(MalformedRequestError("the body is not valid JSON"), request)
+        fields = tuple(FieldError(_pointer(problem["loc"]), str(problem["msg"])) for problem in problems)
+        detail = "; ".join(f"{field.pointer or 'body'}: {field.detail}" for field in fields[:5])
+        return problem_response(InvalidArgumentError(detail, errors=fields), request)
+
+    @app.exception_handler(StarletteHTTPException)
+    async def framework(request: Request, error: StarletteHTTPException) -> Response:
+        if error.status_code == NotFoundError.status:
+            return problem_response(NotFoundError(f"there is nothing at {request.url.path}"), request)
+        return problem_response(_HttpError(error.status_code, str(error.detail)), request)
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> Response:
+        log.error("request failed", exc_info=error, extra={"path": request.url.path})
+        return problem_response(MeridianError("the request failed inside the service"), request)
+
+
+class TraceMiddleware:
+    """Takes the caller's trace context, or starts one, for each request; answers carry it as ``x-correlator``."""
+
+    def __init__(self, app: ASGIApp, service: str) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        parent = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"traceparent"), "")
+        with traced(parent), logged_as(self._service):
+            correlator = trace_id().encode()
+
+            async def send_with_correlator(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    message["headers"] = [*message.get("headers", []), (b"x-correlator", correlator)]
+                await send(message)
+
+            await self._app(scope, receive, send_with_correlator)
+
+
+def install_tracing(app: FastAPI, service: str) -> None:
+    """Give each request of ``app`` a trace context."""
+    app.add_middleware(TraceMiddleware, service=service)

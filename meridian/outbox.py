@@ -1,0 +1,208 @@
+"""State change and outgoing events in one transaction; a relay sends what was committed.
+
+`Outbox.transaction()` opens a transaction whose `publish` adds rows to the outbox table. `Relay` sends the rows in
+their order and deletes them when the broker has acknowledged: at least once, in commit order per key as long as the
+writers of one key are serialised (lock the aggregate's row, or write from one task).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import asyncpg
+import sqlalchemy as sa
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+from google.protobuf.message import Message
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from meridian.clock import Clock
+from meridian.codec import Record, encode
+from meridian.database import Database, is_passing
+from meridian.ids import NewId
+from meridian.observability import BusMetrics, current_traceparent
+
+log = logging.getLogger(__name__)
+
+_metadata = sa.MetaData()
+outbox_table = sa.Table(
+    "outbox",
+    _metadata,
+    sa.Column("seq", sa.BigInteger, primary_key=True),
+    sa.Column("topic", sa.Text),
+    sa.Column("key", sa.LargeBinary),
+    sa.Column("value", sa.LargeBinary),
+    sa.Column("headers", postgresql.JSONB),
+    sa.Column("created_at", sa.DateTime(timezone=True)),
+)
+
+_CHANNEL = "meridian_outbox"
+
+
+class Transaction:
+    """An open transaction: SQL through ``connection``, events through ``publish``, both or neither."""
+
+    def __init__(self, connection: AsyncConnection, source: str, clock: Clock, new_id: NewId) -> None:
+        self.connection = connection
+        self._source = source
+        self._clock = clock
+        self._new_id = new_id
+        self._records: list[Record] = []
+        self._on_commit: list[Callable[[], None]] = []
+
+    def publish(self, message: Message, *, traceparent: str | None = None) -> str:
+        """Add an event to be sent after commit, in the order of the calls; returns its id.
+
+        ContractError when the message is no event of the contracts or its key is empty.
+        """
+        event_id = self._new_id("evt")
+        record = encode(
+            message,
+            event_id=event_id,
+            source=self._source,
+            time=self._clock.now(),
+            traceparent=current_traceparent() if traceparent is None else traceparent,
+        )
+        self._records.append(record)
+        return event_id
+
+    def forward(self, record: Record) -> None:
+        """Add a record as it is (dead letters)."""
+        self._records.append(record)
+
+    def on_commit(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once the transaction is committed; never when it is rolled back."""
+        self._on_commit.append(callback)
+
+    async def flush(self) -> None:
+        """Write the collected events to the outbox table."""
+        if not self._records:
+            return
+        rows = [
+            {
+                "topic": record.topic,
+                "key": record.key,
+                "value": record.value,
+                "headers": [[name, value.decode()] for name, value in record.headers],
+            }
+            for record in self._records
+        ]
+        self._records = []
+        await self.connection.execute(sa.insert(outbox_table), rows)
+        await self.connection.execute(sa.text(f"SELECT pg_notify('{_CHANNEL}', current_schema())"))
+
+    def committed(self) -> None:
+        """Run what waited for the commit."""
+        for callback in self._on_commit:
+            callback()
+
+
+class Outbox:
+    """Opens transactions of one service."""
+
+    def __init__(self, database: Database, source: str, clock: Clock, new_id: NewId) -> None:
+        self.database = database
+        self._source = source
+        self._clock = clock
+        self._new_id = new_id
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Transaction]:
+        """State and events together: committed at the end of the block, both dropped on any error."""
+        async with self.database.transaction() as connection:
+            transaction = Transaction(connection, self._source, self._clock, self._new_id)
+            yield transaction
+            await transaction.flush()
+        transaction.committed()
+
+
+class Relay:
+    """Sends committed outbox rows to the bus. One relay per schema works at a time; others stand by.
+
+    1. Take the schema's advisory lock on a connection of its own and LISTEN for commits.
+    2. Read up to ``batch`` rows by sequence, send them all, wait for every acknowledgement.
+    3. Delete them. A crash between 2 and 3 sends them again: consumers know them by their event id.
+    """
+
+    def __init__(
+        self, database: Database, producer: AIOKafkaProducer, metrics: BusMetrics, clock: Clock, *, batch: int = 1000
+    ) -> None:
+        self._database = database
+        self._producer = producer
+        self._metrics = metrics
+        self._clock = clock
+        self._batch = batch
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Relay until cancelled; passing errors of the database or the bus are waited out."""
+        while True:
+            try:
+                await self._run_locked()
+            except (KafkaError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError, sa.exc.DBAPIError) as error:
+                if isinstance(error, sa.exc.DBAPIError) and not is_passing(error):
+                    raise
+                log.warning("outbox relay interrupted, starts again", extra={"error": repr(error)})
+                await asyncio.sleep(0.5)
+
+    async def _run_locked(self) -> None:
+        dsn = self._database.url.replace("postgresql+asyncpg://", "postgresql://")
+        connection = await asyncpg.connect(dsn)
+        try:
+            lock = f"SELECT pg_try_advisory_lock(hashtext('meridian.outbox.{self._database.schema}'))"
+            # Another replica relays; PostgreSQL tells nobody when it lets go.
+            while not await connection.fetchval(lock):  # noqa: ASYNC110
+                await asyncio.sleep(1.0)
+            await connection.add_listener(_CHANNEL, self._heard)
+            while True:
+                self._wake.clear()
+                while await self._send_batch() == self._batch:
+                    pass
+                await self._wait(connection)
+        finally:
+            connection.terminate()
+
+    def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+        if payload == self._database.schema:
+            self._wake.set()
+
+    async def _wait(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
+        try:
+            await asyncio.wait_for(self._wake.wait(), timeout=1.0)
+        except TimeoutError:
+            self._metrics.outbox_age.set(0)
+            # Fails when the connection, and with it the lock, is gone.
+            await connection.execute("SELECT 1")
+
+    async def _send_batch(self) -> int:
+        async with self._database.transaction() as connection:
+            query = sa.select(outbox_table).order_by(outbox_table.c.seq).limit(self._batch)
+            rows = (await connection.execute(query)).all()
+            if not rows:
+                return 0
+            self._metrics.outbox_age.set(max(0.0, (self._clock.now() - rows[0].created_at).total_seconds()))
+            await self._send(rows)
+            sent = [row.seq for row in rows]
+            await connection.execute(
+                sa.delete(outbox_table).where(
+                    outbox_table.c.seq == sa.any_(sa.literal(sent, postgresql.ARRAY(sa.BigInteger)))
+                )
+            )
+        self._metrics.published.inc(len(rows))
+        return len(rows)
+
+    async def _send(self, rows: Sequence[sa.Row[tuple[object, ...]]]) -> None:
+        acknowledgements = [
+            await self._producer.send(
+                row.topic,
+                row.value,
+                key=row.key,
+                headers=[(name, value.encode()) for name, value in row.headers],
+            )
+            for row in rows
+        ]
+        await asyncio.gather(*acknowledgements)
