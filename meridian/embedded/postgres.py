@@ -32,6 +32,7 @@ from typing import Self
 
 import psutil
 
+from meridian.embedded import leftovers
 from meridian.embedded.ports import write_atomically
 from meridian.embedded.probes import exchange
 from meridian.embedded.process import Probe, ProcessSpec, RunAs
@@ -247,10 +248,7 @@ def end_servers_on(cluster: Path) -> None:
                 found.append(process)
         except psutil.Error:
             continue  # ended meanwhile, or another user's
-    _, stubborn = psutil.wait_procs(found, timeout=5.0)
-    for process in stubborn:
-        process.kill()
-    psutil.wait_procs(stubborn, timeout=5.0)
+    leftovers.end(leftovers.wait(found, timeout_s=5.0), grace_s=0.0)
 
 
 def postgres_accepts(port: int) -> Probe:
