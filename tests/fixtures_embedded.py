@@ -32,6 +32,7 @@ from meridian.embedded.probes import tcp_accepts
 from meridian.embedded.process import ProcessSpec, log_tail
 
 __all__ = [
+    "ProcessSpec",
     "bootstrap_servers",
     "data_directory",
     "database_url",
@@ -40,6 +41,7 @@ __all__ = [
     "postgres_server",
     "redis_url",
     "running",
+    "tcp_accepts",
     "valkey_server",
 ]
 

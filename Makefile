@@ -1,0 +1,72 @@
+# Meridian: `make demo` shows the whole way of a job; `make test` checks everything.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help install install-dev demo up down test test-faults test-kafka test-external lint format generate kafka bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[all]'
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@ $(VENV)/.installed
+
+install: $(VENV)/.installed ## everything a user needs into .venv (the command is .venv/bin/meridian)
+
+install-dev: $(VENV)/.installed-dev ## also what tests and checks need
+
+demo: install ## a compute network of five domains, a training job, a killed node, the resumed job
+	$(BIN)/meridian demo
+
+up: install ## start the network on this machine and keep it
+	$(BIN)/meridian up
+
+down: install ## stop it; no process stays
+	$(BIN)/meridian down
+
+test: install-dev ## all tests but the long suites
+	$(BIN)/python -m pytest -q -m "not slow and not external"
+
+test-faults: install-dev ## every service and the broker killed in turn under 1,000 jobs
+	$(BIN)/python -m pytest -q -m slow tests/faults
+
+test-kafka: install-dev kafka ## the bus conformance suite on Apache Kafka
+	$(BIN)/python -m pytest -q -m kafka tests/conformance
+
+test-external: install-dev ## tests on public data sets (MERIDIAN_DATA names their folder)
+	$(BIN)/python -m pytest -q -m external
+
+lint: install-dev ## ruff, mypy, import contracts, protobuf contracts, generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/buf lint proto
+	$(BIN)/buf breaking proto --against proto/baseline/v1.binpb
+	$(BIN)/python proto/generate.py --check
+
+format: install-dev ## format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+generate: install-dev ## protobuf modules and the AsyncAPI document from proto/
+	$(BIN)/python proto/generate.py
+
+kafka: install-dev ## fetch Apache Kafka by its Maven coordinates (needs Java 17 and Maven)
+	$(BIN)/python deploy/kafka/kafka.py fetch
+
+bench: install-dev ## all benchmarks, with their baselines
+	@set -e; for program in bus gateway scheduler failover forecast jobs; do \
+	  echo "== bench/$$program.py"; $(BIN)/python bench/$$program.py --json var/bench/$$program.json; done
+
+clean: ## remove what was built, not the data of a running network
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build
