@@ -1,0 +1,467 @@
+"""Runs on emulated machines: orders to node processes, their reports to events, with fencing by the run book."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+from agent.engines.base import (
+    Checkpoint,
+    Delivery,
+    EmulatedMachines,
+    Engine,
+    FailureKind,
+    LaunchRequest,
+    NodeState,
+    NodeStatus,
+    Progress,
+    RankExited,
+    RankPlacement,
+    RunEvent,
+    RunFailed,
+    RunFinished,
+    RunRefused,
+    RunStarted,
+    RunState,
+    RunStatus,
+    StopRequest,
+)
+from agent.engines.event_stream import EventStream
+from agent.engines.local import environment, leftovers
+from agent.engines.local.gang import Cause, Gang, RankEnd, Turn
+from agent.engines.local.node_link import NodeLink
+from agent.node import wire
+from agent.run_book import Admission, BegunRun, ProcessMark, RunBook, RunKey, UnitKey
+from meridian.clock import Clock
+from meridian.errors import NotFoundError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEngineSettings:
+    """How the local engine behaves. Times in seconds."""
+
+    domain_id: str
+    node_ids: tuple[str, ...]
+    data_dir: Path
+    beat_s: float = 0.1
+    agent_silence_s: float = 10.0
+    restart_after_s: float = 15.0
+    start_timeout_s: float = 20.0
+    gang_grace_s: float = 1.0
+    time_limit_grace_s: float = 5.0
+    fence_silence_s: float = 3.0
+    log_bytes: int = 16 * 1024 * 1024
+    rank_nice: int = 5
+    bound_address_space: bool = False
+
+    def log_path(self, run_id: str, rank: int) -> Path:
+        """The log file of a rank; it does not exist while the rank has printed nothing."""
+        return self.data_dir / "logs" / run_id / f"rank-{rank}.log"
+
+    def own_work_dir(self, run_id: str) -> Path:
+        """The working directory of a run that names none."""
+        return self.data_dir / "work" / run_id
+
+
+@dataclass(slots=True)
+class _ActiveRun:
+    gang: Gang
+    ended: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    pressing: bool = False
+
+    @property
+    def key(self) -> RunKey:
+        return self.gang.request.run_id, self.gang.request.epoch
+
+    @property
+    def unit(self) -> UnitKey:
+        return self.gang.request.job_id, self.gang.request.unit_index
+
+
+class LocalEngine(Engine, EmulatedMachines):
+    """See ``Engine``; machines are node processes (``agent.node``)."""
+
+    def __init__(self, settings: LocalEngineSettings, book: RunBook, clock: Clock) -> None:
+        self._settings = settings
+        self._book = book
+        self._clock = clock
+        self._stream = EventStream()
+        self._links: dict[str, NodeLink] = {}
+        self._runs: dict[RunKey, _ActiveRun] = {}
+        self._unit_locks: WeakValueDictionary[UnitKey, asyncio.Lock] = WeakValueDictionary()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lease_held = True
+        self._closing = False
+        self.malformed_count = 0
+
+    # --- life ------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        for number, event in sorted(self._book.pending.items()):
+            self._stream.put(Delivery(number, event), None)
+        hit = leftovers.end_leftovers(self._book)
+        if hit:
+            _log.warning("ended %d processes that an earlier agent left", hit)
+        for run in list(self._book.begun.values()):
+            self._emit(self._failed(run, Cause(FailureKind.AGENT_RESTARTED, "the agent was restarted")))
+        for node_id in self._settings.node_ids:
+            await self._start_node(node_id)
+        async with asyncio.timeout(self._settings.start_timeout_s):
+            for link in self._links.values():
+                await link.settled.wait()
+        self._spawn(self._keep_pinging())
+
+    async def close(self) -> None:
+        self._closing = True
+        for run in list(self._runs.values()):
+            self._stop_run(run, FailureKind.AGENT_RESTARTED, "the agent shuts down", self._settings.gang_grace_s)
+        waiting = [run.ended for run in self._runs.values()]
+        if waiting:
+            await asyncio.wait(waiting, timeout=self._settings.gang_grace_s + 2)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for link in self._links.values():
+            if not link.gone:
+                link.kill()
+        for link in self._links.values():
+            await link.lost.wait()
+        await self._book.durable()
+
+    # --- orders ----------------------------------------------------------------------------------------------------
+
+    async def launch(self, request: LaunchRequest) -> None:
+        async with self._lock((request.job_id, request.unit_index)):
+            admission = self._book.admit(request)
+            if admission is Admission.ACCEPTED:
+                await self._begin(request)
+            elif admission is Admission.KNOWN_RUNNING:
+                self._report_again(request)
+            elif admission is Admission.KNOWN_ENDED:
+                end = self._book.units[request.job_id, request.unit_index].end
+                assert end is not None
+                self._emit(end)
+            else:
+                highest = self._book.highest_epoch(request.job_id, request.unit_index)
+                reason = f"epoch {request.epoch} is stale: {highest} was seen"
+                self._emit(RunRefused(*_identity(request), self._clock.now(), highest, reason))
+
+    async def stop(self, request: StopRequest) -> None:
+        unit = (request.job_id, request.unit_index)
+        async with self._lock(unit):
+            if request.epoch > self._book.highest_epoch(*unit):
+                await self._book.durable(self._book.fence(*unit, request.epoch, self._clock.now()))
+            for run in self._runs_of(unit):
+                if run.gang.request.epoch <= request.epoch:
+                    self._stop_run(run, FailureKind.STOPPED, request.reason, request.grace_s)
+
+    async def lease_lost(self) -> None:
+        self._lease_held = False
+        for run in list(self._runs.values()):
+            self._stop_run(
+                run, FailureKind.LEASE_EXPIRED, "the domain has no contact to the bus", self._settings.gang_grace_s
+            )
+
+    def lease_regained(self) -> None:
+        self._lease_held = True
+
+    async def kill_node(self, node_id: str) -> None:
+        link = self._links.get(node_id)
+        if link is None:
+            raise NotFoundError(f"no node {node_id!r} in this domain")
+        if not link.gone:
+            link.kill()
+
+    # --- views -----------------------------------------------------------------------------------------------------
+
+    def list_runs(self) -> tuple[RunStatus, ...]:
+        return tuple(
+            RunStatus(*_identity(run.gang.request), run.gang.state, run.gang.node_ids) for run in self._runs.values()
+        )
+
+    def nodes(self) -> tuple[NodeStatus, ...]:
+        runs_on: dict[str, list[str]] = {}
+        accelerators_on: dict[str, set[int]] = {}
+        for run in self._runs.values():
+            for node_id in run.gang.live_nodes():
+                runs_on.setdefault(node_id, []).append(run.gang.request.run_id)
+            for placement in run.gang.request.ranks:
+                accelerators_on.setdefault(placement.node_id, set()).update(placement.accelerator_indices)
+        return tuple(
+            NodeStatus(
+                node_id,
+                NodeState.EXITED if link.gone else NodeState.RUNNING if link.ready else NodeState.STARTING,
+                link.incarnation,
+                link.silence_s(),
+                tuple(runs_on.get(node_id, ())),
+                frozenset(accelerators_on.get(node_id, ())),
+            )
+            for node_id, link in self._links.items()
+        )
+
+    async def events(self) -> AsyncIterator[Delivery]:
+        while True:
+            delivery, record_number = await self._stream.take()
+            if record_number is not None:
+                await self._book.durable(record_number)
+            yield delivery
+
+    def acknowledge(self, number: int) -> None:
+        self._book.acknowledge(number)
+
+    # --- starting a run --------------------------------------------------------------------------------------------
+
+    async def _begin(self, request: LaunchRequest) -> None:
+        """Record the order durably, end older runs of the unit, then start; checks follow the last wait."""
+        record_number = self._book.begin(request, self._clock.now())
+        older = self._runs_of((request.job_id, request.unit_index))
+        for run in older:
+            self._stop_run(run, FailureKind.STOPPED, f"superseded by epoch {request.epoch}", 0)
+        if older:
+            await asyncio.wait([run.ended for run in older])
+        await self._book.durable(record_number)
+        cause = self._obstacle(request)
+        if cause is not None:
+            self._emit(self._failed(request, cause))
+            return
+        run = _ActiveRun(Gang(request))
+        self._runs[run.key] = run
+        for node_id in run.gang.node_ids:
+            self._links[node_id].send(self._launch_message(request, node_id))
+
+    def _obstacle(self, request: LaunchRequest) -> Cause | None:
+        if self._closing:
+            return Cause(FailureKind.AGENT_RESTARTED, "the agent shuts down")
+        if not self._lease_held:
+            return Cause(FailureKind.LEASE_EXPIRED, "the domain has no contact to the bus")
+        for placement in request.ranks:
+            link = self._links.get(placement.node_id)
+            if link is None:
+                reason = f"no node {placement.node_id!r} in this domain"
+                return Cause(FailureKind.NOT_STARTABLE, reason, placement.rank, placement.node_id)
+            if not link.ready:
+                reason = f"node {placement.node_id} is not up"
+                return Cause(FailureKind.NODE_LOST, reason, placement.rank, placement.node_id)
+        return None
+
+    def _launch_message(self, request: LaunchRequest, node_id: str) -> wire.Message:
+        settings = self._settings
+        own_work_dir = str(settings.own_work_dir(request.run_id))
+        work_dir = request.working_dir or own_work_dir
+        shared = environment.run_environment(request, settings.domain_id, self._book.agent_mark, work_dir)
+        folders = [] if request.working_dir else [own_work_dir]
+        if request.checkpoint_dir:
+            folders.append(request.checkpoint_dir)
+        return {
+            "op": "launch",
+            "run": request.run_id,
+            "epoch": request.epoch,
+            "argv": environment.resolve_command(request.command),
+            "env": {**environment.base_environment(os.environ), **shared},
+            "cwd": work_dir,
+            "folders": folders,
+            "limits": {
+                "memory_bytes": request.limits.memory_bytes,
+                "address_space_bytes": request.limits.memory_bytes if settings.bound_address_space else 0,
+                "max_run_time_s": request.limits.max_run_time_s,
+                "grace_s": settings.time_limit_grace_s,
+                "log_bytes": settings.log_bytes,
+                "nice": settings.rank_nice,
+            },
+            "ranks": [
+                self._rank_message(request, placement) for placement in request.ranks if placement.node_id == node_id
+            ],
+        }
+
+    def _rank_message(self, request: LaunchRequest, placement: RankPlacement) -> wire.Message:
+        return {
+            "rank": placement.rank,
+            "env": environment.rank_environment(request, placement),
+            "log": str(self._settings.log_path(request.run_id, placement.rank)),
+        }
+
+    def _report_again(self, request: LaunchRequest) -> None:
+        run = self._runs.get((request.run_id, request.epoch))
+        if run is not None and run.gang.state is RunState.RUNNING:
+            self._emit(RunStarted(*_identity(request), self._clock.now(), run.gang.node_ids))
+
+    # --- ending a run ----------------------------------------------------------------------------------------------
+
+    def _stop_run(self, run: _ActiveRun, kind: FailureKind, reason: str, grace_s: float) -> None:
+        if run.gang.stop(kind, reason).stop_the_rest:
+            self._order_stop(run, grace_s)
+
+    def _order_stop(self, run: _ActiveRun, grace_s: float) -> None:
+        for node_id in run.gang.live_nodes():
+            self._links[node_id].send({"op": "stop", "run": run.key[0], "epoch": run.key[1], "grace_s": grace_s})
+        if not run.pressing:
+            run.pressing = True
+            asyncio.get_running_loop().call_later(grace_s + 0.5, self._press, run)
+        elif grace_s == 0:
+            asyncio.get_running_loop().call_later(0.5, self._press, run)
+
+    def _press(self, run: _ActiveRun) -> None:
+        """A stop has not been carried out in time: order it again, and fence nodes that do not answer."""
+        if run.gang.state is RunState.ENDED:
+            return
+        for node_id in run.gang.live_nodes():
+            link = self._links[node_id]
+            if link.silence_s() > self._settings.fence_silence_s:
+                _log.warning(
+                    "node %s does not answer; killing it to be sure that run %s has ended", node_id, run.key[0]
+                )
+                link.kill()
+            else:
+                link.send({"op": "stop", "run": run.key[0], "epoch": run.key[1], "grace_s": 0})
+        asyncio.get_running_loop().call_later(0.5, self._press, run)
+
+    def _take_turn(self, run: _ActiveRun, turn: Turn) -> None:
+        request = run.gang.request
+        if turn.started:
+            self._emit(RunStarted(*_identity(request), self._clock.now(), run.gang.node_ids))
+        if turn.stop_the_rest:
+            self._order_stop(run, self._settings.gang_grace_s)
+        if turn.ended:
+            del self._runs[run.key]
+            if run.gang.cause is None:
+                self._emit(RunFinished(*_identity(request), self._clock.now()))
+            else:
+                self._emit(self._failed(request, run.gang.cause))
+            run.ended.set_result(None)
+            if not request.working_dir:
+                with contextlib.suppress(OSError):  # it holds what the run left there
+                    self._settings.own_work_dir(request.run_id).rmdir()
+
+    # --- what nodes say --------------------------------------------------------------------------------------------
+
+    def _heard(self, link: NodeLink, message: wire.Message) -> None:
+        kind = message["ev"]
+        run = self._runs.get((message["run"], message["epoch"])) if "run" in message else None
+        if run is None:
+            return
+        gang = run.gang
+        if kind == "progress":
+            self._stream.put_progress(self._progress(gang.request, message))
+        elif kind == "checkpoint":
+            self._emit(self._checkpoint(gang.request, message))
+        elif kind == "started":
+            if message["start_ticks"] is not None:
+                self._book.process_started(run.key, ProcessMark(message["pid"], message["start_ticks"]))
+            self._take_turn(run, gang.rank_started(message["rank"]))
+        elif kind == "start_failed":
+            self._take_turn(run, gang.rank_not_started(message["rank"], message["error"]))
+        elif kind == "exited":
+            end = RankEnd(message["rank"], message["code"], message["signal"], message["why"], message["tail"])
+            self.malformed_count += message["malformed_count"]
+            self._stream.put(Delivery(None, self._rank_exited(gang, end, message)), None)
+            self._take_turn(run, gang.rank_ended(end))
+
+    def _progress(self, request: LaunchRequest, message: dict[str, Any]) -> Progress:
+        return Progress(
+            *_identity(request),
+            self._clock.now(),
+            message["rank"],
+            message["step"],
+            message["total_steps"],
+            message["metrics"],
+        )
+
+    def _checkpoint(self, request: LaunchRequest, message: dict[str, Any]) -> Checkpoint:
+        return Checkpoint(
+            *_identity(request),
+            self._clock.now(),
+            message["rank"],
+            message["step"],
+            message["path"],
+            message["size_bytes"],
+        )
+
+    def _rank_exited(self, gang: Gang, end: RankEnd, message: dict[str, Any]) -> RankExited:
+        return RankExited(
+            *_identity(gang.request),
+            self._clock.now(),
+            rank=end.rank,
+            node_id=gang.node_of(end.rank),
+            exit_code=end.exit_code,
+            signal=end.signal,
+            kind=gang.kind_of(end),
+            wall_s=message["wall_s"],
+            cpu_s=message["cpu_s"],
+            max_resident_bytes=message["max_resident_bytes"],
+            malformed_count=message["malformed_count"],
+        )
+
+    # --- nodes -----------------------------------------------------------------------------------------------------
+
+    async def _start_node(self, node_id: str) -> None:
+        known = self._book.nodes.get(node_id)
+        link = NodeLink(node_id, known.incarnation + 1 if known else 1, self._heard, self._lost)
+        self._links[node_id] = link
+        await link.start(self._node_environment(), self._settings.beat_s, self._settings.agent_silence_s)
+        self._book.node_started(node_id, link.incarnation, ProcessMark(*link.process_mark()))
+
+    def _node_environment(self) -> dict[str, str]:
+        return {**environment.base_environment(os.environ), environment.AGENT_MARK: self._book.agent_mark}
+
+    def _lost(self, link: NodeLink, reason: str) -> None:
+        for run in list(self._runs.values()):
+            self._take_turn(run, run.gang.node_lost(link.node_id, reason))
+        if not self._closing:
+            _log.warning("%s; starting it again in %g s", reason, self._settings.restart_after_s)
+            self._spawn(self._repair(link.node_id))
+
+    async def _repair(self, node_id: str) -> None:
+        await asyncio.sleep(self._settings.restart_after_s)
+        await self._start_node(node_id)
+
+    async def _keep_pinging(self) -> None:
+        while True:
+            for link in self._links.values():
+                link.send({"op": "ping"})
+            await asyncio.sleep(min(1.0, self._settings.agent_silence_s / 5))
+
+    # --- small things ----------------------------------------------------------------------------------------------
+
+    def _emit(self, event: RunEvent) -> None:
+        number, record_number = self._book.record(event)
+        self._stream.put(Delivery(number, event), record_number)
+
+    def _failed(self, run: LaunchRequest | BegunRun, cause: Cause) -> RunFailed:
+        return RunFailed(
+            *_identity(run),
+            self._clock.now(),
+            kind=cause.kind,
+            reason=cause.reason,
+            rank=cause.rank,
+            node_id=cause.node_id,
+            exit_code=cause.exit_code,
+            signal=cause.signal,
+            log_tail=cause.log_tail,
+        )
+
+    def _runs_of(self, unit: UnitKey) -> list[_ActiveRun]:
+        return [run for run in self._runs.values() if run.unit == unit]
+
+    def _lock(self, unit: UnitKey) -> asyncio.Lock:
+        lock = self._unit_locks.get(unit)
+        if lock is None:
+            lock = self._unit_locks[unit] = asyncio.Lock()
+        return lock
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _identity(run: LaunchRequest | BegunRun) -> tuple[str, str, int, int]:
+    return run.run_id, run.job_id, run.unit_index, run.epoch
