@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 
 def report_progress(step: int, total_steps: int, metrics: Mapping[str, float]) -> None:
-    """`step` updates of `total_steps` are done."""
-    _report({"progress": {"step": step, "total_steps": total_steps, "metrics": dict(metrics)}})
+    """`step` updates of `total_steps` are done. JSON has no NaN and no infinity: such metrics are left out."""
+    finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    _report({"progress": {"step": step, "total_steps": total_steps, "metrics": finite}})
 
 
 def report_checkpoint(step: int, path: Path) -> None:

@@ -67,7 +67,7 @@ class Launcher:
         return rank
 
     def gang(self, world_size: int, arguments: list[str], **environment: str) -> list[Rank]:
-        port = str(free_port())
+        port = str(_free_port())
         return [
             self.rank(
                 "train_transformer",
@@ -92,7 +92,7 @@ class Launcher:
                 rank.process.wait()
 
 
-def free_port() -> int:
+def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
 
@@ -109,6 +109,11 @@ def launcher() -> Iterator[Launcher]:
     launcher = Launcher()
     yield launcher
     launcher.end()
+
+
+@pytest.fixture
+def free_port() -> int:
+    return _free_port()
 
 
 @pytest.fixture
