@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from meridian.embedded import leftovers
@@ -21,7 +21,9 @@ def is_running(state: StackState) -> bool:
     return leftovers.alive(state.supervisor) is not None
 
 
-def spawn_and_wait(argv: Sequence[str], *, state_dir: Path, log_path: Path, timeout_s: float) -> StackState:
+def spawn_and_wait(
+    argv: Sequence[str], *, state_dir: Path, log_path: Path, timeout_s: float, env: Mapping[str, str] | None = None
+) -> StackState:
     """Start a supervisor in a session of its own and return its state once everything is ready.
 
     Raises StackStartError, with nothing left running, when it fails or ``timeout_s`` pass before.
@@ -29,7 +31,9 @@ def spawn_and_wait(argv: Sequence[str], *, state_dir: Path, log_path: Path, time
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("ab") as log:
         log_start = log.tell()
-        supervisor = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        supervisor = subprocess.Popen(
+            argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         ended = supervisor.poll() is not None

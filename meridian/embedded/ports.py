@@ -72,6 +72,7 @@ def kept_ports(path: Path, names: Iterable[str], *, wanted: Mapping[str, int] | 
 
 def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Replace ``path`` by ``text`` so that a reader sees the old or the new content, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     part.touch(mode=mode)
     part.chmod(mode)

@@ -1,0 +1,263 @@
+"""The whole of Meridian on one machine: what runs, in which order, and how the parts find each other.
+
+PostgreSQL, Valkey and the broker start at the same time, each only where no external one is named; then one step creates topics
+and schemas; then all services and the agents of the emulated domains start at once. Everything is below one data directory:
+
+    run/stack.json, ports.json      what runs where         log/NAME.log       what each part says
+    postgres/, valkey/, broker/     the servers' own        agents/DOMAIN      configuration and work of an agent
+    postgres.json                   where the cluster is    identity/join-token   written by identity, read by the agents
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from meridian.embedded import control, postgres, valkey
+from meridian.embedded.child import StackStartError
+from meridian.embedded.domains import DEFAULT_FILE, read_domains, write_agent_config
+from meridian.embedded.ports import kept_ports
+from meridian.embedded.probes import all_of, http_ok, tcp_accepts
+from meridian.embedded.process import ProcessSpec, Restart
+from meridian.embedded.state import StackState, read_state
+from meridian.embedded.supervisor import Supervisor, claimed
+from meridian.errors import ConfigurationError, MeridianError
+
+SERVICES = ("identity", "telemetry", "graph", "forecast", "scheduler", "failover", "gateway")
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 60.0
+EXTERNAL = {
+    "kafka_bootstrap_servers": "KAFKA_BOOTSTRAP_SERVERS",
+    "database_url": "DATABASE_URL",
+    "redis_url": "REDIS_URL",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StackOptions:
+    """What to run. An external address, by default from the environment, takes the place of the server of ours.
+
+    ``compact`` runs all services in one process. ``domains_file`` None stands for the five emulated domains.
+    """
+
+    data_dir: Path
+    compact: bool = False
+    domains_file: Path | None = None
+    services: tuple[str, ...] = SERVICES
+    gateway_port: int | None = None
+    kafka_bootstrap_servers: str | None = field(default_factory=lambda: os.environ.get("KAFKA_BOOTSTRAP_SERVERS"))
+    database_url: str | None = field(default_factory=lambda: os.environ.get("DATABASE_URL"))
+    redis_url: str | None = field(default_factory=lambda: os.environ.get("REDIS_URL"))
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """The processes of a stack, and the ports and addresses under which they are found."""
+
+    processes: tuple[ProcessSpec, ...]
+    ports: Mapping[str, int]
+    urls: Mapping[str, str]
+
+
+def compose(options: StackOptions) -> Composition:
+    """Decide what runs for ``options``; writes configuration files and starts nothing.
+
+    Raises ConfigurationError for a wanted port that is taken, a missing server or a wrong domains file.
+    """
+    unknown = set(options.services) - set(SERVICES)
+    if unknown:
+        raise ConfigurationError(f"unknown services: {', '.join(sorted(unknown))}; known are {', '.join(SERVICES)}")
+    data_dir = options.data_dir.resolve()
+    log_dir = data_dir / "log"
+    domains = read_domains(options.domains_file or DEFAULT_FILE)
+    agents = {domain.domain_id: f"agent-{domain.domain_id}" for domain in domains}
+    ports = kept_ports(
+        state_dir(data_dir) / "ports.json",
+        [*(("postgres",) if not options.database_url else ()), *(("valkey",) if not options.redis_url else ()),
+         *(("broker",) if not options.kafka_bootstrap_servers else ()), *options.services, *agents.values()],
+        wanted={"gateway": options.gateway_port} if options.gateway_port else None,
+    )  # fmt: skip
+    infrastructure: list[ProcessSpec] = []
+    urls = {name: f"http://{HOST}:{ports[name]}" for name in (*options.services, *agents.values())}
+
+    if options.database_url:
+        urls["database"] = options.database_url.replace("postgresql://", "postgresql+asyncpg://", 1)
+    else:
+        database = postgres.locate(data_dir, ports["postgres"])
+        infrastructure.append(database.process(log_dir / "postgres.log"))
+        urls["database"] = database.url
+    if options.redis_url:
+        urls["redis"] = options.redis_url
+    else:
+        cache = valkey.locate(data_dir, ports["valkey"])
+        infrastructure.append(cache.process(log_dir / "valkey.log"))
+        urls["redis"] = cache.url
+    if options.kafka_bootstrap_servers:
+        urls["kafka"] = options.kafka_bootstrap_servers
+    else:
+        infrastructure.append(_broker(data_dir, ports["broker"]))
+        urls["kafka"] = f"{HOST}:{ports['broker']}"
+
+    needed = tuple(process.name for process in infrastructure)
+    environment = {
+        "PYTHONPATH": import_path(),
+        "PYTHONUNBUFFERED": "1",
+        "MERIDIAN_KAFKA_BOOTSTRAP_SERVERS": urls["kafka"],
+        "MERIDIAN_DATABASE_URL": urls["database"],
+        "MERIDIAN_REDIS_URL": urls["redis"],
+        "MERIDIAN_DATA_DIR": str(data_dir),
+        "MERIDIAN_JOIN_TOKEN_PATH": str(join_token_path(data_dir)),
+        **{f"MERIDIAN_{name.upper()}_HTTP_PORT": str(ports[name]) for name in options.services},
+        **{f"MERIDIAN_{name.upper()}_URL": urls[name] for name in options.services},
+    }
+
+    def python(name: str, *arguments: str, needs: tuple[str, ...], answers: Sequence[str] = ()) -> ProcessSpec:
+        return ProcessSpec(
+            name=name,
+            argv=(sys.executable, "-m", *arguments),
+            env=environment,
+            cwd=data_dir,
+            log_path=log_dir / f"{name}.log",
+            ready=all_of(*(http_ok(f"{urls[answer]}/health/ready") for answer in answers)),
+            ready_timeout_s=START_TIMEOUT_S,
+            depends_on=needs,
+            restart=Restart.ALWAYS if answers else Restart.NEVER,
+            one_shot=not answers,
+        )
+
+    program = "meridian.service"
+    steps: tuple[str, ...] = ()
+    services: list[ProcessSpec] = []
+    if options.services:
+        steps = ("prepare",)
+        services.append(python("prepare", program, "prepare", needs=needed))
+        if options.compact:
+            services.append(python("services", program, "all", needs=(*needed, *steps), answers=options.services))
+        else:
+            services += [python(n, program, n, needs=(*needed, *steps), answers=(n,)) for n in options.services]
+    for domain in domains:
+        agent = agents[domain.domain_id]
+        connection: dict[str, str | int] = {
+            "kafka_bootstrap_servers": urls["kafka"],
+            "identity_url": urls.get("identity", ""),
+            "join_token_path": str(join_token_path(data_dir)),
+            "data_dir": str(data_dir / "agents" / domain.domain_id),
+            "http_port": ports[agent],
+        }
+        config = write_agent_config(data_dir / "agents", domain, connection)
+        infra = tuple(name for name in needed if name == "broker")
+        services.append(python(agent, "agent", "--config", str(config), needs=(*infra, *steps), answers=(agent,)))
+    return Composition((*infrastructure, *services), ports, urls)
+
+
+def _broker(data_dir: Path, port: int) -> ProcessSpec:
+    program = (sys.executable, "-m", "meridian.embedded.broker")
+    return ProcessSpec(
+        name="broker",
+        argv=(*program, "--host", HOST, "--port", str(port), "--data-dir", str(data_dir / "broker")),
+        env={"PYTHONPATH": import_path(), "PYTHONUNBUFFERED": "1"},
+        cwd=data_dir,
+        log_path=data_dir / "log" / "broker.log",
+        ready=tcp_accepts(HOST, port),
+    )
+
+
+async def run_foreground(options: StackOptions) -> None:
+    """Run the stack until SIGINT or SIGTERM.
+
+    Raises StackStartError, with nothing left running, when a part does not start; StackRunningError when the stack already runs.
+    """
+    stop_requested = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop_requested.set)
+    options.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory = state_dir(options.data_dir)
+    with claimed(directory) as stack_id:
+        parts = compose(options)
+        supervisor = Supervisor(
+            parts.processes, state_dir=directory, stack_id=stack_id, ports=parts.ports, urls=parts.urls
+        )
+        await supervisor.run(stop_requested)
+
+
+def start_detached(options: StackOptions, timeout_s: float = 120.0) -> StackState:
+    """Run the stack in the background and return once everything is ready; a stack that runs already is left as it is.
+
+    Raises StackStartError, with nothing left running, when a part does not start in time.
+    """
+    running = status(options.data_dir)
+    if running is not None and control.is_running(running):
+        return running
+    options.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    data_dir = options.data_dir.resolve()
+    argv = [sys.executable, "-m", "meridian.embedded.stack", "--data-dir", str(data_dir)]
+    argv += ["--services", ",".join(options.services)]
+    argv += ["--compact"] if options.compact else []
+    argv += ["--domains-file", str(options.domains_file.resolve())] if options.domains_file else []
+    argv += ["--gateway-port", str(options.gateway_port)] if options.gateway_port else []
+    external = {EXTERNAL[name]: getattr(options, name) or "" for name in EXTERNAL}
+    return control.spawn_and_wait(
+        argv,
+        env={**os.environ, "PYTHONPATH": import_path(), **external},
+        state_dir=state_dir(data_dir),
+        log_path=data_dir / "log" / "supervisor.log",
+        timeout_s=timeout_s,
+    )
+
+
+def stop(data_dir: Path, *, timeout_s: float = 60.0) -> bool:
+    """Stop the stack of ``data_dir`` and all that a killed supervisor left; False if nothing ran."""
+    return control.stop(state_dir(data_dir), timeout_s=timeout_s)
+
+
+def status(data_dir: Path) -> StackState | None:
+    """What the stack of ``data_dir`` last said of itself, or None; ``control.is_running`` tells whether it still runs."""
+    return read_state(state_dir(data_dir))
+
+
+def state_dir(data_dir: Path) -> Path:
+    """Where the state of the stack of ``data_dir`` is."""
+    return data_dir / "run"
+
+
+def join_token_path(data_dir: Path) -> Path:
+    """The file in which the identity service leaves the token that lets agents of this stack join."""
+    return data_dir / "identity" / "join-token"
+
+
+def import_path() -> str:
+    """PYTHONPATH for children: beside what is set, our source tree where we run from one that is not installed."""
+    root = Path(__file__).parents[2]
+    inherited = os.environ.get("PYTHONPATH", "")
+    parts = [] if root.name in {"site-packages", "dist-packages"} else [str(root)]
+    return os.pathsep.join([*parts, *(part for part in inherited.split(os.pathsep) if part and part not in parts)])
+
+
+def main() -> int:
+    """Command line of ``python -m meridian.embedded.stack``: the stack in the foreground."""
+    parser = argparse.ArgumentParser(prog="python -m meridian.embedded.stack", description=__doc__)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--compact", action="store_true")
+    parser.add_argument("--domains-file", type=Path)
+    parser.add_argument("--services", default=",".join(SERVICES))
+    parser.add_argument("--gateway-port", type=int)
+    chosen = parser.parse_args()
+    services = tuple(name for name in chosen.services.split(",") if name)
+    options = StackOptions(chosen.data_dir, chosen.compact, chosen.domains_file, services, chosen.gateway_port)
+    try:
+        asyncio.run(run_foreground(options))
+    except MeridianError as error:
+        shown = "" if isinstance(error, StackStartError) else f"{error.title}: "
+        print(f"{shown}{error.detail}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
