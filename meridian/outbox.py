@@ -160,11 +160,20 @@ class Relay:
             await connection.add_listener(_CHANNEL, self._heard)
             while True:
                 self._wake.clear()
-                while await self._send_batch() == self._batch:
+                while await self._send_whole_batch() == self._batch:
                     pass
                 await self._wait(connection)
         finally:
             connection.terminate()
+
+    async def _send_whole_batch(self) -> int:
+        batch = asyncio.create_task(self._send_batch())
+        try:
+            return await asyncio.shield(batch)
+        except asyncio.CancelledError:
+            # A batch that was sent but not deleted would be sent again by the next relay.
+            await asyncio.wait({batch}, timeout=5.0)
+            raise
 
     def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         if payload == self._database.schema:

@@ -73,7 +73,9 @@ def write_missing() -> list[Path]:
             "headers": {header: value.decode() for header, value in record.headers},
             "data": json_format.MessageToDict(message, preserving_proto_field_name=True),
         }
-        stem.with_suffix(".1.json").write_text(json.dumps(sample, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        stem.with_suffix(".1.json").write_text(
+            json.dumps(sample, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
         written.append(stem)
     return written
 
