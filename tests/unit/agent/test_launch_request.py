@@ -1,0 +1,77 @@
+"""Orders that cannot be carried out are refused where they enter, with the field named."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from agent.engines.base import LaunchRequest, RankPlacement
+from agent.engines.local.environment import base_environment, rank_environment, resolve_command, run_environment
+from meridian.errors import InvalidArgumentError
+
+GOOD: dict[str, object] = {
+    "run_id": "job-1.0.1",
+    "job_id": "job-1",
+    "unit_index": 0,
+    "epoch": 1,
+    "tenant": "acme",
+    "ranks": (RankPlacement(0, "n1"), RankPlacement(1, "n1", 1, (2, 3))),
+    "world_size": 4,
+    "command": ("python", "train.py"),
+}
+
+
+def _request(**changes: object) -> LaunchRequest:
+    return LaunchRequest(**{**GOOD, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"run_id": "../../etc"}, "/run_id"),
+        ({"run_id": ".."}, "/run_id"),
+        ({"run_id": ""}, "/run_id"),
+        ({"epoch": 0}, "/epoch"),
+        ({"command": ()}, "/command"),
+        ({"command": ("a\0b",)}, "/command"),
+        ({"env": {"A=B": "1"}}, "/env"),
+        ({"working_dir": "here"}, "/working_dir"),
+        ({"ranks": ()}, "/ranks"),
+        ({"ranks": (RankPlacement(0, "n1"), RankPlacement(0, "n2"))}, "/ranks"),
+        ({"ranks": (RankPlacement(4, "n1"),)}, "/ranks"),
+    ],
+)
+def test_a_bad_field_is_named(changes: dict[str, object], pointer: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        _request(**changes)
+    assert pointer in [error.pointer for error in caught.value.errors]
+
+
+def test_the_environment_of_a_rank() -> None:
+    request = _request(env={"COLOUR": "blue", "WORLD_SIZE": "9"}, array_index=3, service_port=8080, restore_from="/c/1")
+    shared = run_environment(request, "north", "mark", "/work")
+    assert shared["COLOUR"] == "blue"
+    assert shared["WORLD_SIZE"] == "4", "a user cannot replace ours"
+    assert shared["MERIDIAN_ARRAY_INDEX"] == "3"
+    assert shared["MERIDIAN_SERVICE_PORT"] == "8080"
+    assert shared["MERIDIAN_RESTORE_FROM"] == "/c/1"
+    assert rank_environment(request, request.ranks[1]) == {
+        "MERIDIAN_NODE": "n1",
+        "MERIDIAN_ACCELERATORS": "2,3",
+        "RANK": "1",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+    }
+    plain = run_environment(_request(), "north", "mark", "/work")
+    assert "MERIDIAN_ARRAY_INDEX" not in plain
+    assert "MERIDIAN_SERVICE_PORT" not in plain
+
+
+def test_only_a_short_list_is_inherited() -> None:
+    assert base_environment({"PATH": "/bin", "MERIDIAN_JOIN_TOKEN": "x", "AWS_SECRET_ACCESS_KEY": "y"}) == {"PATH": "/bin"}
+
+
+def test_python_is_the_agents_own() -> None:
+    assert resolve_command(("python", "a.py")) == [sys.executable, "a.py"]
+    assert resolve_command(("/bin/sh", "-c", "python")) == ["/bin/sh", "-c", "python"]

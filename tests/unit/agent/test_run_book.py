@@ -1,0 +1,160 @@
+"""The run book: fencing, and the same book after a replay or a compaction."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent import run_book
+from agent.engines.base import (
+    Checkpoint,
+    FailureKind,
+    LaunchRequest,
+    RankPlacement,
+    RunFailed,
+    RunFinished,
+    RunRefused,
+    RunStarted,
+)
+from agent.engines.event_record import from_record, to_record
+from agent.run_book import Admission, ProcessMark, RunBook
+
+AT = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+def _request(epoch: int, run_id: str = "", unit_index: int = 0) -> LaunchRequest:
+    name = run_id or f"job-1.{unit_index}.{epoch}"
+    return LaunchRequest(name, "job-1", unit_index, epoch, "acme", (RankPlacement(0, "n1"),), 1, ("true",))
+
+
+def _finished(request: LaunchRequest) -> RunFinished:
+    return RunFinished(request.run_id, request.job_id, request.unit_index, request.epoch, AT)
+
+
+def _book(path: Path, boot: str = "boot-1") -> RunBook:
+    return RunBook(path, new_agent_mark="mark", boot=boot)
+
+
+async def test_a_units_epochs_only_grow(tmp_path: Path) -> None:
+    book = _book(tmp_path / "j")
+    book.open()
+    assert book.admit(_request(3)) is Admission.ACCEPTED
+    book.begin(_request(3), AT)
+    assert book.admit(_request(3)) is Admission.KNOWN_RUNNING
+    assert book.admit(_request(3, "another-run")) is Admission.STALE
+    assert book.admit(_request(2)) is Admission.STALE
+    assert book.admit(_request(4)) is Admission.ACCEPTED
+    assert book.admit(_request(1, unit_index=1)) is Admission.ACCEPTED, "units are fenced apart"
+    book.record(_finished(_request(3)))
+    assert book.admit(_request(3)) is Admission.KNOWN_ENDED
+    book.fence("job-1", 0, 9, AT)
+    assert book.admit(_request(9)) is Admission.STALE
+    await book.close()
+
+
+async def test_a_refusal_ends_nothing(tmp_path: Path) -> None:
+    book = _book(tmp_path / "j")
+    book.open()
+    book.begin(_request(3), AT)
+    book.record(RunRefused("job-1.0.2", "job-1", 0, 2, AT, 3, "stale"))
+    assert ("job-1.0.3", 3) in book.begun
+    await book.close()
+
+
+async def test_a_restart_knows_what_was(tmp_path: Path) -> None:
+    book = _book(tmp_path / "j")
+    book.open()
+    book.node_started("n1", 4, ProcessMark(10, 100))
+    book.begin(_request(1), AT)
+    book.process_started(("job-1.0.1", 1), ProcessMark(11, 111))
+    first, _ = book.record(RunStarted("job-1.0.1", "job-1", 0, 1, AT, ("n1",)))
+    book.record(Checkpoint("job-1.0.1", "job-1", 0, 1, AT, 0, 100, "/c", None))
+    book.acknowledge(first)
+    await book.close()
+
+    again = _book(tmp_path / "j")
+    again.open()
+    assert again.incarnation == 2
+    assert again.nodes["n1"].incarnation == 4
+    assert again.begun["job-1.0.1", 1].processes == [ProcessMark(11, 111)]
+    assert again.earlier_processes_live
+    assert [type(event) for event in again.pending.values()] == [Checkpoint]
+    number, _ = again.record(_finished(_request(1)))
+    assert number == 3, "event numbers are never used twice"
+    await again.close()
+
+    other_boot = _book(tmp_path / "j", "boot-2")
+    other_boot.open()
+    assert not other_boot.earlier_processes_live
+    await other_boot.close()
+
+
+async def test_old_units_are_forgotten(tmp_path: Path) -> None:
+    book = _book(tmp_path / "j")
+    book.open()
+    book.begin(_request(1), AT)
+    book.record(_finished(_request(1)))
+    book.begin(_request(1, unit_index=1), AT)
+    book.fence("job-2", 0, 1, AT + timedelta(days=8))
+    await book.close()
+    again = _book(tmp_path / "j")
+    again.open()
+    await again.close()
+    third = _book(tmp_path / "j")
+    third.open()
+    assert set(third.units) == {("job-1", 1), ("job-2", 0)}, "a unit that still runs is kept"
+    await third.close()
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        RunStarted("r", "j", 0, 1, AT, ("n1", "n2")),
+        Checkpoint("r", "j", 0, 1, AT, 0, 100, "/c", None),
+        Checkpoint("r", "j", 0, 1, AT, 0, 100, "/c", 12),
+        RunFinished("r", "j", 0, 1, AT),
+        RunFailed("r", "j", 0, 1, AT, FailureKind.NODE_LOST, "gone"),
+        RunFailed("r", "j", 0, 1, AT, FailureKind.PROGRAM, "x", 0, "n1", 0, None, "tail"),
+        RunRefused("r", "j", 0, 1, AT, 5, "stale"),
+    ],
+)
+def test_events_survive_the_journal(event: run_book.RunEvent) -> None:
+    assert from_record(to_record(event)) == event
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["begin", "fence", "finish", "fail", "ack"]), st.integers(0, 1), st.integers(1, 4)), max_size=25
+)
+
+
+@given(steps=STEPS)
+async def test_a_replay_and_a_compaction_give_the_same_answers(
+    steps: list[tuple[str, int, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("book") / "j"
+    book = _book(path)
+    book.open()
+    for action, unit_index, epoch in steps:
+        request = _request(epoch, unit_index=unit_index)
+        if action == "begin" and book.admit(request) is Admission.ACCEPTED:
+            book.begin(request, AT)
+        elif action == "fence":
+            book.fence("job-1", unit_index, epoch, AT)
+        elif action == "finish" and (request.run_id, epoch) in book.begun:
+            book.record(_finished(request))
+        elif action == "ack":
+            book.acknowledge(epoch)
+    requests = [_request(epoch, unit_index=unit) for unit in (0, 1) for epoch in range(1, 6)]
+    answers = [book.admit(request) for request in requests]
+    await book.close()
+    for _ in range(2):  # the first opening replays the file, the second the snapshot that the first wrote
+        again = _book(path)
+        again.open()
+        assert [again.admit(request) for request in requests] == answers
+        assert set(again.begun) == set(book.begun)
+        assert again.pending == book.pending
+        await again.close()
