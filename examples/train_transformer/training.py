@@ -122,7 +122,9 @@ class Run:
         Raises RendezvousError, TerminatedError, PeerLostError, IncompatibleCheckpointError.
         """
         configuration = hashlib.sha256(json.dumps(self._recipe, sort_keys=True).encode()).hexdigest()
-        peers = meet(self._launch, configuration, _RENDEZVOUS_TIMEOUT_S, lambda: self._stop.requested)
+        launch = self._launch
+        _log(f"rank {launch.rank} of {launch.world_size}, meeting at {launch.master_address}:{launch.master_port}")
+        peers = meet(launch, configuration, _RENDEZVOUS_TIMEOUT_S, lambda: self._stop.requested)
         stopping_s = _STOPPING_PATIENCE_S + self._options.step_time_s
         patience = Patience(_PEER_TIMEOUT_S + self._options.step_time_s, stopping_s, lambda: self._stop.requested)
         star = Star(self._launch.rank, peers, patience)

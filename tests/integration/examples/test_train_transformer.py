@@ -89,7 +89,7 @@ def test_sigterm_saves_even_when_another_rank_hangs(launcher, until, tmp_path):
     until(lambda: ranks[0].last_step() >= 5, "step 5")
     ranks[1].process.send_signal(signal.SIGSTOP)
     ranks[0].process.send_signal(signal.SIGTERM)
-    assert ranks[0].wait(8.0) == 143
+    assert ranks[0].wait(20.0) == 143
     assert Path(ranks[0].messages("checkpoint")[-1]["path"]).is_file()
 
 
@@ -97,9 +97,9 @@ def test_sigterm_before_the_gang_is_complete(launcher, until):
     [rank, missing] = launcher.gang(2, SMALL)
     missing.process.send_signal(signal.SIGKILL)
     missing.wait()
-    time.sleep(0.5)
+    until(lambda: any("rank 0 of 2" in line for line in rank.lines), "the rank to wait for the other")
     rank.process.send_signal(signal.SIGTERM)
-    assert rank.wait(5.0) in (143, -signal.SIGTERM)
+    assert rank.wait(20.0) == 143
 
 
 @pytest.mark.parametrize("lost", [0, 2])
@@ -108,8 +108,8 @@ def test_when_one_rank_dies_the_others_leave_promptly_and_not_as_a_success(launc
     until(lambda: ranks[0].last_step() >= 3, "step 3")
     ranks[lost].process.send_signal(signal.SIGKILL)
     killed_at_s = time.monotonic()
-    assert [rank.wait(10.0) for index, rank in enumerate(ranks) if index != lost] == [1, 1]
-    assert time.monotonic() - killed_at_s < 3.0
+    assert [rank.wait(20.0) for index, rank in enumerate(ranks) if index != lost] == [1, 1]
+    assert time.monotonic() - killed_at_s < 10.0
 
 
 def test_a_run_may_resume_with_another_number_of_ranks(launcher, tmp_path, uninterrupted):
