@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -206,7 +207,7 @@ def _size_bytes(path: Path) -> int:
 
 
 def _open_log(path: Path) -> FileIO:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if _size_bytes(path) > LOG_LIMIT_BYTES:
         path.replace(path.with_suffix(f"{path.suffix}.1"))
-    return path.open("ab", buffering=0)
+    return FileIO(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab")

@@ -28,7 +28,7 @@ def spawn_and_wait(
 
     Raises StackStartError, with nothing left running, when it fails or ``timeout_s`` pass before.
     """
-    log_path.parent.mkdir(parents=True, exist_ok=True)
+    log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with log_path.open("ab") as log:
         log_start = log.tell()
         supervisor = subprocess.Popen(

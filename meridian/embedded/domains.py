@@ -54,7 +54,7 @@ def read_domains(path: Path) -> tuple[Domain, ...]:
 
 def write_agent_config(directory: Path, domain: Domain, connection: Mapping[str, str | int]) -> Path:
     """Write the file that ``python -m agent --config FILE`` reads: ``domain`` and, beside it, how the agent connects."""
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / f"{domain.domain_id}.yaml"
     write_atomically(path, yaml.safe_dump({"domain": dict(domain.declaration), **connection}, sort_keys=False))
     return path

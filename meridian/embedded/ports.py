@@ -70,9 +70,9 @@ def kept_ports(path: Path, names: Iterable[str], *, wanted: Mapping[str, int] | 
     return chosen
 
 
-def write_atomically(path: Path, text: str, *, mode: int = 0o644) -> None:
+def write_atomically(path: Path, text: str, *, mode: int = 0o600) -> None:
     """Replace ``path`` by ``text`` so that a reader sees the old or the new content, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     part.touch(mode=mode)
     part.chmod(mode)

@@ -16,6 +16,10 @@ Probe = Callable[[], Awaitable[bool]]
 """Answers whether the process may be used now; it is asked again until it says yes, and must not take longer than a second."""
 
 
+PRIVATE_UMASK = 0o077
+"""What a stack writes is its owner's: when PostgreSQL has an account of its own, that account passes the data directory."""
+
+
 class Restart(StrEnum):
     """What follows when a process has ended by itself."""
 
@@ -78,6 +82,7 @@ class ProcessSpec:
             "cwd": self.cwd,
             "stdin": asyncio.subprocess.DEVNULL,
             "start_new_session": True,
+            "umask": PRIVATE_UMASK,
         }
         if self.run_as is not None:
             arguments |= self.run_as.popen_arguments()

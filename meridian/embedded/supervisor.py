@@ -65,7 +65,7 @@ def claimed(state_dir: Path) -> Iterator[str]:
 
     Raises StackRunningError while another supervisor owns it.
     """
-    state_dir.mkdir(parents=True, exist_ok=True)
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     stack_id = hashlib.sha256(str(state_dir.resolve()).encode()).hexdigest()[:16]
     with (state_dir / "supervisor.lock").open("w") as lock:  # the system frees it when we die, however we die
         try:

@@ -34,7 +34,7 @@ class Valkey:
 
     def process(self, log_path: Path) -> ProcessSpec:
         """The server as a child; its settings are in a file that only we can read, since it holds the password."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings = self.directory / "valkey.conf"
         write_atomically(
             settings,
@@ -72,7 +72,7 @@ def server_program() -> Path:
 def locate(data_dir: Path, port: int) -> Valkey:
     """The Valkey of ``data_dir``; starts nothing. The password is kept, so clients survive a restart of the server."""
     directory = data_dir.resolve() / "valkey"
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     memory = directory / "password"
     if not memory.exists():
         write_atomically(memory, secrets.token_urlsafe(24), mode=0o600)
