@@ -1,0 +1,306 @@
+"""The Python client of a Meridian network. It uses the public REST API and nothing else.
+
+    from meridian.client import Client
+
+    with Client.from_environment() as network:
+        job = network.submit({"name": "hello", "kind": "task", "command": ["echo", "hello"]})
+        print(network.wait(job["job_id"])["state"])
+
+Answers are the JSON objects of the API (services/gateway/README.md). Errors are `ApiError` with the problem details.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+Json = dict[str, Any]
+
+FINAL_STATES = frozenset({"succeeded", "failed", "cancelled"})
+_PASSING_STATUSES = frozenset({429, 502, 503, 504})
+
+
+def default_data_dir() -> Path:
+    """Where the network of this machine keeps its state: MERIDIAN_DATA_DIR, else the user's data folder."""
+    named = os.environ.get("MERIDIAN_DATA_DIR")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "meridian"
+
+
+class ApiError(Exception):
+    """The network refused a request. ``problem`` holds the RFC 9457 object."""
+
+    def __init__(self, status: int, problem: Json) -> None:
+        self.status = status
+        self.problem = problem
+        super().__init__(problem.get("detail") or problem.get("title") or f"HTTP status {status}")
+
+    @property
+    def code(self) -> str:
+        """Stable name of the error for programs."""
+        return str(self.problem.get("code", ""))
+
+
+class UnreachableError(Exception):
+    """Nothing answers at the network's address."""
+
+
+class Client:
+    """A session with the gateway. Tokens are fetched and renewed as needed; passing failures are tried again.
+
+    ``patience_s``: how long a request is repeated while the gateway is away or overloaded. Submissions carry an
+    idempotency key, so a repeated one does not start a second job.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str = "",
+        client_id: str = "",
+        client_secret: str = "",
+        patience_s: float = 15.0,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._token = token
+        self._token_expires_s = float("inf") if token else 0.0
+        self._credentials = (client_id, client_secret)
+        self._patience_s = patience_s
+        self._http = httpx.Client(base_url=self.url, timeout=30.0)
+
+    @classmethod
+    def from_environment(cls, data_dir: Path | None = None, **options: Any) -> Self:
+        """The client that the environment describes.
+
+        MERIDIAN_URL with MERIDIAN_TOKEN, or with MERIDIAN_CLIENT_ID and MERIDIAN_CLIENT_SECRET; else ``client.json`` in
+        the data directory of the network on this machine. UnreachableError when there is neither.
+        """
+        url = os.environ.get("MERIDIAN_URL", "")
+        if url:
+            return cls(
+                url,
+                token=os.environ.get("MERIDIAN_TOKEN", ""),
+                client_id=os.environ.get("MERIDIAN_CLIENT_ID", ""),
+                client_secret=os.environ.get("MERIDIAN_CLIENT_SECRET", ""),
+                **options,
+            )
+        path = (data_dir or default_data_dir()) / "client.json"
+        try:
+            known = json.loads(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            raise UnreachableError(
+                f"no network is known: {path} does not exist (start one with `meridian up`, or set MERIDIAN_URL)"
+            ) from None
+        return cls(known["url"], client_id=known["client_id"], client_secret=known["client_secret"], **options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def _authorization(self) -> dict[str, str]:
+        if time.monotonic() > self._token_expires_s - 60 and self._credentials[0]:
+            identifier, secret = self._credentials
+            form = {"grant_type": "client_credentials", "client_id": identifier, "client_secret": secret}
+            answer = self._send("POST", "/v1/tokens", authorized=False, data=form).json()
+            self._token = answer["access_token"]
+            self._token_expires_s = time.monotonic() + float(answer.get("expires_in", 300))
+        return {"authorization": f"Bearer {self._token}"} if self._token else {}
+
+    def _send(self, method: str, path: str, *, authorized: bool = True, **options: Any) -> httpx.Response:
+        deadline_s = time.monotonic() + self._patience_s
+        delay_s = 0.1
+        while True:
+            try:
+                headers = {**options.pop("headers", {}), **(self._authorization() if authorized else {})}
+                options["headers"] = headers
+                response = self._http.request(method, path, **options)
+            except httpx.TransportError as error:
+                if time.monotonic() + delay_s > deadline_s:
+                    raise UnreachableError(f"{self.url} does not answer: {error}") from error
+            else:
+                if response.status_code not in _PASSING_STATUSES or time.monotonic() + delay_s > deadline_s:
+                    return self._checked(response)
+                delay_s = max(delay_s, min(float(response.headers.get("retry-after", 0)), 5.0))
+            time.sleep(delay_s)
+            delay_s = min(delay_s * 2, 2.0)
+
+    @staticmethod
+    def _checked(response: httpx.Response) -> httpx.Response:
+        if response.is_success:
+            return response
+        try:
+            problem = response.json()
+        except ValueError:
+            problem = {"title": response.reason_phrase, "detail": response.text[:500]}
+        raise ApiError(response.status_code, problem if isinstance(problem, dict) else {"detail": str(problem)})
+
+    def get(self, path: str, **parameters: Any) -> Json:
+        """GET a path of the API; parameters that are None are left out."""
+        chosen = {name: value for name, value in parameters.items() if value is not None}
+        answer: Json = self._send("GET", path, params=chosen).json()
+        return answer
+
+    def post(self, path: str, body: Any = None, *, idempotency_key: str | None = None) -> Json:
+        """POST a JSON body to a path of the API."""
+        headers = {"idempotency-key": idempotency_key} if idempotency_key else {}
+        answer: Json = self._send("POST", path, json=body, headers=headers).json()
+        return answer
+
+    def items(self, path: str, *, limit: int | None = None, **parameters: Any) -> Iterator[Json]:
+        """All items of a list, page by page, at most ``limit``."""
+        count = 0
+        token: str | None = None
+        while True:
+            page = self.get(path, page_token=token, **parameters)
+            for item in page["items"]:
+                if limit is not None and count >= limit:
+                    return
+                count += 1
+                yield item
+            token = page.get("next_page_token")
+            if not token:
+                return
+
+    # -- jobs ----------------------------------------------------------------------------------------------------
+
+    def submit(self, spec: Mapping[str, Any], *, idempotency_key: str | None = None) -> Json:
+        """Submit a job (the content of a job file); returns the job."""
+        return self.post("/v1/jobs", dict(spec), idempotency_key=idempotency_key or uuid.uuid4().hex)
+
+    def submit_many(self, specs: Sequence[Mapping[str, Any]], *, idempotency_key: str | None = None) -> list[Json]:
+        """Submit up to 1,000 jobs in one request: all or none."""
+        body = {"jobs": [dict(spec) for spec in specs]}
+        answer = self.post("/v1/jobs:batch", body, idempotency_key=idempotency_key or uuid.uuid4().hex)
+        jobs: list[Json] = answer["items"]
+        return jobs
+
+    def jobs(self, *, state: str | None = None, kind: str | None = None, limit: int | None = None) -> Iterator[Json]:
+        """Jobs, newest first."""
+        return self.items("/v1/jobs", state=state, kind=kind, limit=limit)
+
+    def job(self, job_id: str) -> Json:
+        """One job with its units and timeline."""
+        return self.get(f"/v1/jobs/{job_id}")
+
+    def cancel(self, job_id: str, reason: str = "") -> Json:
+        """Ask for the end of a job."""
+        return self.post(f"/v1/jobs/{job_id}/cancel", {"reason": reason} if reason else None)
+
+    def explanation(self, job_id: str) -> Json:
+        """Why the job is where it is, or why it waits."""
+        return self.get(f"/v1/jobs/{job_id}/explanation")
+
+    def trace(self, job_id: str) -> Json:
+        """Every event of the job, from all services, in order."""
+        return self.get(f"/v1/jobs/{job_id}/trace")
+
+    def log(self, job_id: str, *, unit: int = 0, rank: int = 0, offset: int = 0) -> Json:
+        """A piece of a rank's log from a byte offset."""
+        return self.get(f"/v1/jobs/{job_id}/logs", unit=unit, rank=rank, offset=offset)
+
+    def wait(
+        self,
+        job_id: str,
+        *,
+        timeout_s: float | None = None,
+        poll_s: float = 0.2,
+        on_change: Callable[[Json], None] | None = None,
+    ) -> Json:
+        """Wait until a job is final; ``on_change`` sees every new view of it. TimeoutError after ``timeout_s``."""
+        deadline_s = time.monotonic() + timeout_s if timeout_s is not None else None
+        seen: Json | None = None
+        while True:
+            job = self.job(job_id)
+            if on_change is not None and job != seen:
+                on_change(job)
+            seen = job
+            if job["state"] in FINAL_STATES:
+                return job
+            if deadline_s is not None and time.monotonic() > deadline_s:
+                raise TimeoutError(f"job {job_id} is still {job['state']} after {timeout_s} s")
+            time.sleep(poll_s)
+
+    # -- the network ---------------------------------------------------------------------------------------------
+
+    def domains(self) -> list[Json]:
+        """All domains."""
+        return list(self.items("/v1/domains"))
+
+    def nodes(self, domain: str | None = None) -> list[Json]:
+        """All nodes, or those of one domain."""
+        return list(self.items("/v1/nodes", domain=domain))
+
+    def node(self, node_id: str) -> Json:
+        """One node with the reason of its state."""
+        return self.get(f"/v1/nodes/{node_id}")
+
+    def incidents(self, *, limit: int | None = None) -> Iterator[Json]:
+        """Incidents, newest first."""
+        return self.items("/v1/incidents", limit=limit)
+
+    def forecasts(self, subject: str | None = None) -> list[Json]:
+        """The newest forecast of each subject."""
+        return list(self.items("/v1/forecasts", subject=subject))
+
+    def kill_node(self, node_id: str) -> Json:
+        """Kill an emulated node, as if the machine had died."""
+        return self.post(f"/v1/nodes/{node_id}/kill")
+
+    def events(
+        self, *, job: str | None = None, kind: str | None = None, after: str | None = None, reconnect: bool = True
+    ) -> Iterator[Json]:
+        """Live events (server-sent events); goes on behind the last one when the connection breaks."""
+        last = after
+        while True:
+            try:
+                with self._stream({"job": job, "type": kind}, last) as lines:
+                    for event in _events_of(lines):
+                        last = str(event["id"])
+                        yield event
+            except httpx.TransportError as error:
+                if not reconnect:
+                    raise UnreachableError(f"{self.url} does not answer: {error}") from error
+            if not reconnect:
+                return
+            time.sleep(0.5)
+
+    @contextmanager
+    def _stream(self, parameters: Mapping[str, str | None], last: str | None) -> Iterator[Iterator[str]]:
+        headers = {"accept": "text/event-stream", **self._authorization()}
+        if last is not None:
+            headers["last-event-id"] = last
+        chosen = {name: value for name, value in parameters.items() if value}
+        timeout = httpx.Timeout(30.0, read=60.0)
+        with self._http.stream("GET", "/v1/events", params=chosen, headers=headers, timeout=timeout) as response:
+            if not response.is_success:
+                response.read()
+                self._checked(response)
+            yield response.iter_lines()
+
+
+def _events_of(lines: Iterator[str]) -> Iterator[Json]:
+    data: list[str] = []
+    for line in lines:
+        if line.startswith("data:"):
+            data.append(line[5:].removeprefix(" "))
+        elif not line and data:
+            yield json.loads("\n".join(data))
+            data = []
