@@ -53,6 +53,7 @@ class Transaction:
         self._new_id = new_id
         self._records: list[Record] = []
         self._on_commit: list[Callable[[], None]] = []
+        self._on_end: list[Callable[[bool], None]] = []
 
     def publish(self, message: Message, *, traceparent: str | None = None) -> str:
         """Add an event to be sent after commit, in the order of the calls; returns its id.
@@ -78,6 +79,11 @@ class Transaction:
         """Call ``callback`` once the transaction is committed; never when it is rolled back."""
         self._on_commit.append(callback)
 
+    def on_end(self, callback: Callable[[bool], None]) -> None:
+        """Call ``callback(committed)`` when the transaction is over, after `on_commit`; False when it surely or
+        possibly was rolled back (a connection lost during the commit leaves it open)."""
+        self._on_end.append(callback)
+
     async def flush(self) -> None:
         """Write the collected events to the outbox table."""
         if not self._records:
@@ -100,6 +106,11 @@ class Transaction:
         for callback in self._on_commit:
             callback()
 
+    def ended(self, committed: bool) -> None:
+        """Run what waited for the end."""
+        for callback in self._on_end:
+            callback(committed)
+
 
 class Outbox:
     """Opens transactions of one service."""
@@ -113,11 +124,18 @@ class Outbox:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         """State and events together: committed at the end of the block, both dropped on any error."""
-        async with self.database.transaction() as connection:
-            transaction = Transaction(connection, self._source, self._clock, self._new_id)
-            yield transaction
-            await transaction.flush()
-        transaction.committed()
+        transaction: Transaction | None = None
+        committed = False
+        try:
+            async with self.database.transaction() as connection:
+                transaction = Transaction(connection, self._source, self._clock, self._new_id)
+                yield transaction
+                await transaction.flush()
+            committed = True
+            transaction.committed()
+        finally:
+            if transaction is not None:
+                transaction.ended(committed)
 
 
 class Relay:
