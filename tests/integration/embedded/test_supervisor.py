@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +19,10 @@ import pytest
 from meridian.embedded import control, leftovers
 from meridian.embedded.child import BackOff, StackStartError
 from meridian.embedded.process import ProcessSpec, Restart
+from meridian.embedded.stack import import_path
 from meridian.embedded.state import ProcessRecord, ProcessState, StackPhase, read_state, write_state
 from meridian.embedded.supervisor import StackRunningError, Supervisor, claimed
 
-ROOT = Path(__file__).parents[3]
 SLEEP = "import time; time.sleep(600)"
 QUICK = BackOff(first_s=0.02, limit_s=0.1, stable_s=5.0, start_attempts=3)
 
@@ -258,8 +258,9 @@ asyncio.run(main())
 def start_stack(directory: Path) -> list[int]:
     """A supervisor in the background with two processes, each with a descendant; the pids of these four."""
     argv = [sys.executable, "-c", STACK, str(directory)]
-    os.environ["PYTHONPATH"] = str(ROOT)
-    state = control.spawn_and_wait(argv, state_dir=directory, log_path=directory / "supervisor.log", timeout_s=20.0)
+    env = {**os.environ, "PYTHONPATH": import_path()}
+    log = directory / "supervisor.log"
+    state = control.spawn_and_wait(argv, env=env, state_dir=directory, log_path=log, timeout_s=20.0)
     deadline_s = time.monotonic() + 10.0
     while len(found := [process.pid for process in leftovers.members(state)]) < 4:
         assert time.monotonic() < deadline_s
@@ -267,15 +268,6 @@ def start_stack(directory: Path) -> list[int]:
     return found
 
 
-@pytest.fixture
-def environment() -> Iterator[None]:
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
-
-
-@pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_supervisor_stops_everything(tmp_path: Path, number: signal.Signals) -> None:
     pids = start_stack(tmp_path)
@@ -287,7 +279,6 @@ def test_a_signal_to_the_supervisor_stops_everything(tmp_path: Path, number: sig
     assert control.stop(tmp_path) is False
 
 
-@pytest.mark.usefixtures("environment")
 def test_stop_stops_everything(tmp_path: Path) -> None:
     pids = start_stack(tmp_path)
     assert control.stop(tmp_path) is True
@@ -298,7 +289,6 @@ def test_stop_stops_everything(tmp_path: Path) -> None:
     assert not control.is_running(state)
 
 
-@pytest.mark.usefixtures("environment")
 def test_the_next_start_ends_what_a_killed_supervisor_left_and_nothing_else(tmp_path: Path) -> None:
     pids = start_stack(tmp_path)
     state = read_state(tmp_path)
@@ -318,7 +308,6 @@ def test_the_next_start_ends_what_a_killed_supervisor_left_and_nothing_else(tmp_
     assert not any(runs(pid) for pid in fresh)
 
 
-@pytest.mark.usefixtures("environment")
 def test_stop_ends_what_a_killed_supervisor_left(tmp_path: Path) -> None:
     pids = start_stack(tmp_path)
     state = read_state(tmp_path)
