@@ -5,7 +5,7 @@ and schemas; then all services and the agents of the emulated domains start at o
 
     run/stack.json, ports.json      what runs where         log/NAME.log       what each part says
     postgres/, valkey/, broker/     the servers' own        agents/DOMAIN      configuration and work of an agent
-    postgres.json                   where the cluster is    identity/join-token   written by identity, read by the agents
+    postgres.json                   where the cluster is    identity/, client.json          the secrets (credentials.py)
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 
 from meridian.embedded import control, postgres, valkey
 from meridian.embedded.child import StackStartError
+from meridian.embedded.credentials import ensure_credentials
 from meridian.embedded.domains import DEFAULT_FILE, read_domains, write_agent_config
 from meridian.embedded.ports import kept_ports
 from meridian.embedded.probes import all_of, http_ok, tcp_accepts
@@ -105,14 +106,17 @@ def compose(options: StackOptions) -> Composition:
         urls["kafka"] = f"{HOST}:{ports['broker']}"
 
     needed = tuple(process.name for process in infrastructure)
+    credentials = ensure_credentials(data_dir, urls.get("gateway"))
+    # Agents run other people's programs: they get no address or secret but those in their configuration.
+    plain = {"PYTHONPATH": import_path(), "PYTHONUNBUFFERED": "1"}
     environment = {
-        "PYTHONPATH": import_path(),
-        "PYTHONUNBUFFERED": "1",
+        **plain,
         "MERIDIAN_KAFKA_BOOTSTRAP_SERVERS": urls["kafka"],
         "MERIDIAN_DATABASE_URL": urls["database"],
         "MERIDIAN_REDIS_URL": urls["redis"],
         "MERIDIAN_DATA_DIR": str(data_dir),
-        "MERIDIAN_JOIN_TOKEN_PATH": str(join_token_path(data_dir)),
+        "MERIDIAN_IDENTITY_BOOTSTRAP_FILE": str(credentials.bootstrap_path),
+        "MERIDIAN_GATEWAY_AGENT_TOKEN": credentials.join_token,
         **{f"MERIDIAN_{name.upper()}_HTTP_PORT": str(ports[name]) for name in options.services},
         **{f"MERIDIAN_{name.upper()}_URL": urls[name] for name in options.services},
     }
@@ -121,7 +125,7 @@ def compose(options: StackOptions) -> Composition:
         return ProcessSpec(
             name=name,
             argv=(sys.executable, "-m", *arguments),
-            env=environment,
+            env=plain if name in agents.values() else environment,
             cwd=data_dir,
             log_path=log_dir / f"{name}.log",
             ready=all_of(*(http_ok(f"{urls[answer]}/health/ready") for answer in answers)),
@@ -146,7 +150,7 @@ def compose(options: StackOptions) -> Composition:
         connection: dict[str, str | int] = {
             "kafka_bootstrap_servers": urls["kafka"],
             "identity_url": urls.get("identity", ""),
-            "join_token_path": str(join_token_path(data_dir)),
+            "join_token_path": str(credentials.join_token_path),
             "data_dir": str(data_dir / "agents" / domain.domain_id),
             "http_port": ports[agent],
         }
@@ -224,11 +228,6 @@ def status(data_dir: Path) -> StackState | None:
 def state_dir(data_dir: Path) -> Path:
     """Where the state of the stack of ``data_dir`` is."""
     return data_dir / "run"
-
-
-def join_token_path(data_dir: Path) -> Path:
-    """The file in which the identity service leaves the token that lets agents of this stack join."""
-    return data_dir / "identity" / "join-token"
 
 
 def import_path() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 
@@ -45,6 +46,8 @@ def test_servers_of_ours_stand_in_only_for_what_is_not_external(tmp_path: Path) 
 def test_every_service_finds_every_other_one(tmp_path: Path) -> None:
     composition = compose(StackOptions(tmp_path, **EXTERNAL))
     for process in composition.processes:
+        if process.name.startswith("agent-"):
+            continue
         assert process.env["MERIDIAN_KAFKA_BOOTSTRAP_SERVERS"] == "k:9092"
         assert process.env["MERIDIAN_REDIS_URL"] == "redis://h/0"
         for name in SERVICES:
@@ -103,7 +106,24 @@ def test_an_agent_gets_its_domain_and_its_connections(tmp_path: Path) -> None:
     assert config["kafka_bootstrap_servers"] == "k:9092"
     assert config["identity_url"] == composition.urls["identity"]
     assert config["http_port"] == composition.ports["agent-hohhot"]
-    assert config["join_token_path"] == agent.env["MERIDIAN_JOIN_TOKEN_PATH"]
+    identity = next(process for process in composition.processes if process.name == "identity")
+    bootstrap = json.loads(Path(identity.env["MERIDIAN_IDENTITY_BOOTSTRAP_FILE"]).read_text())
+    assert Path(config["join_token_path"]).read_text() == bootstrap["join_tokens"][0]
+
+
+def test_an_agent_is_told_no_secret_of_the_services(tmp_path: Path) -> None:
+    composition = compose(StackOptions(tmp_path, **EXTERNAL))
+    agent = next(process for process in composition.processes if process.name == "agent-hohhot")
+    assert set(agent.env) == {"PYTHONPATH", "PYTHONUNBUFFERED"}
+
+
+def test_secrets_are_made_once_and_only_their_owner_reads_them(tmp_path: Path) -> None:
+    compose(StackOptions(tmp_path, **EXTERNAL))
+    first = (tmp_path / "client.json").read_text()
+    compose(StackOptions(tmp_path, **EXTERNAL))
+    assert (tmp_path / "client.json").read_text() == first
+    for path in (tmp_path / "client.json", *(tmp_path / "identity").iterdir()):
+        assert path.stat().st_mode & 0o077 == 0
 
 
 def test_the_default_domains_are_five_emulated_ones_all_linked() -> None:
