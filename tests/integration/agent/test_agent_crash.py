@@ -34,7 +34,9 @@ async def test_a_killed_agent_starts_again(make_domain: MakeDomain, tmp_path: Pa
     async with asyncio.timeout(10):  # two nodes, two ranks, two children that left their session
         while len(proc.marked_processes(marker)) < 6:
             await asyncio.sleep(0.02)
-    frozen = [pid for pid in proc.marked_processes(marker) if b"agent.node" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    frozen = [
+        pid for pid in proc.marked_processes(marker) if b"agent.node" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
     if nodes_survive:  # they cannot see that their agent is gone
         for pid in frozen:
             os.kill(pid, signal.SIGSTOP)

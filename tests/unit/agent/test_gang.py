@@ -77,7 +77,7 @@ def test_whatever_happens_it_ends_at_most_once(happenings: list[tuple[str, int]]
     for what, number in happenings:
         before = gang.cause
         turn = {
-            "started": lambda n: gang.rank_started(n),
+            "started": gang.rank_started,
             "good": lambda n: gang.rank_ended(_end(n)),
             "bad": lambda n: gang.rank_ended(_end(n, 1)),
             "lost": lambda n: gang.node_lost(f"n{n}", "gone"),

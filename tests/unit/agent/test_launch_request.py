@@ -69,7 +69,9 @@ def test_the_environment_of_a_rank() -> None:
 
 
 def test_only_a_short_list_is_inherited() -> None:
-    assert base_environment({"PATH": "/bin", "MERIDIAN_JOIN_TOKEN": "x", "AWS_SECRET_ACCESS_KEY": "y"}) == {"PATH": "/bin"}
+    assert base_environment({"PATH": "/bin", "MERIDIAN_JOIN_TOKEN": "x", "AWS_SECRET_ACCESS_KEY": "y"}) == {
+        "PATH": "/bin"
+    }
 
 
 def test_python_is_the_agents_own() -> None:

@@ -86,7 +86,8 @@ def test_a_report_without_newline_at_the_end_is_text() -> None:
 
 
 LINES = st.lists(
-    st.sampled_from([GOOD, b"plain text", b"", b"@meridian broken", b"@merid", b"@", b" " + GOOD, b"\xff\x00"]), max_size=12
+    st.sampled_from([GOOD, b"plain text", b"", b"@meridian broken", b"@merid", b"@", b" " + GOOD, b"\xff\x00"]),
+    max_size=12,
 )
 
 

@@ -127,7 +127,8 @@ def test_events_survive_the_journal(event: run_book.RunEvent) -> None:
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["begin", "fence", "finish", "fail", "ack"]), st.integers(0, 1), st.integers(1, 4)), max_size=25
+    st.tuples(st.sampled_from(["begin", "fence", "finish", "fail", "ack"]), st.integers(0, 1), st.integers(1, 4)),
+    max_size=25,
 )
 
 

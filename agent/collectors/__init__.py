@@ -1,0 +1,1 @@
+"""Collectors take readings of machines and accelerators: from the host, from exporters, from declarations."""

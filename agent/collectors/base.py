@@ -1,0 +1,64 @@
+"""What a collector gives: readings that say where they come from, and that are honest about what is not known."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from agent.collectors.metrics import UNITS, Metric
+
+
+class Source(StrEnum):
+    """Where a value comes from (IETF CATS metrics)."""
+
+    NOMINAL = "nominal"
+    DIRECTLY_MEASURED = "directly_measured"
+    ESTIMATION = "estimation"
+    AGGREGATION = "aggregation"
+    NORMALIZATION = "normalization"
+
+
+class Statistic(StrEnum):
+    """What of its distribution a value is (IETF CATS metrics)."""
+
+    CURRENT = "cur"
+    MEAN = "mean"
+    MAX = "max"
+    MIN = "min"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One value of one metric. ``value`` is None when it is unknown, and ``reason`` then says why; never a made-up zero.
+
+    ``accelerator_index`` None: the node as a whole. ``device`` is the vendor's name of the accelerator (uuid), an alias.
+    """
+
+    node_id: str
+    metric: Metric
+    value: float | None
+    source: Source
+    observed_at: datetime
+    accelerator_index: int | None = None
+    device: str = ""
+    statistic: Statistic = Statistic.CURRENT
+    reason: str = ""
+    emulated: bool = False
+
+    def __post_init__(self) -> None:
+        assert (self.value is None) == bool(self.reason), "unknown needs a reason, and only unknown has one"
+
+    @property
+    def unit(self) -> str:
+        """UCUM unit of the value."""
+        return UNITS[self.metric]
+
+
+class Collector(ABC):
+    """Takes readings. May block (it is called in a thread), may keep what it saw last; one call at a time."""
+
+    @abstractmethod
+    def collect(self, now: datetime) -> list[Reading]:
+        """Readings as of ``now``. Does not raise for what it observes: a silent exporter is unknown values, not an error."""

@@ -1,0 +1,77 @@
+"""Accelerators that are only declared: a test network says what it would have, and every reading says so too.
+
+Nothing is measured on a chip that is not there. What the agent itself allocates is real, and from it the load is
+estimated: an accelerator that a run holds counts as busy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from datetime import datetime
+
+from agent.collectors.base import Collector, Reading, Source
+from agent.collectors.metrics import HEALTH_OK, Metric
+
+NODE_DOWN = "the node is down"
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredAccelerator:
+    """One accelerator of the declaration; zero means not declared."""
+
+    node_id: str
+    index: int
+    vendor: str
+    model: str
+    memory_bytes: int = 0
+    peak_flops: float = 0.0
+    idle_watts: float = 0.0
+    peak_watts: float = 0.0
+
+
+Allocation = Callable[[], Mapping[str, Set[int]]]
+"""Accelerators in use by node; a node that is down is not in it."""
+
+
+class DeclaredCollector(Collector):
+    """Readings of declared accelerators, all marked as emulated."""
+
+    def __init__(self, accelerators: tuple[DeclaredAccelerator, ...], allocation: Allocation) -> None:
+        self._accelerators = accelerators
+        self._allocation = allocation
+
+    def collect(self, now: datetime) -> list[Reading]:
+        in_use = self._allocation()
+        return [reading for item in self._accelerators for reading in self._read(item, in_use.get(item.node_id), now)]
+
+    def _read(self, item: DeclaredAccelerator, in_use: Set[int] | None, now: datetime) -> list[Reading]:
+        up = in_use is not None
+        busy = 1.0 if in_use is not None and item.index in in_use else 0.0
+
+        def reading(metric: Metric, value: float, source: Source, *, needs_node: bool = True) -> Reading:
+            known = up or not needs_node
+            return Reading(
+                item.node_id,
+                metric,
+                value if known else None,
+                source,
+                now,
+                accelerator_index=item.index,
+                reason="" if known else NODE_DOWN,
+                emulated=True,
+            )
+
+        readings = [
+            reading(Metric.CAPACITY_FREE, 1.0 - busy, Source.DIRECTLY_MEASURED),
+            reading(Metric.GPU_UTILIZATION, busy, Source.ESTIMATION),
+            reading(Metric.HEALTH, HEALTH_OK, Source.NOMINAL),
+        ]
+        if item.memory_bytes:
+            readings.append(reading(Metric.GPU_MEMORY_LIMIT, item.memory_bytes, Source.NOMINAL, needs_node=False))
+        if item.peak_flops:
+            readings.append(reading(Metric.COMPUTE_EFFECTIVE, item.peak_flops * busy, Source.ESTIMATION))
+        if item.peak_watts:
+            watts = item.idle_watts + (item.peak_watts - item.idle_watts) * busy
+            readings.append(reading(Metric.POWER, watts, Source.ESTIMATION))
+        return readings

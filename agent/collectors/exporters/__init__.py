@@ -1,0 +1,1 @@
+"""Tables of exporters that come with the agent, one YAML file each (`exporter_table`)."""

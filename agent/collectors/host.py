@@ -1,0 +1,129 @@
+"""The machine the agent runs on, from psutil: processor, memory, disks, network, load.
+
+Rates come from two samples; the first call therefore knows none. Emulated nodes share one machine: its readings are
+given for each of them as they are, since they do share it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import psutil
+
+from agent.collectors.base import Collector, Reading, Source, Statistic
+from agent.collectors.metrics import Metric
+
+NEEDS_TWO_SAMPLES = "a rate needs two samples"
+
+
+@dataclass(frozen=True, slots=True)
+class HostSample:
+    """Counters and gauges of the machine at one moment. ``link_bits_per_s`` 0: no interface says its speed."""
+
+    cpu_busy_s: float
+    cpu_total_s: float
+    memory_used_bytes: int
+    memory_total_bytes: int
+    storage_free_bytes: int
+    disk_bytes: int
+    network_bytes: int
+    link_bits_per_s: float
+    load_1m: float
+    boot_at_s: float
+
+
+def sample_host(storage_path: Path) -> HostSample:
+    """Read the machine now. ``storage_path`` names the file system whose free space counts."""
+    times = psutil.cpu_times()
+    total_s = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    idle_s = times.idle + getattr(times, "iowait", 0.0)
+    memory = psutil.virtual_memory()
+    disks = psutil.disk_io_counters()
+    interfaces = {name: state for name, state in psutil.net_if_stats().items() if state.isup and name != "lo"}
+    traffic = psutil.net_io_counters(pernic=True)
+    return HostSample(
+        cpu_busy_s=total_s - idle_s,
+        cpu_total_s=total_s,
+        memory_used_bytes=memory.total - memory.available,
+        memory_total_bytes=memory.total,
+        storage_free_bytes=psutil.disk_usage(str(storage_path)).free,
+        disk_bytes=disks.read_bytes + disks.write_bytes if disks is not None else 0,
+        network_bytes=sum(
+            traffic[name].bytes_sent + traffic[name].bytes_recv for name in interfaces if name in traffic
+        ),
+        link_bits_per_s=sum(max(state.speed, 0) for state in interfaces.values()) * 1e6,
+        load_1m=os.getloadavg()[0],
+        boot_at_s=psutil.boot_time(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    value: float | None
+    reason: str = ""
+    statistic: Statistic = Statistic.CURRENT
+    source: Source = Source.DIRECTLY_MEASURED
+
+
+def host_values(earlier: HostSample | None, present: HostSample, elapsed_s: float) -> dict[Metric, _Value]:
+    """What two samples tell, ``elapsed_s`` apart. A counter that went back (a restart) gives no rate."""
+
+    def rate(counter: Callable[[HostSample], float]) -> _Value:
+        if earlier is None or elapsed_s <= 0:
+            return _Value(None, NEEDS_TWO_SAMPLES)
+        change = counter(present) - counter(earlier)
+        if change < 0:
+            return _Value(None, "a counter went back")
+        return _Value(change / elapsed_s, statistic=Statistic.MEAN)
+
+    def cpu() -> _Value:
+        if earlier is None or present.cpu_total_s <= earlier.cpu_total_s:
+            return _Value(None, NEEDS_TWO_SAMPLES)
+        share = (present.cpu_busy_s - earlier.cpu_busy_s) / (present.cpu_total_s - earlier.cpu_total_s)
+        return _Value(min(max(share, 0.0), 1.0), statistic=Statistic.MEAN)
+
+    traffic = rate(lambda sample: sample.network_bytes)
+    if not present.link_bits_per_s:
+        free_network = _Value(None, "no interface states its speed")
+    elif traffic.value is None:
+        free_network = _Value(None, traffic.reason)
+    else:
+        unused = max(present.link_bits_per_s - traffic.value * 8, 0.0)
+        free_network = _Value(unused, statistic=Statistic.MEAN, source=Source.ESTIMATION)
+    return {
+        Metric.CPU_UTILIZATION: cpu(),
+        Metric.CPU_LOAD: _Value(present.load_1m, statistic=Statistic.MEAN),
+        Metric.MEMORY_USAGE: _Value(present.memory_used_bytes),
+        Metric.MEMORY_LIMIT: _Value(present.memory_total_bytes),
+        Metric.STORAGE_FREE: _Value(present.storage_free_bytes),
+        Metric.STORAGE_IO: rate(lambda sample: sample.disk_bytes),
+        Metric.NETWORK_IO: traffic,
+        Metric.NET_BANDWIDTH_AVAILABLE: free_network,
+        Metric.BOOT_TIME: _Value(present.boot_at_s),
+    }
+
+
+class HostCollector(Collector):
+    """Readings of this machine for the given nodes."""
+
+    def __init__(self, node_ids: tuple[str, ...], storage_path: Path) -> None:
+        self._node_ids = node_ids
+        self._storage_path = storage_path
+        self._earlier: tuple[HostSample, datetime] | None = None
+
+    def collect(self, now: datetime) -> list[Reading]:
+        present = sample_host(self._storage_path)
+        earlier, elapsed_s = None, 0.0
+        if self._earlier is not None:
+            earlier, elapsed_s = self._earlier[0], (now - self._earlier[1]).total_seconds()
+        values = host_values(earlier, present, elapsed_s)
+        self._earlier = (present, now)
+        return [
+            Reading(node_id, metric, item.value, item.source, now, statistic=item.statistic, reason=item.reason)
+            for node_id in self._node_ids
+            for metric, item in values.items()
+        ]

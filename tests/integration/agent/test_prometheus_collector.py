@@ -1,0 +1,175 @@
+"""Scrapes over real sockets from exporters that answer well, slowly, endlessly or not at all; and real exporters' files."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from agent.collectors.exporter_table import load_table
+from agent.collectors.metrics import Metric
+from agent.collectors.prometheus import PrometheusCollector
+from agent.collectors.translation import Device
+from meridian.errors import ConfigurationError
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+DATA = os.environ.get("MERIDIAN_DATA", "")
+
+
+@contextmanager
+def _exporter(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    stopping = threading.Event()
+
+    def serve() -> None:
+        while not stopping.is_set():
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(4096)
+                with suppress(OSError):
+                    answer(connection)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/metrics"
+    finally:
+        stopping.set()
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(5)
+
+
+def _page(body: bytes, status: str = "200 OK") -> Callable[[socket.socket], None]:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    return lambda connection: connection.sendall(head + body)
+
+
+def _drip(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+    for _ in range(100):
+        connection.sendall(b"#")
+        time.sleep(0.05)
+
+
+def _flood(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+    while True:
+        connection.sendall(b"# nothing\n" * 10_000)
+
+
+def _collector(url: str) -> PrometheusCollector:
+    return PrometheusCollector(url, load_table("dcgm-exporter"), "n1", [Device(0)], deadline_s=0.4, max_bytes=200_000)
+
+
+def test_a_good_answer_is_read() -> None:
+    with _exporter(_page(b'DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-1"} 50\n')) as url:
+        readings = {reading.metric: reading for reading in _collector(url).collect(NOW)}
+    assert readings[Metric.GPU_UTILIZATION].value == 0.5
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (_page(b"down", "503 Service Unavailable"), "status 503"),
+        (_drip, "no complete answer within 0.4 s"),
+        (lambda connection: time.sleep(1), "no complete answer within 0.4 s"),
+        (_flood, "exceeds 200000 bytes"),
+        (lambda connection: connection.sendall(b"not http\r\n\r\n"), ""),
+        (_page(b"\xff\xfe\xfa"), "not UTF-8"),
+    ],
+)
+def test_an_exporter_that_misbehaves_gives_unknown_within_the_deadline(
+    answer: Callable[[socket.socket], None], words: str
+) -> None:
+    with _exporter(answer) as url:
+        began = time.monotonic()
+        readings = _collector(url).collect(NOW)
+        took_s = time.monotonic() - began
+    assert took_s < 1
+    assert readings
+    assert all(reading.value is None and words in reading.reason for reading in readings)
+
+
+def test_an_exporter_that_is_not_there_gives_unknown() -> None:
+    with _exporter(_page(b"")) as url:
+        pass
+    assert all("refused" in reading.reason for reading in _collector(url).collect(NOW))
+
+
+def test_only_http_is_scraped() -> None:
+    with pytest.raises(ConfigurationError, match="not http"):
+        _collector("file:///etc/passwd").collect(NOW)
+
+
+def _scrape_file(name: str, exporter: str, now: datetime) -> dict[tuple[Metric, int | None], tuple[float | None, str]]:
+    body = (Path(DATA) / "exposition" / name).read_bytes()
+    with _exporter(_page(body)) as url:
+        readings = PrometheusCollector(url, load_table(exporter), "n1").collect(now)
+    return {(reading.metric, reading.accelerator_index): (reading.value, reading.reason) for reading in readings}
+
+
+@pytest.mark.external
+@pytest.mark.skipif(not DATA, reason="MERIDIAN_DATA does not name the data sets")
+def test_a_real_dcgm_exporter() -> None:
+    found = _scrape_file("dcgm_exporter__l40s_idle_excerpt.prom", "dcgm-exporter", NOW)
+    assert found[Metric.POWER, 0] == (35.686, "")
+    assert found[Metric.ENERGY, 0] == (pytest.approx(5551899.58), "")
+    assert found[Metric.TEMPERATURE, 0] == (32, "")
+    assert found[Metric.GPU_UTILIZATION, 0] == (0, "")
+    usage, limit = found[Metric.GPU_MEMORY_USAGE, 0][0], found[Metric.GPU_MEMORY_LIMIT, 0][0]
+    assert usage is not None
+    assert limit is not None
+    assert usage < limit
+    assert limit == pytest.approx(48e9, rel=0.08), "an L40S has 48 GB"
+
+
+@pytest.mark.external
+@pytest.mark.skipif(not DATA, reason="MERIDIAN_DATA does not name the data sets")
+def test_dcgms_blank_value_in_its_own_readme_is_not_a_number_to_believe() -> None:
+    body = (Path(DATA) / "exposition" / "dcgm_exporter__blank_sentinel_from_README.prom").read_text()
+    body = body.replace("DCGM_FI_DEV_MEMORY_TEMP{", "DCGM_FI_DEV_GPU_TEMP{")
+    with _exporter(_page(body.encode())) as url:
+        readings = PrometheusCollector(url, load_table("dcgm-exporter"), "n1").collect(NOW)
+    (temperature,) = [reading for reading in readings if reading.metric is Metric.TEMPERATURE]
+    assert (temperature.value, temperature.reason) == (None, "DCGM has no value (blank)")
+
+
+@pytest.mark.external
+@pytest.mark.skipif(not DATA, reason="MERIDIAN_DATA does not name the data sets")
+def test_a_real_npu_exporter() -> None:
+    name = "ascend_npu_exporter__prometheus_metrics.prom"
+    stale = _scrape_file(name, "npu-exporter", NOW)
+    assert "stale" in stale[Metric.HEALTH, 0][1], "its timestamps are old"
+    then = datetime.fromtimestamp(1606402, UTC) + timedelta(seconds=5)
+    found = _scrape_file(name, "npu-exporter", then)
+    assert {index for _, index in found} == set(range(8))
+    assert found[Metric.HEALTH, 7] == (1, "")
+    assert found[Metric.GPU_UTILIZATION, 0] == (0, "")
+    assert found[Metric.GPU_MEMORY_LIMIT, 0] == (None, "out of range: 0"), "a total of zero is a placeholder"
+    assert found[Metric.POWER, 0][0] is None
+
+
+@pytest.mark.external
+@pytest.mark.skipif(not DATA, reason="MERIDIAN_DATA does not name the data sets")
+def test_a_real_node_exporter() -> None:
+    body = (Path(DATA) / "exposition" / "node_exporter__e2e-output.prom").read_bytes()
+    with _exporter(_page(body)) as url:
+        collector = PrometheusCollector(url, load_table("node-exporter"), "n1")
+        collector.collect(NOW)
+        found = {reading.metric: reading for reading in collector.collect(NOW + timedelta(seconds=10))}
+    assert found[Metric.BOOT_TIME].value == 1418183276
+    assert found[Metric.MEMORY_LIMIT].value is not None
+    assert 0 < (found[Metric.MEMORY_USAGE].value or 0) < found[Metric.MEMORY_LIMIT].value
+    assert found[Metric.STORAGE_IO].value == 0, "the same page twice"
+    assert (found[Metric.STORAGE_FREE].value or 0) > 0

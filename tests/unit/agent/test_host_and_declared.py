@@ -1,0 +1,72 @@
+"""Host readings from two samples; declared accelerators that never pretend to be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from agent.collectors.base import Source
+from agent.collectors.declared import DeclaredAccelerator, DeclaredCollector
+from agent.collectors.host import HostCollector, HostSample, host_values
+from agent.collectors.metrics import Metric
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+SAMPLE = HostSample(100, 400, 600, 1000, 5000, 10_000, 20_000, 1e9, 0.5, 1.7e9)
+
+
+def test_rates_are_of_the_time_between_two_samples() -> None:
+    later = replace(SAMPLE, cpu_busy_s=105, cpu_total_s=420, disk_bytes=30_000, network_bytes=1_020_000)
+    values = host_values(SAMPLE, later, 10)
+    assert values[Metric.CPU_UTILIZATION].value == pytest.approx(0.25)
+    assert values[Metric.STORAGE_IO].value == pytest.approx(2000)
+    assert values[Metric.NETWORK_IO].value == pytest.approx(100_000)
+    assert values[Metric.NET_BANDWIDTH_AVAILABLE].value == pytest.approx(1e9 - 800_000)
+    assert values[Metric.NET_BANDWIDTH_AVAILABLE].source is Source.ESTIMATION
+
+
+def test_what_is_not_known_is_not_zero() -> None:
+    first = host_values(None, SAMPLE, 0)
+    assert first[Metric.CPU_UTILIZATION].value is None
+    assert first[Metric.STORAGE_IO].value is None
+    back = host_values(SAMPLE, replace(SAMPLE, disk_bytes=0, link_bits_per_s=0), 10)
+    assert (back[Metric.STORAGE_IO].value, back[Metric.STORAGE_IO].reason) == (None, "a counter went back")
+    assert back[Metric.NET_BANDWIDTH_AVAILABLE].value is None
+
+
+def test_this_machine_can_be_read(tmp_path: Path) -> None:
+    collector = HostCollector(("n1", "n2"), tmp_path)
+    collector.collect(NOW)
+    readings = {(r.node_id, r.metric): r for r in collector.collect(NOW + timedelta(seconds=1))}
+    assert len(readings) == 18
+    assert (readings["n1", Metric.MEMORY_LIMIT].value or 0) > 2**28
+    assert 0 < (readings["n2", Metric.MEMORY_USAGE].value or 0) < (readings["n2", Metric.MEMORY_LIMIT].value or 0)
+    assert (readings["n1", Metric.STORAGE_FREE].value or 0) > 0
+
+
+def test_declared_accelerators_say_that_they_are() -> None:
+    in_use: dict[str, Set[int]] = {"n1": {0}}
+
+    def allocation() -> Mapping[str, Set[int]]:
+        return in_use
+
+    items = tuple(
+        DeclaredAccelerator(node, index, "NVIDIA", "H100", 80 * 10**9, 9.9e14, 70, 700)
+        for node, index in (("n1", 0), ("n1", 1), ("n2", 0))
+    )
+    readings = {
+        (r.node_id, r.accelerator_index, r.metric): r for r in DeclaredCollector(items, allocation).collect(NOW)
+    }
+    assert all(reading.emulated for reading in readings.values())
+    assert readings["n1", 0, Metric.CAPACITY_FREE].value == 0
+    assert readings["n1", 1, Metric.CAPACITY_FREE].value == 1
+    assert readings["n1", 0, Metric.POWER].value == 700
+    assert readings["n1", 1, Metric.POWER].value == 70
+    assert readings["n1", 0, Metric.GPU_UTILIZATION].source is Source.ESTIMATION
+    assert readings["n1", 0, Metric.GPU_MEMORY_LIMIT].source is Source.NOMINAL
+    assert readings["n2", 0, Metric.CAPACITY_FREE].reason == "the node is down"
+    assert readings["n2", 0, Metric.HEALTH].value is None
+    assert readings["n2", 0, Metric.GPU_MEMORY_LIMIT].value == 80 * 10**9

@@ -1,0 +1,184 @@
+"""Exporters' samples become canonical readings; every trap ends as unknown with a reason, never as a healthy zero."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from agent.collectors.base import Reading
+from agent.collectors.exporter_table import load_table, parse_table, shipped_tables
+from agent.collectors.exposition import parse_exposition
+from agent.collectors.metrics import UNITS, Metric
+from agent.collectors.translation import Device, Translator
+from meridian.errors import ConfigurationError
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+def _translate(
+    translator: Translator, exporter: str, text: str, seconds: float = 0
+) -> dict[tuple[Metric, int | None], Reading]:
+    samples, _ = parse_exposition(text, load_table(exporter).families)
+    readings = translator.translate(samples, NOW + timedelta(seconds=seconds))
+    found = {(reading.metric, reading.accelerator_index): reading for reading in readings}
+    assert len(found) == len(readings), "one reading per metric and device"
+    return found
+
+
+def _dcgm(**values: str) -> str:
+    return "".join(f'DCGM_FI_{name}{{gpu="0",UUID="GPU-1"}} {value}\n' for name, value in values.items())
+
+
+def test_dcgm_units() -> None:
+    text = _dcgm(
+        DEV_GPU_UTIL="55",
+        DEV_FB_USED="1000",
+        DEV_FB_FREE="79000",
+        DEV_FB_RESERVED="1920",
+        DEV_POWER_USAGE="310.5",
+        DEV_TOTAL_ENERGY_CONSUMPTION="5551899580",
+        DEV_ROW_REMAP_FAILURE="0",
+        PROF_DRAM_ACTIVE="0.25",
+    )
+    found = _translate(Translator(load_table("dcgm-exporter"), "n1"), "dcgm-exporter", text)
+    values = {metric: reading.value for (metric, _), reading in found.items()}
+    assert values[Metric.GPU_UTILIZATION] == pytest.approx(0.55)
+    assert values[Metric.GPU_MEMORY_USAGE] == 1000 * 2**20
+    assert values[Metric.GPU_MEMORY_LIMIT] == 81920 * 2**20
+    assert values[Metric.POWER] == 310.5
+    assert values[Metric.ENERGY] == pytest.approx(5_551_899.58)
+    assert values[Metric.MEMORY_BANDWIDTH_UTILIZATION] == 0.25
+    assert values[Metric.HEALTH] == 1
+    assert values[Metric.INTERCONNECT_IO] is None
+    assert found[Metric.INTERCONNECT_IO, 0].reason == "not exported"
+    assert found[Metric.POWER, 0].device == "GPU-1"
+
+
+@pytest.mark.parametrize("blank", ["9223372036854775794", "9223372036854775792", "140737488355328", "NaN", "+Inf"])
+def test_a_blank_is_unknown_and_the_next_alternative_is_taken(blank: str) -> None:
+    text = _dcgm(PROF_GR_ENGINE_ACTIVE=blank, DEV_GPU_UTIL="40", DEV_GPU_TEMP=blank)
+    found = _translate(Translator(load_table("dcgm-exporter"), "n1"), "dcgm-exporter", text)
+    assert found[Metric.GPU_UTILIZATION, 0].value == pytest.approx(0.4)
+    assert found[Metric.TEMPERATURE, 0].value is None
+    assert found[Metric.TEMPERATURE, 0].reason in {"DCGM has no value (blank)", "not a number"}
+
+
+@pytest.mark.parametrize("value", ["101", "-1"])
+def test_what_cannot_be_is_unknown(value: str) -> None:
+    found = _translate(Translator(load_table("dcgm-exporter"), "n1"), "dcgm-exporter", _dcgm(DEV_GPU_UTIL=value))
+    assert found[Metric.GPU_UTILIZATION, 0].value is None
+    assert "out of range" in found[Metric.GPU_UTILIZATION, 0].reason
+
+
+def test_a_value_repeated_for_each_tenant_counts_once() -> None:
+    text = 'DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-1",pod="a"} 300\nDCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-1",pod="b"} 300\n'
+    found = _translate(Translator(load_table("dcgm-exporter"), "n1"), "dcgm-exporter", text)
+    assert found[Metric.POWER, 0].value == 300
+
+
+def test_frozen_values_are_not_believed() -> None:
+    translator = Translator(load_table("dcgm-exporter"), "n1")
+    busy = _dcgm(DEV_GPU_UTIL="90", DEV_TOTAL_ENERGY_CONSUMPTION="1000")
+    for scrape in range(3):
+        assert _translate(translator, "dcgm-exporter", busy, scrape * 10)[Metric.GPU_UTILIZATION, 0].value == 0.9
+    frozen = _translate(translator, "dcgm-exporter", busy, 30)
+    assert all(reading.value is None and "frozen" in reading.reason for reading in frozen.values())
+    moving = _dcgm(DEV_GPU_UTIL="90", DEV_TOTAL_ENERGY_CONSUMPTION="1001")
+    assert _translate(translator, "dcgm-exporter", moving, 40)[Metric.GPU_UTILIZATION, 0].value == 0.9
+
+
+def test_an_idle_device_is_not_frozen() -> None:
+    translator = Translator(load_table("dcgm-exporter"), "n1")
+    idle = _dcgm(DEV_GPU_UTIL="0", DEV_TOTAL_ENERGY_CONSUMPTION="1000")
+    for scrape in range(10):
+        assert _translate(translator, "dcgm-exporter", idle, scrape * 10)[Metric.GPU_UTILIZATION, 0].value == 0
+
+
+def test_a_device_that_fell_off_the_bus_is_unknown_and_then_failed() -> None:
+    translator = Translator(load_table("dcgm-exporter"), "n1", expected=[Device(0), Device(1)])
+    text = _dcgm(DEV_GPU_UTIL="10")
+    for scrape in (1, 2):
+        found = _translate(translator, "dcgm-exporter", text, scrape)
+        assert found[Metric.HEALTH, 1].value is None
+        assert found[Metric.GPU_UTILIZATION, 1].reason == f"device absent from {scrape} scrapes"
+    found = _translate(translator, "dcgm-exporter", text, 3)
+    assert found[Metric.HEALTH, 1].value == 0
+    assert found[Metric.POWER, 1].value is None
+    assert found[Metric.GPU_UTILIZATION, 0].value == pytest.approx(0.1)
+
+
+def test_a_silent_exporter_makes_all_unknown_but_nothing_lost() -> None:
+    translator = Translator(load_table("dcgm-exporter"), "n1", expected=[Device(0)])
+    for _ in range(5):
+        readings = translator.unavailable("dcgm-exporter: refused", NOW)
+        assert {reading.reason for reading in readings} == {"dcgm-exporter: refused"}
+        assert len(readings) == len(load_table("dcgm-exporter").metrics)
+
+
+def test_a_stale_timestamp_is_not_believed() -> None:
+    old_ms = int((NOW - timedelta(minutes=10)).timestamp() * 1000)
+    text = f'npu_chip_info_utilization{{id="3",vdie_id="V"}} 50 {old_ms}\n'
+    found = _translate(Translator(load_table("npu-exporter"), "n1"), "npu-exporter", text)
+    assert "stale" in found[Metric.GPU_UTILIZATION, 3].reason
+    ahead_ms = int((NOW + timedelta(minutes=10)).timestamp() * 1000)
+    text = f'npu_chip_info_utilization{{id="3",vdie_id="V"}} 50 {ahead_ms}\n'
+    found = _translate(Translator(load_table("npu-exporter"), "n1"), "npu-exporter", text)
+    assert "future" in found[Metric.GPU_UTILIZATION, 3].reason
+
+
+def test_an_unknown_state_is_unknown() -> None:
+    text = 'npu_chip_info_health_status{id="0"} 7\n'
+    found = _translate(Translator(load_table("npu-exporter"), "n1"), "npu-exporter", text)
+    assert found[Metric.HEALTH, 0].reason == "unknown state 7"
+
+
+def _node(idle_s: float, read_bytes: float) -> str:
+    return f"""
+node_cpu_seconds_total{{cpu="0",mode="idle"}} {idle_s}
+node_cpu_seconds_total{{cpu="0",mode="user"}} 5
+node_cpu_seconds_total{{cpu="1",mode="idle"}} {idle_s + 7}
+node_disk_read_bytes_total{{device="sda"}} {read_bytes}
+node_disk_read_bytes_total{{device="dm-0"}} {read_bytes}
+node_disk_written_bytes_total{{device="sda"}} 50
+node_memory_MemTotal_bytes 1000
+node_memory_MemAvailable_bytes 400
+"""
+
+
+def test_node_exporter_rates_need_two_scrapes_and_survive_a_restart() -> None:
+    translator = Translator(load_table("node-exporter"), "n1")
+    first = _translate(translator, "node-exporter", _node(100, 1000))
+    assert first[Metric.CPU_UTILIZATION, None].reason == "a rate needs two samples"
+    assert first[Metric.MEMORY_USAGE, None].value == 600
+    second = _translate(translator, "node-exporter", _node(107.5, 3000), 10)
+    assert second[Metric.CPU_UTILIZATION, None].value == pytest.approx(0.25)
+    assert second[Metric.STORAGE_IO, None].value == pytest.approx(200)
+    third = _translate(translator, "node-exporter", _node(1, 0), 20)
+    assert third[Metric.STORAGE_IO, None].reason == "a counter went back"
+
+
+def test_a_bad_line_costs_only_itself() -> None:
+    text = (
+        _dcgm(DEV_GPU_UTIL="10") + 'DCGM_FI_DEV_POWER_USAGE{gpu="0" 3\n' + _dcgm(DEV_GPU_TEMP="40") + "garbage\x00 {\n"
+    )
+    samples, bad = parse_exposition(text, load_table("dcgm-exporter").families)
+    assert [sample.value for sample in samples] == [10, 40]
+    assert bad == 1
+
+
+@pytest.mark.parametrize("name", shipped_tables())
+def test_shipped_tables_are_sound(name: str) -> None:
+    table = load_table(name)
+    assert table.exporter == name
+    assert set(table.metrics) <= set(UNITS)
+    assert table.frozen_activity is None or table.frozen_activity in table.metrics
+
+
+def test_a_wrong_table_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="no exporter table"):
+        load_table("/no/such/table.yaml")
+    with pytest.raises(ValueError, match="unknown keys"):
+        parse_table({"exporter": "x", "metrics": {"hw.power": [{"family": "p", "scales": 3}]}})
+    with pytest.raises(ValueError, match=r"hw\.magic"):
+        parse_table({"exporter": "x", "metrics": {"hw.magic": [{"family": "p"}]}})
