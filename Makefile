@@ -12,12 +12,12 @@ help: ## list the targets
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[all]'
+	$(PIP) install --quiet --constraint constraints.txt --config-settings editable_mode=compat --editable '.[all]'
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(PIP) install --quiet --constraint constraints.txt --config-settings editable_mode=compat --editable '.[dev]'
 	touch $@ $(VENV)/.installed
 
 install: $(VENV)/.installed ## everything a user needs into .venv (the command is .venv/bin/meridian)
