@@ -1,0 +1,354 @@
+"""Failover against a real broker and PostgreSQL: declarations, plans, the races between them, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import asyncpg
+import pytest
+
+from meridian.contracts.failover.v1.failover_pb2 import (
+    DomainReachable,
+    DomainUnreachable,
+    NodeFailed,
+    NodeRecovered,
+    NodeSuspected,
+    RecoveryPlanned,
+)
+from meridian.contracts.job.v1.job_pb2 import JobFinished, JobPlaced, PlacedRank
+from meridian.contracts.resource.v1 import resource_pb2
+from meridian.contracts.resource.v1.resource_pb2 import Heartbeat, NodeBeat
+from meridian.contracts.run.v1 import run_pb2
+from meridian.contracts.run.v1.run_pb2 import RunCheckpointed, RunFailed, RunFinished, RunStarted
+from tests.harness import Environment, Probe, environment
+
+QUICK = {
+    "MERIDIAN_FAILOVER_START_GRACE_S": "0.5",
+    "MERIDIAN_FAILOVER_AGENT_GRACE_S": "0.5",
+}
+
+
+@dataclass
+class Agent:
+    """An agent that sends heartbeats at 10 Hz; tests silence its nodes or itself."""
+
+    bus: Probe
+    domain_id: str
+    nodes: list[str]
+    lease_s: float = 1.0
+    incarnation: int = 1
+    sequence: int = 0
+    silent_since: dict[str, float] = field(default_factory=dict)
+    exited: set[str] = field(default_factory=set)
+    incarnations: dict[str, int] = field(default_factory=dict)
+    muted: bool = False
+
+    async def beat(self) -> None:
+        self.sequence += 1
+        now = time.monotonic()
+        message = Heartbeat(
+            domain_id=self.domain_id,
+            agent_id=f"agent-{self.domain_id}",
+            incarnation=self.incarnation,
+            sequence=self.sequence,
+            interval_s=0.1,
+            lease_s=self.lease_s,
+            nodes=[
+                NodeBeat(
+                    node_id=node,
+                    incarnation=self.incarnations.get(node, 1),
+                    age_s=now - self.silent_since.get(node, now),
+                    state=resource_pb2.NODE_PROCESS_STATE_EXITED
+                    if node in self.exited
+                    else resource_pb2.NODE_PROCESS_STATE_RUNNING,
+                )
+                for node in self.nodes
+            ],
+        )
+        message.sent_at.GetCurrentTime()
+        await self.bus.publish(message)
+
+    def silence(self, node: str) -> None:
+        self.silent_since[node] = time.monotonic()
+
+    async def run(self) -> None:
+        while True:
+            if not self.muted:
+                await self.beat()
+            await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def beating(*agents: Agent) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(agent.run()) for agent in agents]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+@pytest.fixture
+async def stack(database_url: str) -> AsyncIterator[Environment]:
+    async with environment(database_url) as stack:
+        yield stack
+
+
+def placed(job: str, epoch: int, *places: tuple[str, str]) -> JobPlaced:
+    message = JobPlaced(
+        job_id=job,
+        tenant_id="t",
+        run_id=f"{job}.0.{epoch}",
+        epoch=epoch,
+        ranks=[PlacedRank(rank=rank, domain_id=domain, node_id=node) for rank, (domain, node) in enumerate(places)],
+    )
+    message.placed_at.GetCurrentTime()
+    return message
+
+
+def checkpoint(job: str, epoch: int, step: int) -> RunCheckpointed:
+    message = RunCheckpointed(
+        run_id=f"{job}.0.{epoch}", job_id=job, epoch=epoch, domain_id="north", step=step, path=f"/ckpt/{job}/{step}"
+    )
+    message.at.GetCurrentTime()
+    return message
+
+
+async def heard(stack: Environment, service, sql: str, count: int = 1) -> None:
+    """Wait until the service's tables hold what was published."""
+    connection = await asyncpg.connect(stack.database_url.replace("+asyncpg", ""))
+    try:
+        async with asyncio.timeout(15):
+            while await connection.fetchval(f"SELECT count(*) FROM failover.{sql}") < count:
+                await asyncio.sleep(0.02)
+    finally:
+        await connection.close()
+
+
+async def test_silent_node_fails_and_its_run_is_planned_from_the_newest_checkpoint(stack: Environment) -> None:
+    north = Agent(stack.bus, "north", ["north-1", "north-2"])
+    async with stack.service("failover", QUICK) as service, beating(north):
+        await stack.bus.publish(
+            placed("job-a", 1, ("north", "north-1")),
+            placed("job-b", 1, ("north", "north-2")),
+            checkpoint("job-a", 1, 300),
+            checkpoint("job-a", 1, 200),
+        )
+        await heard(stack, service, "runs", 2)
+        await heard(stack, service, "checkpoints WHERE step = 300")
+        await heard(stack, service, "nodes", 2)
+        await asyncio.sleep(1.0)
+        died = time.monotonic()
+        north.silence("north-1")
+        failed = await stack.bus.expect(NodeFailed)
+        took_s = time.monotonic() - died
+        plan = await stack.bus.expect(RecoveryPlanned)
+        assert failed.node_id == "north-1"
+        assert list(failed.run_ids) == ["job-a.0.1"]
+        assert 1.9 < took_s < 3.0
+        assert (plan.run_id, plan.restore_from, plan.restore_step) == ("job-a.0.1", "/ckpt/job-a/300", 300)
+        assert list(plan.exclude_node_ids) == ["north-1"]
+        assert plan.incident_id == failed.incident_id
+        assert stack.bus.events(NodeSuspected)[0].incident_id == failed.incident_id
+
+        await stack.bus.publish(
+            placed("job-a", 2, ("north", "north-2")),
+            RunStarted(run_id="job-a.0.2", job_id="job-a", epoch=2, domain_id="north"),
+        )
+        await heard(stack, service, "recoveries WHERE resumed_at IS NOT NULL AND replaced_by = 'job-a.0.2'")
+        north.silent_since.clear()
+        north.incarnations["north-1"] = 2
+        recovered = await stack.bus.expect(NodeRecovered)
+        assert (recovered.node_id, recovered.incarnation) == ("north-1", 2)
+        await heard(stack, service, "incidents WHERE state = 'closed'")
+        incident = (await service.http.get(f"/v1/incidents/{failed.incident_id}")).json()
+        assert incident["kind"] == "node_failed"
+        assert [entry["event"] for entry in incident["timeline"]] == [
+            "suspected",
+            "failed",
+            "recovery_planned",
+            "resumed",
+            "recovered",
+        ]
+        assert 0 < incident["time_to_recover_s"] < 30
+        assert incident["recoveries"][0]["replaced_by"] == "job-a.0.2"
+        page = (await service.http.get("/v1/nodes")).json()
+        assert page["active"] is True
+        assert {node["node_id"]: node["state"] for node in page["nodes"]} == {"north-1": "alive", "north-2": "alive"}
+        assert len(stack.bus.events(RecoveryPlanned)) == 1
+        metrics = (await service.http.get("/metrics")).text
+        assert 'meridian_failover_recoveries_planned_total{cause="node_failed"} 1.0' in metrics
+        assert not stack.bus.dead_letters
+
+
+async def test_exited_process_is_failed_within_a_second(stack: Environment) -> None:
+    north = Agent(stack.bus, "north", ["north-1"])
+    async with stack.service("failover", QUICK) as service, beating(north):
+        await heard(stack, service, "nodes")
+        await asyncio.sleep(1.2)
+        died = time.monotonic()
+        north.silence("north-1")
+        north.exited.add("north-1")
+        failed = await stack.bus.expect(NodeFailed)
+        assert time.monotonic() - died < 1.0
+        assert "exited" in failed.reason
+
+
+async def test_silent_domain_is_unreachable_and_planned_only_after_the_lease(stack: Environment) -> None:
+    north, south = Agent(stack.bus, "north", ["north-1"]), Agent(stack.bus, "south", ["south-1"])
+    quick = {**QUICK, "MERIDIAN_FAILOVER_UNREACHABLE_AFTER_S": "1", "MERIDIAN_FAILOVER_LEASE_MARGIN_S": "1"}
+    async with stack.service("failover", quick) as service, beating(north, south):
+        await stack.bus.publish(placed("job-a", 1, ("north", "north-1")))
+        await heard(stack, service, "runs")
+        await heard(stack, service, "nodes", 2)
+        await asyncio.sleep(1.0)
+        north.muted = True
+        muted = time.monotonic()
+        lost = await stack.bus.expect(DomainUnreachable)
+        assert lost.domain_id == "north"
+        assert not stack.bus.events(RecoveryPlanned)
+        plan = await stack.bus.expect(RecoveryPlanned)
+        assert time.monotonic() - muted >= 2.0
+        assert (plan.run_id, list(plan.exclude_node_ids)) == ("job-a.0.1", ["north-1"])
+        # A placement that was on its way when the domain was lost.
+        await stack.bus.publish(placed("job-late", 1, ("north", "north-1")))
+        late = await stack.bus.expect(RecoveryPlanned, lambda event: event.job_id == "job-late")
+        assert late.incident_id == lost.incident_id
+        north.muted = False
+        await stack.bus.expect(DomainReachable)
+        assert not stack.bus.events(NodeFailed)
+        assert (await service.http.get("/v1/domains")).json()["domains"][0]["state"] == "reachable"
+
+
+async def test_runs_reported_as_lost_are_planned_at_once_and_once(stack: Environment) -> None:
+    async with stack.service("failover", QUICK) as service:
+        kinds = run_pb2.RunFailureKind
+        await stack.bus.publish(placed("job-a", 1, ("north", "north-1")), checkpoint("job-a", 1, 50))
+        await heard(stack, service, "checkpoints")
+        for job, kind in [
+            ("job-a", kinds.RUN_FAILURE_KIND_NODE_LOST),
+            ("job-a", kinds.RUN_FAILURE_KIND_NODE_LOST),
+            ("job-p", kinds.RUN_FAILURE_KIND_PROGRAM),
+            ("job-r", kinds.RUN_FAILURE_KIND_AGENT_RESTARTED),
+            ("job-l", kinds.RUN_FAILURE_KIND_LEASE_EXPIRED),
+        ]:
+            failure = RunFailed(run_id=f"{job}.0.1", job_id=job, epoch=1, domain_id="north", kind=kind)
+            failure.node_id = "north-1" if job == "job-a" else ""
+            await stack.bus.publish(failure)
+        await stack.bus.expect(RecoveryPlanned, count=3)
+        plans = {plan.job_id: plan for plan in stack.bus.events(RecoveryPlanned)}
+        assert set(plans) == {"job-a", "job-r", "job-l"}
+        assert (plans["job-a"].restore_step, list(plans["job-a"].exclude_node_ids)) == (50, ["north-1"])
+        await stack.bus.publish(JobFinished(job_id="job-r"), placed("job-a", 2, ("north", "north-2")))
+        await stack.bus.publish(RunStarted(run_id="job-a.0.2", job_id="job-a", epoch=2, domain_id="north"))
+        await heard(stack, service, "incidents WHERE state = 'closed'", 2)
+        page = (await service.http.get("/v1/incidents", params={"state": "open"})).json()
+        assert [item["recoveries"][0]["job_id"] for item in page["incidents"]] == ["job-l"]
+        assert len(stack.bus.events(RecoveryPlanned)) == 3
+
+
+async def test_a_run_placed_on_a_node_after_its_failure_is_planned(stack: Environment) -> None:
+    north = Agent(stack.bus, "north", ["north-1"])
+    async with stack.service("failover", QUICK) as service, beating(north):
+        await heard(stack, service, "nodes")
+        north.exited.add("north-1")
+        failed = await stack.bus.expect(NodeFailed)
+        await stack.bus.publish(placed("job-late", 1, ("north", "north-1")))
+        plan = await stack.bus.expect(RecoveryPlanned)
+        assert (plan.run_id, plan.incident_id) == ("job-late.0.1", failed.incident_id)
+
+
+async def test_finished_and_superseded_runs_are_not_planned(stack: Environment) -> None:
+    north = Agent(stack.bus, "north", ["north-1", "north-2"])
+    async with stack.service("failover", QUICK) as service, beating(north):
+        await stack.bus.publish(
+            # Ends before its placement is heard of: the topics have no common order.
+            RunFinished(run_id="job-done.0.1", job_id="job-done", epoch=1, domain_id="north"),
+        )
+        await heard(stack, service, "run_domains")
+        await stack.bus.publish(
+            placed("job-done", 1, ("north", "north-1")),
+            placed("job-moved", 1, ("north", "north-1")),
+            placed("job-moved", 2, ("north", "north-2")),
+            placed("job-over", 1, ("north", "north-1")),
+            JobFinished(job_id="job-over"),
+            placed("job-here", 1, ("north", "north-1")),
+        )
+        await heard(stack, service, "runs", 5)
+        await heard(stack, service, "nodes", 2)
+        north.exited.add("north-1")
+        failed = await stack.bus.expect(NodeFailed)
+        assert list(failed.run_ids) == ["job-here.0.1"]
+        await stack.bus.expect(RecoveryPlanned)
+        assert [plan.run_id for plan in stack.bus.events(RecoveryPlanned)] == ["job-here.0.1"]
+
+
+async def test_a_program_that_failed_with_its_node_is_planned_as_the_nodes_loss(stack: Environment) -> None:
+    north = Agent(stack.bus, "north", ["north-1", "north-2"])
+    async with stack.service("failover", QUICK) as service, beating(north):
+        await stack.bus.publish(placed("gang", 1, ("north", "north-1"), ("north", "north-2")))
+        await heard(stack, service, "runs")
+        await heard(stack, service, "nodes", 2)
+        await asyncio.sleep(1.0)
+        north.silence("north-1")
+        failure = RunFailed(run_id="gang.0.1", job_id="gang", epoch=1, domain_id="north", node_id="north-2", rank=1)
+        failure.kind = run_pb2.RUN_FAILURE_KIND_PROGRAM
+        failure.at.GetCurrentTime()
+        await stack.bus.publish(failure)
+        plan = await stack.bus.expect(RecoveryPlanned)
+        assert (plan.run_id, list(plan.exclude_node_ids)) == ("gang.0.1", ["north-1"])
+
+
+async def test_a_node_that_died_while_failover_was_down_is_found_by_the_next(stack: Environment) -> None:
+    north = Agent(stack.bus, "north", ["north-1", "north-2"])
+    async with beating(north):
+        async with stack.service("failover", QUICK) as service:
+            await stack.bus.publish(placed("job-a", 1, ("north", "north-1")), placed("job-b", 1, ("north", "north-2")))
+            await heard(stack, service, "runs", 2)
+            north.exited.add("north-2")
+            await stack.bus.expect(NodeFailed)
+        north.nodes.remove("north-1")
+        async with stack.service("failover", QUICK) as service:
+            failed = await stack.bus.expect(NodeFailed, lambda event: event.node_id == "north-1")
+            assert list(failed.run_ids) == ["job-a.0.1"]
+            plan = await stack.bus.expect(RecoveryPlanned, lambda event: event.job_id == "job-a")
+            assert plan.incident_id == failed.incident_id
+            north.exited.clear()
+            north.incarnations["north-2"] = 2
+            recovered = await stack.bus.expect(NodeRecovered)
+            first = stack.bus.events(NodeFailed)[0]
+            assert (recovered.node_id, recovered.incident_id) == ("north-2", first.incident_id)
+            assert len(stack.bus.events(NodeFailed)) == 2
+
+
+async def test_the_second_instance_stands_by_and_takes_over(stack: Environment) -> None:
+    north = Agent(stack.bus, "north", ["north-1"])
+    async with beating(north), contextlib.AsyncExitStack() as first_life:
+        first = await first_life.enter_async_context(stack.service("failover", QUICK))
+        await heard(stack, first, "nodes")
+        async with stack.service("failover", QUICK) as second:
+            assert (await first.http.get("/v1/nodes")).json()["active"] is True
+            assert (await second.http.get("/v1/nodes")).json()["active"] is False
+            await first_life.aclose()
+            north.exited.add("north-1")
+            failed = await stack.bus.expect(NodeFailed)
+            assert failed.node_id == "north-1"
+            assert (await second.http.get("/v1/nodes")).json()["active"] is True
+            assert len(stack.bus.events(NodeFailed)) == 1
+
+
+async def test_problem_details(stack: Environment) -> None:
+    async with stack.service("failover", QUICK) as service:
+        missing = await service.http.get("/v1/incidents/inc-none")
+        assert (missing.status_code, missing.json()["code"]) == (404, "NOT_FOUND")
+        wrong = await service.http.get("/v1/incidents", params={"limit": 0})
+        assert wrong.status_code == 422
+        assert wrong.json()["errors"][0]["pointer"] == "query:limit"
