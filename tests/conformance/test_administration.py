@@ -93,17 +93,6 @@ async def test_groups_are_listed_and_described(bus: BusUnderTest, unique: str) -
         assert group[5][0][2 if answers[0].API_VERSION >= 4 else 1] == "reader"
 
 
-@pytest.mark.parametrize("version", [1, 5, 8, 9, 12])
-async def test_versions_of_metadata(bus: BusUnderTest, unique: str, version: int) -> None:
-    await create_topic(bus, unique, partitions=2)
-    async with wire_client(bus) as client:
-        answer = await client.call(ApiKey.METADATA, version, {"topics": [{"name": unique}]})
-        topic = answer["topics"][0]
-        assert (topic["error_code"], topic["name"]) == (0, unique)
-        assert sorted(part["index"] for part in topic["partitions"]) == [0, 1]
-        assert version < 10 or topic["topic_id"] != bytes(16)
-
-
 async def test_confluent_administrator(bus: BusUnderTest, unique: str) -> None:
     await create_topic(bus, unique, partitions=2)
     admin = AdminClient({"bootstrap.servers": bus.bootstrap_servers})

@@ -18,7 +18,6 @@ from tests.conformance.clients import (
     create_topic,
     producer_of,
     take,
-    until,
 )
 from tests.conformance.wire_client import batch_of, wire_client
 
@@ -161,27 +160,6 @@ async def test_corrupt_batch_is_refused(bus: BusUnderTest, unique: str) -> None:
         assert (await client.produce(unique, batch_of([b"value"])))["base_offset"] == 0
 
 
-@pytest.mark.parametrize("version", [3, 5, 7, 8, 9])
-async def test_versions_of_produce(bus: BusUnderTest, unique: str, version: int) -> None:
-    await create_topic(bus, unique)
-    async with wire_client(bus) as client:
-        answer = await client.produce(unique, batch_of([b"a", b"b"]), version)
-        assert (answer["error_code"], answer["base_offset"]) == (0, 0)
-        body = {
-            "replica_id": -1,
-            "max_wait_ms": 1000,
-            "min_bytes": 1,
-            "max_bytes": 1 << 20,
-            "topics": [
-                {"name": unique, "partitions": [{"index": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]}
-            ],
-        }
-        fetched = await client.call(ApiKey.FETCH, version + 3, body)
-        part = fetched["topics"][0]["partitions"][0]
-        assert (part["error_code"], part["high_watermark"]) == (0, 2)
-        assert bytes(part["records"])[17:] == batch_of([b"a", b"b"])[17:]
-
-
 async def test_large_records(bus: BusUnderTest, unique: str) -> None:
     await create_topic(bus, unique)
     large = b"x" * 900_000
@@ -204,4 +182,3 @@ async def test_garbage_closes_only_its_own_connection(bus: BusUnderTest, unique:
             assert await asyncio.wait_for(reader.read(), 10) == b""
             writer.close()
         await producer.send_and_wait(unique, b"still there")
-        await until(lambda: True)

@@ -50,8 +50,8 @@ class WireClient:
         while (await self.call(ApiKey.FIND_COORDINATOR, 2, {"key": group}))["error_code"]:
             await asyncio.sleep(0.1)
 
-    async def join(self, group: str, member_id: str = "", **changes: Any) -> Message:
-        """JoinGroup 5 with the id round trip of KIP-394; the answer when the generation begins."""
+    async def join(self, group: str, member_id: str = "", version: int = 5, **changes: Any) -> Message:
+        """JoinGroup with the id round trip of KIP-394; the answer when the generation begins."""
         body: Message = {
             "group_id": group,
             "session_timeout_ms": 6000,
@@ -60,9 +60,9 @@ class WireClient:
             "protocol_type": "consumer",
             "protocols": [{"name": name, "metadata": NO_SUBSCRIPTION} for name in ("range", "roundrobin")],
         }
-        answer = await self.call(ApiKey.JOIN_GROUP, 5, body | changes)
+        answer = await self.call(ApiKey.JOIN_GROUP, version, body | changes)
         if answer["error_code"] == 79:
-            return await self.join(group, answer["member_id"], **changes)
+            return await self.join(group, answer["member_id"], version, **changes)
         return answer
 
     async def sync(self, group: str, joined: Message, assignments: dict[str, bytes] | None = None) -> Message:

@@ -43,7 +43,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=0, help="0: a free one")
     parser.add_argument("--data-dir", type=Path, required=True, help="where topics and groups are kept")
     parser.add_argument("--port-file", type=Path, help="written with the port once the broker listens")
-    parser.add_argument("--advertised-host", help="host that clients are told to connect to (default: --host)")
+    parser.add_argument(
+        "--advertised-host",
+        help="host that clients are told to connect to (default: --host; needed if that is 0.0.0.0)",
+    )
     parser.add_argument("--flush", choices=["interval", "always"], default="interval", help="when to sync to disk")
     parser.add_argument("--flush-interval-ms", type=int, default=200, help="with --flush interval")
     parser.add_argument("--default-partitions", type=int, default=1, help="of topics created without a number")

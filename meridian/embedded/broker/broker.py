@@ -27,6 +27,7 @@ from meridian.embedded.broker.wire import INT16, INT32, NULLABLE_STRING, Message
 from meridian.errors import ConfigurationError
 
 PRODUCER_ID_BLOCK = 1000
+WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 OFFSET_RETENTION_MS = 7 * 24 * 3600 * 1000
 
 _CORRELATION = struct.Struct(">i")
@@ -76,6 +77,10 @@ class Broker:
 
     async def start(self) -> None:
         """Recover what is on disk and listen; raises ``ConfigurationError`` if the folder or the port is taken."""
+        if self.host in WILDCARDS and self.settings.advertised_host is None:
+            raise ConfigurationError(
+                f"listening on {self.host} needs an advertised host: clients cannot connect to that"
+            )
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self._take_folder()
         self._identity = self._read_identity()
@@ -93,6 +98,7 @@ class Broker:
                 backlog=512,
             )
         except OSError as error:
+            await self.stop()
             raise ConfigurationError(f"cannot listen on {self.host}:{self.port}: {error}") from error
         self.port = self._server.sockets[0].getsockname()[1]
         self._upkeep = [asyncio.create_task(self._keep_tidy())]

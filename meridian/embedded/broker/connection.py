@@ -130,6 +130,10 @@ class Connection(asyncio.Protocol):
         except MalformedFrameError as error:
             self._refuse(error)
             return
+        except Exception:
+            _logger.exception("closing the connection from %s: its request could not be served", self._peer)
+            self._transport.abort()
+            return
         finally:
             self._task = None
         if not self._transport.is_closing():

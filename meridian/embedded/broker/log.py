@@ -185,7 +185,7 @@ class PartitionLog:
         removed = 0
         while len(self.segments) > 1 or self.segments[0].size_bytes:
             oldest = self.segments[0]
-            too_old = retention_ms != UNLIMITED and oldest.max_timestamp_ms < now_ms - retention_ms
+            too_old = retention_ms != UNLIMITED and oldest.latest_ms < now_ms - retention_ms
             too_much = retention_bytes != UNLIMITED and self.size_bytes - oldest.size_bytes >= retention_bytes
             if not too_old and not too_much:
                 break

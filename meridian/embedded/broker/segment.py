@@ -21,7 +21,6 @@ from meridian.embedded.broker.batches import (
     HEADER_BYTES,
     BatchHeader,
     checksum,
-    header_at,
     offset_and_size,
     records,
     whole_batches,
@@ -201,11 +200,11 @@ class Segment:
             os.ftruncate(self.file, good_bytes)
         self.size_bytes = good_bytes
 
+    @property
+    def latest_ms(self) -> int:
+        """Time of the newest record; where producers set none, that of the last write."""
+        return self.max_timestamp_ms if self.max_timestamp_ms >= 0 else int(self.path.stat().st_mtime * 1000)
+
     def whole(self) -> bytes:
         """All batches; for compaction, which works on complete segments."""
         return self.path.read_bytes()
-
-
-def headers_of(data: bytes) -> list[BatchHeader]:
-    """Headers of all batches in ``data``; for tests and tools."""
-    return [header_at(data, position) for position, _ in whole_batches(memoryview(data))]

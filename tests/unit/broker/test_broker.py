@@ -1,0 +1,153 @@
+"""The broker in the process of the test: starting, stopping, order of answers, limits, upkeep."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from meridian.embedded.broker import Broker, BrokerSettings
+from meridian.embedded.broker.schemas import APIS, ApiKey
+from meridian.errors import ConfigurationError
+from tests.conformance.wire_client import batch_of, wire_client
+from tests.unit.broker.conftest import batch, contents
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
+    running = Broker(tmp_path / "data", settings=BrokerSettings(max_request_bytes=1 << 20, upkeep_interval_s=3600))
+    await running.start()
+    yield running
+    await running.stop()
+
+
+async def test_stop_and_start_again_in_one_process(tmp_path: Path) -> None:
+    for round_number in range(3):
+        broker = Broker(tmp_path, settings=BrokerSettings(flush_interval_s=0.01))
+        await broker.start()
+        async with wire_client(broker) as client:
+            await client.call(ApiKey.METADATA, 5, {"topics": [{"name": "t"}], "allow_auto_topic_creation": True})
+            assert (await client.produce("t", batch_of([b"x"])))["base_offset"] == round_number
+        await broker.stop()
+
+
+async def test_two_brokers_never_share_a_folder(broker: Broker) -> None:
+    other = Broker(broker.data_dir)
+    with pytest.raises(ConfigurationError, match="in use"):
+        await other.start()
+
+
+async def test_taken_port_and_bare_wildcard_are_told(broker: Broker, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot listen"):
+        await Broker(tmp_path / "other", port=broker.port).start()
+    with pytest.raises(ConfigurationError, match="advertised"):
+        await Broker(tmp_path / "other", host="0.0.0.0").start()
+
+
+async def test_flush_always_acknowledges_after_the_sync(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, settings=BrokerSettings(flush_interval_s=0))
+    await broker.start()
+    async with wire_client(broker) as client:
+        await client.call(ApiKey.METADATA, 5, {"topics": [{"name": "t"}], "allow_auto_topic_creation": True})
+        for number in range(5):
+            assert (await client.produce("t", batch_of([b"x"])))["base_offset"] == number
+            assert not broker.topics.log("t", 0).dirty
+        assert await client.commit("g", "t", 3, -1, "") == 0
+        assert not broker.coordinator.journal.dirty
+    await broker.stop()
+
+
+async def test_answers_keep_the_order_of_requests(broker: Broker) -> None:
+    """A long poll in front holds the answers behind it, as the protocol wants, and an append lets them all go."""
+    async with wire_client(broker) as client, wire_client(broker) as other:
+        await client.call(ApiKey.METADATA, 5, {"topics": [{"name": "t"}], "allow_auto_topic_creation": True})
+        fetch = {
+            "max_wait_ms": 10_000,
+            "min_bytes": 1,
+            "max_bytes": 1000,
+            "topics": [{"name": "t", "partitions": [{"index": 0, "fetch_offset": 0, "partition_max_bytes": 1000}]}],
+        }
+        for correlation, (key, version, body) in enumerate(
+            [(ApiKey.FETCH, 4, fetch), (ApiKey.LIST_GROUPS, 0, {}), (ApiKey.METADATA, 1, {"topics": []})]
+        ):
+            client.writer.write(encoded(key, version, correlation, body))
+        first = asyncio.ensure_future(client.reader.readexactly(4))
+        assert (await asyncio.wait({first}, timeout=0.05))[1], "nothing overtakes the waiting fetch"
+        await other.produce("t", batch_of([b"now"]))
+        for expected in range(3):
+            length = int.from_bytes(await (first if expected == 0 else client.reader.readexactly(4)), "big")
+            assert int.from_bytes((await client.reader.readexactly(length))[:4], "big") == expected
+
+
+def encoded(key: ApiKey, version: int, correlation: int, body: dict[str, object]) -> bytes:
+    out = bytearray(key.to_bytes(2, "big") + version.to_bytes(2, "big") + correlation.to_bytes(4, "big") + b"\xff\xff")
+    APIS[key].write_request(out, body, version)
+    return len(out).to_bytes(4, "big") + bytes(out)
+
+
+async def test_newer_api_versions_request_is_answered_in_version_0(broker: Broker) -> None:
+    reader, writer = await asyncio.open_connection(broker.host, broker.port)
+    writer.write(b"\x00\x00\x00\x0b" + b"\x00\x12\x00\x09\x00\x00\x00\x07\xff\xff\x00")
+    length = int.from_bytes(await reader.readexactly(4), "big")
+    answer = await reader.readexactly(length)
+    assert answer[:6] == b"\x00\x00\x00\x07\x00\x23"
+    assert int.from_bytes(answer[6:10], "big") == len(APIS)
+    writer.close()
+
+
+async def test_oversized_frame_closes_the_connection(broker: Broker) -> None:
+    reader, writer = await asyncio.open_connection(broker.host, broker.port)
+    writer.write((2 << 20).to_bytes(4, "big"))
+    assert await reader.read() == b""
+    writer.close()
+    async with wire_client(broker) as client:
+        assert (await client.call(ApiKey.API_VERSIONS, 3, {}))["error_code"] == 0
+
+
+async def test_every_advertised_request_is_served_in_every_version(broker: Broker) -> None:
+    for api in APIS.values():
+        for version in range(api.min_version, api.max_version + 1):
+            async with wire_client(broker) as client:
+                answer = await asyncio.wait_for(client.call(api.key, version, {"acks": 1, "max_wait_ms": 1}), 5)
+                assert isinstance(answer, dict)
+
+
+async def test_transactions_are_refused(broker: Broker) -> None:
+    async with wire_client(broker) as client:
+        given = await client.call(ApiKey.INIT_PRODUCER_ID, 1, {"transactional_id": "t"})
+        assert given["error_code"] == 35
+        found = await client.call(ApiKey.FIND_COORDINATOR, 2, {"key": "t", "key_type": 1})
+        assert found["error_code"] == 35
+
+
+async def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
+    given = set()
+    for _ in range(3):
+        broker = Broker(tmp_path)
+        await broker.start()
+        async with wire_client(broker) as client:
+            for _ in range(5):
+                given.add((await client.call(ApiKey.INIT_PRODUCER_ID, 1, {}))["producer_id"])
+        await broker.stop()
+    assert len(given) == 15
+
+
+async def test_upkeep_compacts_and_expires(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, settings=BrokerSettings(min_compaction_bytes=1000, upkeep_interval_s=3600))
+    await broker.start()
+    async with wire_client(broker) as client:
+        topics = [
+            {"name": name, "num_partitions": 1, "replication_factor": 1, "configs": [{"name": key, "value": value}]}
+            for name, key, value in [("state", "cleanup.policy", "compact"), ("short", "retention.ms", "1000")]
+        ]
+        await client.call(ApiKey.CREATE_TOPICS, 2, {"topics": topics})
+        for number in range(50):
+            await client.produce("state", batch((f"k{number % 2}", str(number)), timestamp_ms=1000))
+            await client.produce("short", batch_of([b"old"]))
+    await broker.tidy()
+    assert contents(broker.topics.log("state", 0)) == [(48, "k0", "48"), (49, "k1", "49")]
+    assert contents(broker.topics.log("short", 0)) == []
+    assert broker.topics.log("short", 0).start_offset == 50
+    await broker.stop()
