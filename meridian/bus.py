@@ -19,11 +19,12 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-from aiokafka import AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import KafkaError, TopicAlreadyExistsError, UnsupportedCodecError, for_code
 from faststream import AckPolicy
 from faststream.kafka import KafkaBroker
 from google.protobuf.message import Message
@@ -205,7 +206,6 @@ class Bus:
             group_id=consumer if group else None,
             auto_offset_reset=offset_reset,
             max_records=self._batch_records,
-            batch_timeout_ms=500,
             fetch_max_wait_ms=500,
             session_timeout_ms=10_000,
             heartbeat_interval_ms=2_000,
@@ -213,8 +213,29 @@ class Bus:
             no_reply=True,
             ack_policy=AckPolicy.NACK_ON_ERROR if group else AckPolicy.MANUAL,
         )
+        subscriber.get_msg = self._poll(subscriber)  # type: ignore[method-assign, assignment]
         subscriber(consume)
         self.progress.append(Progress(consumer, subscriber, time.monotonic(), {}))
+
+    def _poll(self, subscriber: Any) -> Callable[[AIOKafkaConsumer], Awaitable[tuple[ConsumerRecord[Any, Any], ...]]]:
+        """How a batch is fetched. FastStream's own way sleeps as long as it waited after an empty poll, and five
+        seconds after an error: too long for heartbeats and for a bus that is back after a second."""
+
+        async def poll(consumer: AIOKafkaConsumer) -> tuple[ConsumerRecord[Any, Any], ...]:
+            while subscriber.running:
+                try:
+                    batches = await consumer.getmany(timeout_ms=1000, max_records=self._batch_records)
+                except UnsupportedCodecError:
+                    raise
+                except KafkaError as error:
+                    log.warning("fetching failed, is tried again", extra={"error": repr(error)})
+                    await asyncio.sleep(0.2)
+                    continue
+                if batches:
+                    return tuple(chain.from_iterable(batches.values()))
+            return ()
+
+        return poll
 
     # -- consumption ---------------------------------------------------------------------------------------------
 
