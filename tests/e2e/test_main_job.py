@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from meridian.cli.job_files import read_job_file
-from tests.network import Network, network
+from tests.network import Network
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LOSS = re.compile(r'"step": (\d+).*?"loss": ([-\d.e]+)')
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Network]:
-    with network() as found:
-        yield found
 
 
 def training(steps: int, step_time_s: float) -> dict[str, Any]:
