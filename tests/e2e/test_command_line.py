@@ -19,6 +19,7 @@ pytestmark = pytest.mark.timeout(120)
 def meridian(running: Network, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "meridian.cli.main", "--data-dir", str(running.data_dir), *arguments],
+        check=False,
         capture_output=True,
         text=True,
         timeout=90,
