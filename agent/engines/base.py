@@ -66,8 +66,8 @@ class LaunchRequest:
         errors: list[FieldError] = []
         if not _SAFE_NAME.fullmatch(self.run_id):
             errors.append(FieldError("/run_id", "letters, digits, dot, underscore and dash only, at most 200"))
-        if not self.job_id:
-            errors.append(FieldError("/job_id", "is empty"))
+        if not _SAFE_NAME.fullmatch(self.job_id):
+            errors.append(FieldError("/job_id", "letters, digits, dot, underscore and dash only, at most 200"))
         if self.epoch < 1:
             errors.append(FieldError("/epoch", "starts at 1"))
         if not self.command or not self.command[0]:
@@ -263,8 +263,12 @@ class Engine(ABC):
     async def stop(self, request: StopRequest) -> None:
         """``SIGTERM`` to the named epoch of a unit and all older ones, after ``grace_s`` ``SIGKILL``.
 
-        An epoch not seen yet is remembered, so that a start that comes late is refused.
+        An epoch not seen yet is remembered, so that a start that comes late is refused, and reported as stopped.
         """
+
+    @abstractmethod
+    def report(self, event: RunEvent) -> None:
+        """Deliver an event about an order that never reached the engine, as lastingly as the engine's own."""
 
     @abstractmethod
     def list_runs(self) -> tuple[RunStatus, ...]:

@@ -97,6 +97,7 @@ class LocalEngine(Engine, EmulatedMachines):
         self._stream = EventStream()
         self._links: dict[str, NodeLink] = {}
         self._runs: dict[RunKey, _ActiveRun] = {}
+        self._waiting: dict[UnitKey, LaunchRequest] = {}
         self._unit_locks: WeakValueDictionary[UnitKey, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
         self._lease_held = True
@@ -160,9 +161,17 @@ class LocalEngine(Engine, EmulatedMachines):
         async with self._lock(unit):
             if request.epoch > self._book.highest_epoch(*unit):
                 await self._book.durable(self._book.fence(*unit, request.epoch, self._clock.now()))
+                self._emit(self._failed(request, Cause(FailureKind.STOPPED, f"never started here: {request.reason}")))
+            waiting = self._waiting.get(unit)
+            if waiting is not None and waiting.epoch <= request.epoch:
+                del self._waiting[unit]
+                self._emit(self._failed(waiting, Cause(FailureKind.STOPPED, request.reason)))
             for run in self._runs_of(unit):
                 if run.gang.request.epoch <= request.epoch:
                     self._stop_run(run, FailureKind.STOPPED, request.reason, request.grace_s)
+
+    def report(self, event: RunEvent) -> None:
+        self._emit(event)
 
     async def lease_lost(self) -> None:
         self._lease_held = False
@@ -221,14 +230,31 @@ class LocalEngine(Engine, EmulatedMachines):
     # --- starting a run --------------------------------------------------------------------------------------------
 
     async def _begin(self, request: LaunchRequest) -> None:
-        """Record the order durably, end older runs of the unit, then start; checks follow the last wait."""
+        """Record the order durably, end older runs of the unit, then start; the start itself does not hold up others."""
+        unit = (request.job_id, request.unit_index)
         record_number = self._book.begin(request, self._clock.now())
-        older = self._runs_of((request.job_id, request.unit_index))
-        for run in older:
-            self._stop_run(run, FailureKind.STOPPED, f"superseded by epoch {request.epoch}", 0)
-        if older:
-            await asyncio.wait([run.ended for run in older])
+        superseded = f"superseded by epoch {request.epoch}"
+        waiting = self._waiting.pop(unit, None)
+        if waiting is not None:
+            self._emit(self._failed(waiting, Cause(FailureKind.STOPPED, superseded)))
+        for run in self._runs_of(unit):
+            self._stop_run(run, FailureKind.STOPPED, superseded, 0)
         await self._book.durable(record_number)
+        older = self._runs_of(unit)
+        if older:
+            self._waiting[unit] = request
+            self._spawn(self._start_after(older, request))
+        else:
+            self._start(request)
+
+    async def _start_after(self, older: list[_ActiveRun], request: LaunchRequest) -> None:
+        await asyncio.wait([run.ended for run in older])
+        unit = (request.job_id, request.unit_index)
+        if self._waiting.get(unit) is request:
+            del self._waiting[unit]
+            self._start(request)
+
+    def _start(self, request: LaunchRequest) -> None:
         cause = self._obstacle(request)
         if cause is not None:
             self._emit(self._failed(request, cause))
@@ -435,7 +461,7 @@ class LocalEngine(Engine, EmulatedMachines):
         number, record_number = self._book.record(event)
         self._stream.put(Delivery(number, event), record_number)
 
-    def _failed(self, run: LaunchRequest | BegunRun, cause: Cause) -> RunFailed:
+    def _failed(self, run: LaunchRequest | BegunRun | StopRequest, cause: Cause) -> RunFailed:
         return RunFailed(
             *_identity(run),
             self._clock.now(),
@@ -463,5 +489,5 @@ class LocalEngine(Engine, EmulatedMachines):
         task.add_done_callback(self._tasks.discard)
 
 
-def _identity(run: LaunchRequest | BegunRun) -> tuple[str, str, int, int]:
+def _identity(run: LaunchRequest | BegunRun | StopRequest) -> tuple[str, str, int, int]:
     return run.run_id, run.job_id, run.unit_index, run.epoch

@@ -247,6 +247,9 @@ async def test_a_stale_epoch_is_refused(make_domain: MakeDomain) -> None:
 async def test_a_stop_that_overtakes_its_start_holds(make_domain: MakeDomain) -> None:
     domain = await make_domain()
     await domain.engine.stop(StopRequest("job-1.0.1", "job-1", 0, 1))
+    stopped = await domain.end_of("job-1.0.1")
+    assert isinstance(stopped, RunFailed)
+    assert stopped.kind is FailureKind.STOPPED
     await domain.engine.launch(request_for("pass"))
     await domain.wait_for(lambda e: isinstance(e, RunRefused) and e.run_id == "job-1.0.1")
 
@@ -269,6 +272,23 @@ time.sleep(60 if __import__("os").environ["MERIDIAN_EPOCH"] == "1" else 0)
     older = await domain.end_of("job-1.0.1")
     assert isinstance(older, RunFailed)
     assert older.kind is FailureKind.STOPPED
+
+
+async def test_a_start_that_waits_for_an_older_run_can_be_stopped(make_domain: MakeDomain) -> None:
+    domain = await make_domain(fence_silence_s=0.5)
+    await domain.engine.launch(request_for(SLEEP))
+    await _until_log(domain, "up")
+    os.kill(next(pid for pid in proc.all_pids() if _is_node(pid, "north/n1")), signal.SIGSTOP)
+    newer = request_for("pass", run_id="job-1.0.2", epoch=2, nodes=("north/n2",))
+    async with asyncio.timeout(0.4):  # the older run cannot end yet; the order does not wait for it
+        await domain.engine.launch(newer)
+        await domain.engine.stop(StopRequest("job-1.0.2", "job-1", 0, 2))
+    stopped = await domain.end_of("job-1.0.2")
+    assert isinstance(stopped, RunFailed)
+    assert stopped.kind is FailureKind.STOPPED
+    await domain.end_of("job-1.0.1")
+    await asyncio.sleep(0.1)
+    assert domain.of(RunStarted, "job-1.0.2") == []
 
 
 async def test_a_killed_node_is_known_within_a_second_and_leaves_nothing(make_domain: MakeDomain) -> None:
