@@ -9,7 +9,6 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import MessageSizeTooLargeError
 
-from meridian.embedded.broker.schemas import ApiKey
 from tests.conformance.bus_under_test import BusUnderTest
 from tests.conformance.clients import (
     confluent_send,
@@ -132,7 +131,7 @@ async def test_waiting_fetch_is_woken_by_an_append(bus: BusUnderTest, unique: st
 async def test_idempotent_producer_repeats_are_stored_once(bus: BusUnderTest, unique: str) -> None:
     await create_topic(bus, unique)
     async with wire_client(bus) as client:
-        given = await client.call(ApiKey.INIT_PRODUCER_ID, 1, {"transactional_id": None, "transaction_timeout_ms": 1})
+        given = await client.new_producer_id(1)
         assert given["error_code"] == 0
 
         async def send(sequence: int, values: list[bytes], epoch: int = given["producer_epoch"]) -> tuple[int, int]:

@@ -152,10 +152,7 @@ async def test_topics_are_made_and_removed(bus: BusUnderTest, unique: str, versi
 @pytest.mark.parametrize("version", range(5))
 async def test_producer_ids(bus: BusUnderTest, version: int) -> None:
     async with wire_client(bus) as client:
-        given = [
-            await client.call(ApiKey.INIT_PRODUCER_ID, version, {"transactional_id": None, "transaction_timeout_ms": 9})
-            for _ in range(2)
-        ]
+        given = [await client.new_producer_id(version) for _ in range(2)]
         assert [answer["error_code"] for answer in given] == [0, 0]
         assert given[0]["producer_id"] != given[1]["producer_id"]
         assert all(answer["producer_id"] >= 0 and answer["producer_epoch"] == 0 for answer in given)

@@ -14,6 +14,8 @@ from meridian.embedded.broker.wire import Message, Reader, frame
 from tests.conformance.bus_under_test import BusUnderTest
 
 CLIENT_ID = b"wire-client"
+NOT_READY_YET = frozenset({3, 5, 6, 14, 15, 16})
+"""Unknown topic, no leader, not the leader, loading, no coordinator, not the coordinator: all pass on a healthy broker."""
 NO_SUBSCRIPTION = b"\x00\x00" + b"\x00\x00\x00\x00" + b"\xff\xff\xff\xff"
 """Version, topics, user data: a member that wants no topic."""
 
@@ -101,14 +103,26 @@ class WireClient:
         return code
 
     async def produce(self, topic: str, batch: bytes, version: int = 7) -> Message:
-        """Produce with acks=all to partition 0; the answer for it."""
+        """Produce with acks=all to partition 0; the answer for it, asked again while a new topic is not ready yet."""
         body = {
             "acks": -1,
             "timeout_ms": 5000,
             "topics": [{"name": topic, "partitions": [{"index": 0, "records": batch}]}],
         }
-        answer: Message = (await self.call(ApiKey.PRODUCE, version, body))["topics"][0]["partitions"][0]
-        return answer
+        while True:
+            answer: Message = (await self.call(ApiKey.PRODUCE, version, body))["topics"][0]["partitions"][0]
+            if answer["error_code"] not in NOT_READY_YET:
+                return answer
+            await asyncio.sleep(0.02)
+
+    async def new_producer_id(self, version: int) -> Message:
+        """InitProducerId, asked again while the broker has no block of ids yet."""
+        body = {"transactional_id": None, "transaction_timeout_ms": 60_000}
+        while True:
+            answer = await self.call(ApiKey.INIT_PRODUCER_ID, version, body)
+            if answer["error_code"] not in NOT_READY_YET:
+                return answer
+            await asyncio.sleep(0.02)
 
 
 @asynccontextmanager
