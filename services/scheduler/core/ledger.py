@@ -1,0 +1,71 @@
+"""The ledger: which capacity, devices and ports the open runs hold, per node, address and tenant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from services.scheduler.core.state import Run, RunState
+
+
+@dataclass(slots=True)
+class Held:
+    """What runs hold on one node."""
+
+    ranks: int = 0
+    cpus: float = 0.0
+    memory_bytes: int = 0
+    devices: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a tenant's runs hold."""
+
+    cpus: float = 0.0
+    accelerators: int = 0
+
+
+class Ledger:
+    """Kept up by `move` with each change of a run; answers what is free without a look at the runs."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Held] = {}
+        self.tenants: dict[str, Usage] = {}
+        self.ports: dict[str, set[int]] = {}
+
+    def move(self, before: Run | None, after: Run) -> None:
+        """Account for a run that was ``before`` and is ``after``."""
+        if before is not None and before.state is not RunState.ENDED:
+            if after.state is not RunState.ENDED and before.open_domains == after.open_domains:
+                return
+            self._book(before, -1)
+        if after.state is not RunState.ENDED:
+            self._book(after, 1)
+
+    def used_ports(self, address: str) -> frozenset[int]:
+        """Ports that open runs were given on an address."""
+        return frozenset(self.ports.get(address, ()))
+
+    def _book(self, run: Run, sign: int) -> None:
+        tenant = self.tenants.setdefault(run.tenant_id, Usage())
+        for rank in run.ranks:
+            if rank.domain_id not in run.open_domains:
+                continue
+            held = self.nodes.setdefault(rank.node_id, Held())
+            held.ranks += sign
+            held.memory_bytes += sign * run.memory_bytes
+            held.cpus = held.cpus + sign * run.cpus if held.ranks else 0.0
+            tenant.cpus += sign * run.cpus
+            tenant.accelerators += sign * len(rank.devices)
+            if sign > 0:
+                held.devices.update(rank.devices)
+            else:
+                held.devices.difference_update(rank.devices)
+            if not held.ranks:
+                del self.nodes[rank.node_id]
+        ports = {port for port in (run.master_port, run.service_port) if port}
+        at_address = self.ports.setdefault(run.master_addr, set())
+        if sign > 0:
+            at_address |= ports
+        else:
+            at_address -= ports

@@ -1,0 +1,274 @@
+"""Placing one class of equal units: judged once in a cycle, then kept up to date where capacity was taken.
+
+Steps (two levels, as a domain decides for itself how its nodes look, and the network which domain fits):
+1. Filters give the nodes that may take a rank; the first filter that rejects a node is the one named for it.
+2. `ranks_that_fit` counts the ranks per node; domains with room for all ranks are the candidates.
+3. Domain scores choose the domain. Without one, and only if the job allows it, the fewest domains that hold all ranks,
+   then the best by mean domain score and set scores (round-trip time inside the job).
+4. Node scores choose nodes in it: the best one that holds all remaining ranks, else the one that holds most, and again.
+All ranks or none: nothing is taken before every rank has its node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from services.scheduler.core.explanation import Explanation, Ranking, Rejection
+from services.scheduler.core.filters import Filter, filters
+from services.scheduler.core.policy import Policy, check_numbers
+from services.scheduler.core.queue import Order, orders
+from services.scheduler.core.scores import Weighted, weighted
+from services.scheduler.core.state import Demand, PlacedRank
+from services.scheduler.core.table import Floats, Ints, View
+
+_STARTS = 8
+"""Domains from which the search for a set of domains begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plugins:
+    """The plugins that a policy names."""
+
+    filters: tuple[Filter, ...]
+    scores: Weighted
+    order: tuple[Order, ...]
+
+
+@cache
+def plugins_of(policy: Policy) -> Plugins:
+    """Resolve a policy's names; PolicyError when one does not exist."""
+    check_numbers(policy)
+    return Plugins(filters(policy.filters), weighted(policy.scores), orders(policy.order))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where a unit's ranks go: (node row, number of ranks) in rank order, by domain."""
+
+    domains: tuple[int, ...]
+    rows: tuple[tuple[int, int], ...]
+    score: float
+
+
+class Candidates:
+    """The places of one class of units. ``columns`` are the device models it may use."""
+
+    def __init__(self, view: View, demand: Demand, columns: Ints, policy: Policy) -> None:
+        self._view, self._table = view, view.table
+        self._demand, self._columns, self._policy = demand, columns, policy
+        plugins = plugins_of(policy)
+        self._scores = plugins.scores
+        self._again = tuple(item for item in plugins.filters if item.dynamic and item.name != "capacity")
+        self._seen = len(view.taken)
+        everything = slice(None)
+        mask = np.ones(len(self._table.nodes), dtype=np.bool_)
+        static = mask.copy()
+        rejections = []
+        for item in plugins.filters:
+            passes = item.passes(view, demand, everything)
+            rejections.append(self._rejection(item, np.flatnonzero(mask & ~passes)))
+            mask &= passes
+            if not item.dynamic:
+                static &= passes
+        self.rejections = tuple(rejections)
+        self._allowed = static
+        self.fits: Ints = np.where(mask, view.ranks_that_fit(demand, columns), 0)
+        self.domain_fits: Ints = self._per_domain(self.fits)
+        self._domain_parts = np.array([score.domains(view, demand) for score, _ in self._scores.domain])
+        self._node_parts = np.array([score.nodes(view, demand, everything) for score, _ in self._scores.node])
+        self._domain_weights = np.array([weight for _, weight in self._scores.domain])
+        self._node_weights = np.array([weight for _, weight in self._scores.node])
+        self._whole = sum(weight * score.domain_set(view, demand, (0,)) for score, weight in self._scores.domain_set)
+        self._node_totals = self._weigh(self._node_weights, self._node_parts, len(self._table.nodes))
+        self._domain_totals = self._weigh_domains()
+
+    # -- judging -----------------------------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Look again at the nodes that were taken from since."""
+        taken = self._view.taken
+        if self._seen == len(taken):
+            return
+        rows = np.array(sorted(set(taken[self._seen :])), dtype=np.int64)
+        self._seen = len(taken)
+        fits = self._view.ranks_that_fit(self._demand, self._columns, rows)
+        fits[~self._allowed[rows]] = 0
+        for item in self._again:
+            if self._demand.service_port:
+                fits[~item.passes(self._view, self._demand, rows)] = 0
+        np.add.at(self.domain_fits, self._table.node_domain[rows], fits - self.fits[rows])
+        self.fits[rows] = fits
+        for index, (score, _) in enumerate(self._scores.node):
+            if score.dynamic:
+                self._node_parts[index, rows] = score.nodes(self._view, self._demand, rows)
+        self._node_totals[rows] = self._weigh(self._node_weights, self._node_parts[:, rows], len(rows))
+        for index, (domain_score, _) in enumerate(self._scores.domain):
+            if domain_score.dynamic:
+                self._domain_parts[index] = domain_score.domains(self._view, self._demand)
+        self._domain_totals = self._weigh_domains()
+
+    def _weigh_domains(self) -> Floats:
+        return self._weigh(self._domain_weights, self._domain_parts, len(self._table.domain_ids)) + self._whole
+
+    @staticmethod
+    def _weigh(weights: Floats, parts: Floats, size: int) -> Floats:
+        return weights @ parts if len(weights) else np.zeros(size)
+
+    def _per_domain(self, values: Ints) -> Ints:
+        sums = np.bincount(self._table.node_domain, weights=values, minlength=len(self._table.domain_ids))
+        return sums.astype(np.int64)
+
+    def _rejection(self, item: Filter, rows: Ints) -> Rejection:
+        shown = rows[: self._policy.shown_nodes]
+        examples = tuple(
+            (self._table.nodes[row].node_id, item.why(self._view, self._demand, int(row))) for row in shown
+        )
+        return Rejection(item.name, len(rows), examples)
+
+    # -- choosing ----------------------------------------------------------------------------------------------------
+
+    def choose(self) -> Choice | None:
+        """The best place for one unit now; None when it does not fit."""
+        self.refresh()
+        ranks = self._demand.ranks
+        feasible = self.domain_fits >= ranks
+        if feasible.any():
+            domain = int(np.where(feasible, self._domain_totals, -np.inf).argmax())
+            return Choice((domain,), tuple(self._nodes(domain, ranks)), float(self._domain_totals[domain]))
+        if self._demand.cross_domain and int(self.domain_fits.sum()) >= ranks:
+            return self._span()
+        return None
+
+    def _nodes(self, domain: int, ranks: int) -> list[tuple[int, int]]:
+        part = self._table.domain_slice[domain]
+        fits, totals = self.fits[part], self._node_totals[part]
+        chosen = []
+        while ranks:
+            enough = fits >= ranks
+            if enough.any():
+                row = int(np.where(enough, totals, -np.inf).argmax())
+                chosen.append((part.start + row, ranks))
+                break
+            row = int(np.where(fits == fits.max(), totals, -np.inf).argmax())
+            count = int(fits[row])
+            chosen.append((part.start + row, count))
+            fits = fits.copy()
+            fits[row] = 0
+            ranks -= count
+        return chosen
+
+    def _span(self) -> Choice:
+        with_room = [
+            int(domain) for domain in np.argsort(-self._domain_totals, kind="stable") if self.domain_fits[domain]
+        ]
+        sets = [self._grow(start, with_room) for start in with_room[:_STARTS]]
+        best = max(sets, key=lambda domains: (-len(domains), self._set_score(domains)))
+        rows: list[tuple[int, int]] = []
+        left = self._demand.ranks
+        for domain in best:
+            here = min(left, int(self.domain_fits[domain]))
+            rows.extend(self._nodes(domain, here))
+            left -= here
+        return Choice(best, tuple(rows), self._set_score(best))
+
+    def _grow(self, start: int, with_room: Sequence[int]) -> tuple[int, ...]:
+        """Add to a domain the best next one until all ranks fit: one that completes the set before one that does not."""
+        domains: tuple[int, ...] = (start,)
+        room = int(self.domain_fits[start])
+        while room < self._demand.ranks:
+            wanted = self._demand.ranks - room
+
+            def worth(domain: int, domains: tuple[int, ...] = domains, wanted: int = wanted) -> tuple[int, float]:
+                return min(int(self.domain_fits[domain]), wanted), self._set_score((*domains, domain))
+
+            following = max((domain for domain in with_room if domain not in domains), key=worth)
+            domains = (*domains, following)
+            room += int(self.domain_fits[following])
+        return domains
+
+    def _set_score(self, domains: tuple[int, ...]) -> float:
+        mean = float(self._domain_totals[list(domains)].mean()) - self._whole
+        return mean + sum(
+            weight * score.domain_set(self._view, self._demand, domains) for score, weight in self._scores.domain_set
+        )
+
+    # -- carrying out ------------------------------------------------------------------------------------------------
+
+    def take(self, choice: Choice) -> tuple[PlacedRank, ...]:
+        """Give the ranks of a choice their nodes and devices."""
+        ranks: list[PlacedRank] = []
+        for row, count in choice.rows:
+            node = self._table.nodes[row]
+            for local_rank in range(count):
+                devices = self._view.take(row, self._demand, self._columns)
+                ranks.append(PlacedRank(len(ranks), node.domain_id, node.node_id, local_rank, devices))
+        return tuple(ranks)
+
+    # -- explaining --------------------------------------------------------------------------------------------------
+
+    def explain(self, choice: Choice) -> Explanation:
+        """Why this choice; to be asked before it is taken."""
+        part = self._table.domain_slice[choice.domains[0]]
+        return Explanation(
+            self._policy.version,
+            len(self._table.nodes),
+            self.rejections,
+            self._domain_ranking(),
+            Ranking(
+                tuple(node.node_id for node in self._table.nodes[part]),
+                tuple((score.name, weight) for score, weight in self._scores.node),
+                self._node_parts[:, part].copy(),
+                self._node_totals[part].copy(),
+                self.fits[part].copy(),
+            ),
+            "+".join(self._table.domain_ids[domain] for domain in choice.domains),
+            choice.score,
+            shown=self._policy.shown_candidates,
+        )
+
+    def explain_waiting(self) -> Explanation:
+        """Why there is no place now, and whether there could ever be one."""
+        self.refresh()
+        return Explanation(
+            self._policy.version,
+            len(self._table.nodes),
+            self.rejections,
+            self._domain_ranking(),
+            blocked=self._blocked(),
+            shown=self._policy.shown_candidates,
+        )
+
+    def _domain_ranking(self) -> Ranking:
+        names = [(score.name, weight) for score, weight in self._scores.domain]
+        return Ranking(
+            self._table.domain_ids,
+            names,
+            self._domain_parts.copy(),
+            self._domain_totals.copy(),
+            self.domain_fits.copy(),
+        )
+
+    def _blocked(self) -> str:
+        demand, table = self._demand, self._table
+        if not table.nodes:
+            return "no node is known yet"
+        if not self._allowed.any():
+            return f"no node qualifies: {self._counted()}"
+        empty = np.where(self._allowed, self._view.ranks_that_fit(demand, self._columns, total=True), 0)
+        could = self._per_domain(empty)
+        most = int(could.sum()) if demand.cross_domain else int(could.max(initial=0))
+        if most < demand.ranks:
+            scope = "all qualifying domains together" if demand.cross_domain else "any qualifying domain"
+            return f"too large for what is there now: {demand.ranks} ranks wanted, {scope} could hold {most} when empty"
+        best = int(self.domain_fits.argmax())
+        free = int(self.domain_fits[best])
+        where = f"most in {table.domain_ids[best]} ({free})" if free else "none anywhere"
+        return f"waiting for capacity: {demand.ranks} ranks wanted, free now: {where}; {self._counted()}"
+
+    def _counted(self) -> str:
+        counts = ", ".join(f"{item.rejected} by {item.filter}" for item in self.rejections if item.rejected)
+        return f"of {len(self._table.nodes)} nodes rejected: {counts or 'none'}"
