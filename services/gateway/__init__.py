@@ -1,0 +1,1 @@
+"""The gateway: the northbound REST interface, and the read model behind it."""

@@ -1,0 +1,379 @@
+"""What the API answers, for the OpenAPI document; the shapes are explained in the README of the service."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, Field
+
+from services.gateway.jobfile import JobFile
+
+T = TypeVar("T")
+JobStateName = Literal["submitted", "queued", "running", "succeeded", "failed", "cancelled"]
+UnitStateName = Literal["submitted", "queued", "placed", "running", "succeeded", "failed", "cancelled"]
+RunStateName = Literal["assigned", "started", "finished", "failed", "preempted"]
+
+
+class Page(BaseModel, Generic[T]):
+    """A part of a list; the token leads to the next part."""
+
+    items: list[T]
+    next_page_token: str | None = None
+
+
+class JobSummary(BaseModel):
+    """A job in a list."""
+
+    job_id: str
+    tenant_id: str
+    name: str
+    kind: str
+    state: JobStateName
+    reason: str
+    priority: int
+    restarts: int
+    units_total: int
+    units_succeeded: int
+    progress: float | None = Field(description="0-1")
+    submitted_at: datetime | None
+    queued_at: datetime | None
+    placed_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    cancel_requested_at: datetime | None
+
+
+class Checkpoint(BaseModel):
+    """A state that a run can resume from."""
+
+    step: int
+    path: str
+    size_bytes: int
+    at: datetime | None
+
+
+class PlacedRank(BaseModel):
+    """Where one rank runs."""
+
+    rank: int
+    domain_id: str
+    node_id: str
+    accelerator_indices: list[int]
+
+
+class Unit(BaseModel):
+    """A part of a job that is placed as a whole."""
+
+    unit_index: int
+    name: str
+    state: UnitStateName
+    reason: str
+    epoch: int
+    run_id: str
+    domains: list[str]
+    placement: list[PlacedRank]
+    step: int
+    total_steps: int
+    metrics: dict[str, float | None]
+    progress_at: datetime | None
+    checkpoint: Checkpoint | None
+    restarts: int
+
+
+class TimelineEntry(BaseModel):
+    """Something that happened to a job."""
+
+    at: datetime
+    what: str
+    unit_index: int | None
+    run_id: str | None
+    detail: str
+
+
+class Job(JobSummary):
+    """A job with its units."""
+
+    spec: JobFile
+    unit_counts: dict[str, int]
+    units: list[Unit]
+    units_truncated: bool
+    timeline: list[TimelineEntry]
+
+
+class Failure(BaseModel):
+    """Why a run ended without success."""
+
+    kind: str
+    reason: str
+    rank: int | None
+    node_id: str
+    exit_code: int | None
+    signal: int | None
+    log_tail: str
+
+
+class Run(BaseModel):
+    """One attempt to execute a unit."""
+
+    run_id: str
+    job_id: str
+    unit_index: int
+    epoch: int
+    state: RunStateName
+    reason: str
+    domains: list[str]
+    placement: list[PlacedRank]
+    placed_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    step: int
+    total_steps: int
+    metrics: dict[str, float | None]
+    progress_at: datetime | None
+    checkpoint: Checkpoint | None
+    restore_from: str
+    restore_step: int
+    failure: Failure | None
+    policy_version: str
+    decision_id: str
+
+
+class Event(BaseModel):
+    """Something that happened, as the bus carried it."""
+
+    id: int
+    type: str
+    time: datetime
+    source: str
+    topic: str
+    trace_id: str
+    event_id: str
+    job_id: str
+    domain_id: str
+    data: dict[str, Any]
+
+
+class Trace(BaseModel):
+    """All events of a job."""
+
+    job_id: str
+    trace_ids: list[str]
+    events: list[Event]
+
+
+class Requirement(BaseModel):
+    """What a training job needs by the published formulas."""
+
+    job_id: str
+    tenant_id: str
+    parameters: float | None
+    flops_per_step: float | None
+    total_flops: float | None
+    memory_bytes_per_accelerator: float | None
+    memory_parts_bytes: dict[str, float | None]
+    formula: str
+    estimated_at: datetime | None
+
+
+class Log(BaseModel):
+    """A part of a rank's output. ``complete``: nothing will follow."""
+
+    run_id: str
+    unit_index: int
+    rank: int
+    node_id: str
+    offset: int
+    next_offset: int
+    text: str
+    complete: bool
+
+
+class Money(BaseModel):
+    """Millionths of a currency's unit."""
+
+    micro_units: int
+    currency: str
+
+
+class Domain(BaseModel):
+    """A member of the network."""
+
+    domain_id: str
+    name: str
+    region: str
+    owner: str
+    emulated: bool
+    security_level: int
+    price_per_accelerator_hour: Money | None
+    carbon_g_per_kwh: float | None
+    reachable: bool
+    nodes: int
+    nodes_by_state: dict[str, int]
+    accelerators: int
+    cpus: float
+    memory_bytes: int
+    version: int
+    updated_at: datetime | None
+
+
+class Accelerator(BaseModel):
+    """A chip of a node."""
+
+    index: int
+    compute_id: str
+    vendor: str
+    model: str
+    memory_bytes: int
+    peak_flops: float | None
+    emulated: bool
+    aliases: dict[str, str]
+
+
+class Node(BaseModel):
+    """A machine."""
+
+    node_id: str
+    domain_id: str
+    compute_id: str
+    state: str
+    state_reason: str
+    certified: bool
+    cpus: float | None
+    memory_bytes: int
+    site: str
+    address: str
+    labels: dict[str, str]
+    accelerators: list[Accelerator]
+    metrics: dict[str, float | None]
+    updated_at: datetime | None
+
+
+class Link(BaseModel):
+    """A way between two domains."""
+
+    from_domain_id: str
+    to_domain_id: str
+    rtt_s: float | None
+    bandwidth_bytes_per_s: float | None
+    price_per_gb: Money | None
+    emulated: bool
+    loss: float | None
+
+
+class Graph(BaseModel):
+    """The network at one look."""
+
+    version: int
+    domains: list[Domain]
+    nodes: list[Node]
+    links: list[Link]
+
+
+class ForecastPoint(BaseModel):
+    """Expected demand after a time, with the 80 % band."""
+
+    horizon_s: float | None
+    expected: float | None
+    low: float | None
+    high: float | None
+
+
+class Forecast(BaseModel):
+    """Expected demand for accelerators."""
+
+    subject_kind: str
+    subject_id: str
+    made_at: datetime | None
+    method: str
+    current: float | None
+    points: list[ForecastPoint]
+    history_windows: int
+    window_s: float | None
+
+
+class RecoveredRun(BaseModel):
+    """A run that an incident took."""
+
+    run_id: str
+    job_id: str
+    unit_index: int
+    epoch: int
+    restore_from: str
+    restore_step: int
+    reason: str
+    planned_at: datetime | None
+
+
+class Incident(BaseModel):
+    """A failure of a node or of the way to a domain."""
+
+    incident_id: str
+    domain_id: str
+    node_id: str
+    state: Literal["suspected", "failed", "unreachable", "recovered"]
+    reason: str
+    opened_at: datetime | None
+    updated_at: datetime | None
+    closed_at: datetime | None
+    recoveries: int
+    runs: list[RecoveredRun]
+
+
+class Killed(BaseModel):
+    """A node was told to fail."""
+
+    node_id: str
+    domain_id: str
+    requested_at: datetime
+
+
+class Token(BaseModel):
+    """RFC 6749, section 5.1."""
+
+    access_token: str
+    token_type: str
+    expires_in: int
+    scope: str = ""
+
+
+class FieldProblem(BaseModel):
+    """What is wrong with one field."""
+
+    pointer: str
+    detail: str
+
+
+class Problem(BaseModel):
+    """RFC 9457 problem details."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    instance: str | None = None
+    correlationId: str | None = None  # noqa: N815 - the name that CAMARA gives it
+    errors: list[FieldProblem] = []
+
+
+_MEANINGS = {
+    400: "the body cannot be read",
+    401: "no token, or not a good one",
+    403: "the token lacks the scope",
+    404: "there is no such thing, or not for this tenant",
+    409: "contradicts the present state",
+    413: "the body is too large",
+    422: "a field is wrong; `errors` names it",
+    429: "too many requests or unfinished jobs",
+    503: "a service that is needed does not answer",
+}
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The problem answers of an operation, for ``responses=``."""
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {
+        status: {"description": _MEANINGS[status], "content": {"application/problem+json": {"schema": schema}}}
+        for status in sorted(set(statuses) | {422})
+    }

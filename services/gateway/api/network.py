@@ -1,0 +1,161 @@
+"""The network: domains, nodes, links, incidents, forecasts, identities; and questions about it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query
+from pydantic import Field
+
+from meridian.errors import ConflictError, NotFoundError
+from services.gateway import cursor
+from services.gateway.api import answers
+from services.gateway.api.answers import problems
+from services.gateway.api.jobs import PageSize, PageToken, agent_headers, agent_of, page
+from services.gateway.context import JobReader, Operator, Parts, ResourceReader
+from services.gateway.jobfile import JobFile, ModelSection, Section, TypeName
+from services.gateway.store import network as store
+from services.gateway.submission import check
+
+router = APIRouter(prefix="/v1", tags=["network"])
+
+Id = Annotated[str, Path(pattern=r"^[^/\x00-\x1f]{1,256}$")]
+Name = Annotated[str | None, Query(pattern=r"^[^\x00-\x1f]{1,256}$")]
+NodeStateName = Literal["healthy", "busy", "degraded", "failing", "unreachable", "asleep", "failed", "unspecified"]
+_LIST = problems(401, 403, 429, 503)
+_ONE = problems(401, 403, 404, 429, 503)
+
+
+@router.get("/domains", response_model=answers.Page[answers.Domain], responses=_LIST)
+async def list_domains(parts: Parts, _caller: ResourceReader) -> dict[str, Any]:
+    """All domains with their totals."""
+    async with parts.kernel.database.reading() as connection:
+        return {"items": await store.domains(connection)}
+
+
+@router.get("/domains/{domain_id}", response_model=answers.Domain, responses=_ONE)
+async def get_domain(parts: Parts, _caller: ResourceReader, domain_id: Id) -> dict[str, Any]:
+    """One domain."""
+    async with parts.kernel.database.reading() as connection:
+        found = await store.domains(connection, domain_id)
+    if not found:
+        raise NotFoundError(f"there is no domain {domain_id!r}")
+    return found[0]
+
+
+@router.get("/nodes", response_model=answers.Page[answers.Node], responses=_LIST)
+async def list_nodes(
+    parts: Parts,
+    _caller: ResourceReader,
+    domain: Name = None,
+    state: Annotated[NodeStateName | None, Query()] = None,
+    page_size: PageSize = 100,
+    page_token: PageToken = None,
+) -> dict[str, Any]:
+    """Nodes by id."""
+    skip = 0 if page_token is None else cursor.decode("nodes", page_token)
+    async with parts.kernel.database.reading() as connection:
+        found = await store.nodes(connection, domain_id=domain, state=state, skip=skip, limit=page_size + 1)
+    more = len(found) > page_size
+    return {"items": found[:page_size], "next_page_token": cursor.encode("nodes", skip + page_size) if more else None}
+
+
+@router.get("/nodes/{node_id}", response_model=answers.Node, responses=_ONE)
+async def get_node(parts: Parts, _caller: ResourceReader, node_id: Id) -> dict[str, Any]:
+    """One node with its newest metrics."""
+    async with parts.kernel.database.reading() as connection:
+        found = await store.nodes(connection, node_id=node_id)
+    if not found:
+        raise NotFoundError(f"there is no node {node_id!r}")
+    return found[0]
+
+
+@router.post(
+    "/nodes/{node_id}/kill",
+    status_code=202,
+    response_model=answers.Killed,
+    responses=problems(401, 403, 404, 409, 413, 429, 503),
+)
+async def kill_node(parts: Parts, _caller: Operator, node_id: Id) -> dict[str, Any]:
+    """Make a node of an emulated domain fail, to see the network recover."""
+    async with parts.kernel.database.reading() as connection:
+        found = await store.nodes(connection, node_id=node_id)
+        if not found:
+            raise NotFoundError(f"there is no node {node_id!r}")
+        domain_id = found[0]["domain_id"]
+        domain = await store.agent_of(connection, domain_id)
+        if domain is None or not domain[1]:
+            raise ConflictError(f"domain {domain_id!r} is not emulated, its nodes are not killed")
+        agent = await agent_of(parts, connection, domain_id)
+    requested_at = parts.kernel.clock.now()
+    await agent.ask("POST", f"/nodes/{node_id}/kill", headers=agent_headers(parts))
+    return {"node_id": node_id, "domain_id": domain_id, "requested_at": requested_at}
+
+
+@router.get("/graph", response_model=answers.Graph, responses=_LIST)
+async def get_graph(parts: Parts, _caller: ResourceReader) -> dict[str, Any]:
+    """Domains, nodes and links at one look."""
+    async with parts.kernel.database.reading() as connection:
+        domains = await store.domains(connection)
+        nodes = await store.nodes(connection)
+        links = await store.links(connection)
+    version = max((domain["version"] for domain in domains), default=0)
+    return {"version": version, "domains": domains, "nodes": nodes, "links": links}
+
+
+@router.get("/incidents", response_model=answers.Page[answers.Incident], responses=_LIST)
+async def list_incidents(
+    parts: Parts,
+    caller: ResourceReader,
+    is_open: Annotated[bool | None, Query(alias="open")] = None,
+    page_size: PageSize = 100,
+    page_token: PageToken = None,
+) -> dict[str, Any]:
+    """Failures and recoveries, newest first."""
+    before = None if page_token is None else cursor.decode("incidents", page_token)
+    async with parts.kernel.database.reading() as connection:
+        found = await store.incidents(
+            connection, is_open=is_open, before=before, limit=page_size + 1, tenant_id=caller.sees
+        )
+    return page("incidents", found, page_size)
+
+
+@router.get("/forecasts", response_model=answers.Page[answers.Forecast], responses=_LIST)
+async def list_forecasts(parts: Parts, caller: ResourceReader, subject: Name = None) -> dict[str, Any]:
+    """The newest forecast of demand per domain, and of one's own."""
+    async with parts.kernel.database.reading() as connection:
+        return {"items": await store.forecasts(connection, tenant_id=caller.sees, subject_id=subject)}
+
+
+class EstimateRequest(Section):
+    """A model and the layout it is trained in."""
+
+    model: ModelSection
+    accelerator_type: TypeName | None = None
+    accelerators: int = Field(default=1, ge=1, le=1_000_000)
+
+
+@router.post("/estimates", response_model=dict[str, Any], responses=problems(400, 401, 403, 404, 409, 413, 429, 503))
+async def estimate(parts: Parts, _caller: JobReader, request: EstimateRequest) -> Any:
+    """What training a model needs, before any job is submitted."""
+    return await parts.forecast.ask("POST", "/v1/estimates", json=request.model_dump(mode="json", exclude_none=True))
+
+
+@router.post("/what-if", response_model=dict[str, Any], responses=problems(400, 401, 403, 404, 409, 413, 429, 503))
+async def what_if(parts: Parts, caller: JobReader, job: JobFile) -> Any:
+    """Where a job would go and when, without submitting it."""
+    check([("", job)], await parts.capacities.get())
+    body = {"tenant_id": caller.tenant_id, "job": job.model_dump(mode="json")}
+    return await parts.scheduler.ask("POST", "/v1/what-if", json=body)
+
+
+@router.get("/identities", response_model=dict[str, Any], responses=problems(401, 403, 404, 409, 429, 503))
+async def list_identities(
+    parts: Parts,
+    _caller: Operator,
+    kind: Name = None,
+    domain: Name = None,
+) -> Any:
+    """Identities of agents, nodes and devices."""
+    params = {name: value for name, value in (("kind", kind), ("domain_id", domain)) if value is not None}
+    return await parts.identity.ask("GET", "/v1/identities", params=params)

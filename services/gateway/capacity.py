@@ -1,0 +1,160 @@
+"""Can this job ever run? Refuses at submission what no node, or no permitted domain, could hold even when empty.
+
+The check counts SLOTS: how many ranks an empty node takes is the least of its cpus, memory and suitable accelerators
+divided by what a rank needs. Present load and failures play no part: they pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from meridian.errors import FieldError
+from services.gateway.jobfile import JobFile, PlacementSection, ResourcesSection
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorCapacity:
+    """One kind of accelerator of a node."""
+
+    model: str
+    emulated: bool
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCapacity:
+    """What a node has when nothing runs on it."""
+
+    node_id: str
+    cpus: float
+    memory_bytes: int
+    accelerators: tuple[AcceleratorCapacity, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DomainCapacity:
+    """A domain and its nodes."""
+
+    domain_id: str
+    security_level: int
+    nodes: tuple[NodeCapacity, ...]
+
+
+def impossibilities(job: JobFile, domains: Mapping[str, DomainCapacity]) -> list[FieldError]:
+    """Why the job could never be placed, by JSON pointer; empty when it could, or when no node is known at all."""
+    if not any(domain.nodes for domain in domains.values()):
+        return []
+    placement = job.placement
+    found = [
+        FieldError(f"/placement/domains/{index}", f"there is no domain {name!r}")
+        for index, name in enumerate(placement.domains)
+        if name not in domains
+    ]
+    found += [
+        FieldError(f"/placement/exclude_domains/{index}", f"there is no domain {name!r}")
+        for index, name in enumerate(placement.exclude_domains)
+        if name not in domains
+    ]
+    if found:
+        return found
+    allowed = [
+        domain
+        for name, domain in domains.items()
+        if (not placement.domains or name in placement.domains) and name not in placement.exclude_domains
+    ]
+    if not allowed:
+        return [FieldError("/placement/exclude_domains", "every domain is excluded")]
+    secure = [domain for domain in allowed if domain.security_level >= placement.min_security_level]
+    if not secure:
+        best = max(domain.security_level for domain in allowed)
+        return [FieldError("/placement/min_security_level", f"no permitted domain has a level above {best}")]
+    for demand in _demands(job):
+        found += _unmet(demand, placement, secure)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Demand:
+    """Ranks of one shape that must fit at the same time."""
+
+    resources: ResourcesSection
+    resources_pointer: str
+    ranks: int
+    ranks_pointer: str
+    cross_domain: bool
+
+
+def _demands(job: JobFile) -> Iterator[_Demand]:
+    if job.workflow is None:
+        if job.gang is not None:
+            yield _Demand(job.resources, "/resources", job.gang.ranks, "/gang/ranks", job.gang.allow_cross_domain)
+        elif job.service is not None:
+            yield _Demand(job.resources, "/resources", job.service.replicas, "/service/replicas", cross_domain=True)
+        else:
+            yield _Demand(job.resources, "/resources", 1, "/resources", cross_domain=True)
+        return
+    for index, task in enumerate(job.workflow.tasks):
+        own = task.resources is not None
+        pointer = f"/workflow/tasks/{index}"
+        yield _Demand(
+            task.resources or job.resources,
+            f"{pointer}/resources" if own else "/resources",
+            task.ranks,
+            f"{pointer}/ranks",
+            cross_domain=False,
+        )
+
+
+def _suitable(node: NodeCapacity, resources: ResourcesSection, *, real_only: bool) -> int:
+    types = resources.accelerator_types
+    return sum(
+        kind.count
+        for kind in node.accelerators
+        if (not types or kind.model in types) and not (real_only and kind.emulated)
+    )
+
+
+def _slots(node: NodeCapacity, resources: ResourcesSection, *, real_only: bool) -> int:
+    slots = min(math.floor(node.cpus / resources.cpus + 1e-9), node.memory_bytes // resources.memory_bytes)
+    if resources.accelerators:
+        slots = min(slots, _suitable(node, resources, real_only=real_only) // resources.accelerators)
+    return slots
+
+
+def _unmet(demand: _Demand, placement: PlacementSection, domains: Sequence[DomainCapacity]) -> list[FieldError]:
+    resources, pointer = demand.resources, demand.resources_pointer
+    real_only = placement.require_real_accelerators
+    nodes = [node for domain in domains for node in domain.nodes]
+    known = {kind.model for node in nodes for kind in node.accelerators}
+    unknown = [
+        FieldError(f"{pointer}/accelerator_types/{index}", f"no permitted domain has accelerators of type {name!r}")
+        for index, name in enumerate(resources.accelerator_types)
+        if name not in known
+    ]
+    if unknown:
+        return unknown
+    found = []
+    most_cpus = max((node.cpus for node in nodes), default=0.0)
+    if resources.cpus > most_cpus:
+        found.append(FieldError(f"{pointer}/cpus", f"no permitted node has more than {most_cpus:g} cpus"))
+    most_memory = max((node.memory_bytes for node in nodes), default=0)
+    if resources.memory_bytes > most_memory:
+        found.append(FieldError(f"{pointer}/memory_bytes", f"no permitted node has more than {most_memory} bytes"))
+    most = max((_suitable(node, resources, real_only=real_only) for node in nodes), default=0)
+    if resources.accelerators > most:
+        kind = "real " if real_only else ""
+        found.append(
+            FieldError(f"{pointer}/accelerators", f"no permitted node has more than {most} suitable {kind}accelerators")
+        )
+    if found:
+        return found
+    per_domain = [sum(_slots(node, resources, real_only=real_only) for node in domain.nodes) for domain in domains]
+    room = sum(per_domain) if demand.cross_domain else max(per_domain)
+    if room == 0:
+        return [FieldError(pointer, "no permitted node has the cpus, memory and accelerators of one rank together")]
+    if demand.ranks > room:
+        where = "all permitted domains together have" if demand.cross_domain else "the largest permitted domain has"
+        return [FieldError(demand.ranks_pointer, f"{where} room for {room} such ranks, not {demand.ranks}")]
+    return []

@@ -1,0 +1,196 @@
+"""Reading jobs, their units and their runs, in the shapes the API answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.gateway.lifecycle import UnitState, unit_state_now
+from services.gateway.tables import job, requirement, run, unit
+
+_SUMMARY_NAMES = (
+    "job_id", "tenant_id", "name", "kind", "state", "reason", "priority", "restarts", "units_total", "units_succeeded",
+    "progress", "submitted_at", "queued_at", "placed_at", "started_at", "finished_at", "cancel_requested_at",
+)  # fmt: skip
+_SUMMARY = [job.c[name] for name in _SUMMARY_NAMES]
+
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job as stored."""
+
+    summary: Body
+    spec: Body
+    revision: int
+
+
+async def get(connection: AsyncConnection, job_id: str, tenant_id: str | None) -> JobRow | None:
+    """A job of that tenant, or of any when ``tenant_id`` is None."""
+    query = sa.select(*_SUMMARY, job.c.spec, job.c.revision).where(job.c.job_id == job_id, job.c.spec.is_not(None))
+    if tenant_id is not None:
+        query = query.where(job.c.tenant_id == tenant_id)
+    row = (await connection.execute(query)).mappings().one_or_none()
+    if row is None:
+        return None
+    body = dict(row)
+    spec, revision = body.pop("spec"), body.pop("revision")
+    return JobRow(body, spec, revision)
+
+
+async def find(
+    connection: AsyncConnection,
+    *,
+    tenant_id: str | None,
+    state: str | None,
+    kind: str | None,
+    before: int | None,
+    limit: int,
+) -> list[tuple[int, Body]]:
+    """Jobs with their positions, newest first, older than position ``before``."""
+    query = sa.select(job.c.seq, *_SUMMARY).where(job.c.spec.is_not(None)).order_by(job.c.seq.desc()).limit(limit)
+    for column, value in ((job.c.tenant_id, tenant_id), (job.c.state, state), (job.c.kind, kind)):
+        if value is not None:
+            query = query.where(column == value)
+    if before is not None:
+        query = query.where(job.c.seq < before)
+    found = []
+    for row in (await connection.execute(query)).mappings():
+        body = dict(row)
+        found.append((body.pop("seq"), body))
+    return found
+
+
+async def summaries(connection: AsyncConnection, job_ids: Iterable[str]) -> list[Body]:
+    """The named jobs, in the order of their submission."""
+    wanted = sa.any_(sa.literal(list(job_ids), sa.ARRAY(sa.Text)))
+    query = sa.select(*_SUMMARY).where(job.c.job_id == wanted).order_by(job.c.seq)
+    return [dict(row) for row in (await connection.execute(query)).mappings()]
+
+
+async def units(connection: AsyncConnection, row: JobRow, *, first: int, limit: int) -> list[Body]:
+    """Units ``first`` .. ``first + limit - 1``; those to which nothing happened yet are as their job is."""
+    summary = row.summary
+    job_id, total = summary["job_id"], summary["units_total"]
+    last = min(first + limit, total)
+    current = unit.outerjoin(run, run.c.run_id == unit.c.run_id)
+    query = (
+        sa.select(
+            unit,
+            *(
+                run.c[name].label(f"run_{name}")
+                for name in ("domains", "placement", "step", "total_steps", "metrics", "progress_at")
+            ),
+        )
+        .select_from(current)
+        .where(unit.c.job_id == job_id, unit.c.unit_index >= first, unit.c.unit_index < last)
+    )
+    stored = {found["unit_index"]: dict(found) for found in (await connection.execute(query)).mappings()}
+    tasks = (row.spec.get("workflow") or {}).get("tasks") or []
+    bodies = []
+    for index in range(first, last):
+        name = tasks[index]["name"] if index < len(tasks) else ""
+        bodies.append(_unit_body(index, name, summary, stored.get(index)))
+    return bodies
+
+
+def _unit_body(index: int, name: str, summary: Mapping[str, Any], stored: Mapping[str, Any] | None) -> Body:
+    state = _untouched(summary) if stored is None or stored["state"] == UnitState.SUBMITTED else stored["state"]
+    body: Body = {
+        "unit_index": index,
+        "name": name,
+        "state": unit_state_now(summary["state"], state),
+        "reason": "",
+        "epoch": 0,
+        "run_id": "",
+        "domains": [],
+        "placement": [],
+        "step": 0,
+        "total_steps": 0,
+        "metrics": {},
+        "progress_at": None,
+        "checkpoint": None,
+        "restarts": 0,
+    }
+    if stored is not None:
+        body |= {
+            "reason": stored["reason"],
+            "epoch": stored["placed_epoch"],
+            "run_id": stored["run_id"],
+            "domains": stored["run_domains"] or [],
+            "placement": stored["run_placement"] or [],
+            "step": stored["run_step"] or 0,
+            "total_steps": stored["run_total_steps"] or 0,
+            "metrics": stored["run_metrics"] or {},
+            "progress_at": stored["run_progress_at"],
+            "checkpoint": stored["checkpoint"],
+            "restarts": max(0, stored["placements"] - 1),
+        }
+    return body
+
+
+def _untouched(summary: Mapping[str, Any]) -> str:
+    return UnitState.QUEUED if summary["queued_at"] is not None else UnitState.SUBMITTED
+
+
+async def unit_counts(connection: AsyncConnection, row: JobRow) -> dict[str, int]:
+    """How many units of a job are in each state."""
+    summary = row.summary
+    query = sa.select(unit.c.state, sa.func.count()).where(unit.c.job_id == summary["job_id"]).group_by(unit.c.state)
+    counts: dict[str, int] = {}
+    stored = 0
+    for state, count in await connection.execute(query):
+        known = _untouched(summary) if state == UnitState.SUBMITTED else state
+        now = str(unit_state_now(summary["state"], known))
+        counts[now] = counts.get(now, 0) + count
+        stored += count
+    rest = summary["units_total"] - stored
+    if rest > 0:
+        state = str(unit_state_now(summary["state"], _untouched(summary)))
+        counts[state] = counts.get(state, 0) + rest
+    return counts
+
+
+_RUN_NAMES = (
+    "run_id", "job_id", "unit_index", "epoch", "state", "reason", "domains", "placement", "placed_at", "started_at",
+    "ended_at", "step", "total_steps", "metrics", "progress_at", "checkpoint", "restore_from", "restore_step", "failure",
+    "policy_version", "decision_id",
+)  # fmt: skip
+_RUN = [run.c[name] for name in _RUN_NAMES]
+
+
+async def runs(
+    connection: AsyncConnection, job_id: str, *, before: int | None = None, limit: int
+) -> list[tuple[int, Body]]:
+    """Runs of a job with their positions, newest first."""
+    query = sa.select(run.c.seq, *_RUN).where(run.c.job_id == job_id).order_by(run.c.seq.desc()).limit(limit)
+    if before is not None:
+        query = query.where(run.c.seq < before)
+    found = []
+    for row in (await connection.execute(query)).mappings():
+        body = dict(row)
+        found.append((body.pop("seq"), body))
+    return found
+
+
+async def newest_run(connection: AsyncConnection, job_id: str, unit_index: int) -> Body | None:
+    """The run that a unit was placed in last."""
+    query = (
+        sa.select(*_RUN)
+        .where(run.c.job_id == job_id, run.c.unit_index == unit_index)
+        .order_by(run.c.epoch.desc())
+        .limit(1)
+    )
+    row = (await connection.execute(query)).mappings().one_or_none()
+    return None if row is None else dict(row)
+
+
+async def get_requirement(connection: AsyncConnection, job_id: str) -> Body | None:
+    """What the forecast service estimated for a job."""
+    body: Body | None = await connection.scalar(sa.select(requirement.c.body).where(requirement.c.job_id == job_id))
+    return body

@@ -1,0 +1,81 @@
+"""Questions to the other services and to agents, where a person waits for the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+
+from meridian.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    MeridianError,
+    NotFoundError,
+    UnavailableError,
+)
+from meridian.observability import current_traceparent
+
+_PASSED_ON: dict[int, type[MeridianError]] = {
+    404: NotFoundError,
+    409: ConflictError,
+    422: InvalidArgumentError,
+}
+
+
+class Upstream:
+    """One service that is asked over HTTP."""
+
+    def __init__(self, http: httpx.AsyncClient, name: str, base_url: str) -> None:
+        self._http = http
+        self._name = name
+        self._base_url = base_url.rstrip("/")
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        params: dict[str, Any] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Any:
+        """The JSON answer. Its 404, 409 and 422 become ours, everything else is UnavailableError."""
+        answer = await self.send(method, path, json=json, params=params, headers=headers)
+        if answer.is_success:
+            try:
+                return answer.json() if answer.content else {}
+            except ValueError:
+                raise UnavailableError(f"the {self._name} gave an answer that cannot be read") from None
+        raise self._error(answer)
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        content: bytes | None = None,
+        params: dict[str, Any] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> httpx.Response:
+        """The answer as it is; UnavailableError when there is none."""
+        sent = {**(headers or {}), "traceparent": current_traceparent()}
+        try:
+            return await self._http.request(
+                method, f"{self._base_url}{path}", json=json, content=content, params=params, headers=sent
+            )
+        except (httpx.HTTPError, httpx.InvalidURL):
+            raise UnavailableError(f"the {self._name} does not answer") from None
+
+    def _error(self, answer: httpx.Response) -> MeridianError:
+        try:
+            body = answer.json()
+            detail = str(body.get("detail") or body.get("title") or "")
+        except (ValueError, AttributeError):
+            detail = ""
+        kind = _PASSED_ON.get(answer.status_code)
+        if kind is None:
+            return UnavailableError(
+                f"the {self._name} answered with status {answer.status_code}: {detail}".rstrip(": ")
+            )
+        return kind(detail or f"the {self._name} refused this with status {answer.status_code}")
