@@ -1,0 +1,96 @@
+"""Reports in, observations out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import cast
+
+from meridian.clock import Clock
+from meridian.codec import Envelope
+from meridian.contracts.resource.v1.resource_pb2 import ResourceReported
+from meridian.observability import traced
+from meridian.outbox import Transaction
+from services.telemetry import store
+from services.telemetry.issues import Issue
+from services.telemetry.measures import TelemetryMeasures
+from services.telemetry.reading_check import Limits, Series, SeriesKey
+from services.telemetry.report_check import HistoryRow, Verdict, check_report
+from services.telemetry.settings import TelemetrySettings
+
+
+class ReportIntake:
+    """Validates a batch of reports: one read of what is known, the decisions in memory, one write of what changed."""
+
+    def __init__(self, settings: TelemetrySettings, clock: Clock, measures: TelemetryMeasures) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._measures = measures
+        self._limits = Limits(
+            clock_skew_s=settings.clock_skew_s,
+            frozen_after_reports=settings.frozen_after_reports,
+            forget_series_after_s=settings.forget_series_after_s,
+        )
+
+    async def handle(self, transaction: Transaction, envelopes: Sequence[Envelope]) -> None:
+        """Handle reports in their order; the events go out with the state."""
+        connection, now = transaction.connection, self._clock.now()
+        reports = [(envelope, cast("ResourceReported", envelope.data)) for envelope in envelopes]
+        domain_ids = sorted({report.domain_id for _, report in reports})
+        node_ids = sorted({node.node_id for _, report in reports for node in report.inventory.nodes})
+        await store.lock_domains(connection, domain_ids)
+        known = await store.newest_of_domains(connection, domain_ids)
+        incarnations = await store.incarnations_of(connection, domain_ids)
+        claim_since = now - timedelta(seconds=self._settings.node_claim_s)
+        owners = await store.listed_nodes(connection, node_ids, claim_since)
+
+        changed: dict[tuple[str, SeriesKey], Series] = {}
+        history: list[tuple[str, HistoryRow]] = []
+        issues: list[tuple[str, Issue]] = []
+        reported: dict[tuple[str, str], int] = {}
+        listed: dict[str, str] = {}
+        for envelope, report in reports:
+            domain_id, agent = report.domain_id, (report.domain_id, report.agent_id)
+            elsewhere = {
+                node.node_id: owners[node.node_id]
+                for node in report.inventory.nodes
+                if owners.get(node.node_id, domain_id) != domain_id
+            }
+            verdict = check_report(
+                report,
+                known[domain_id],
+                elsewhere,
+                incarnations.get(agent),
+                now.timestamp(),
+                self._limits,
+                self._settings.history_interval_s,
+            )
+            issues += [(domain_id, issue) for issue in verdict.issues]
+            transaction.on_commit(self._count_of(domain_id, verdict))
+            if verdict.observation is None:
+                continue
+            incarnations[agent] = reported[agent] = report.incarnation
+            owned = {node.node_id: domain_id for node in verdict.observation.inventory.nodes}
+            owners.update(owned)
+            listed.update(owned)
+            known[domain_id].update(verdict.changed)
+            changed.update({(domain_id, key): series for key, series in verdict.changed.items()})
+            history += [(domain_id, row) for row in verdict.history]
+            with traced(envelope.traceparent):
+                transaction.publish(verdict.observation)
+        await store.save_agents(connection, reported, now)
+        await store.save_listed_nodes(connection, listed, now)
+        await store.save_newest(connection, changed)
+        await store.add_history(connection, history)
+        await store.add_issues(connection, issues, now)
+
+    def _count_of(self, domain_id: str, verdict: Verdict) -> Callable[[], None]:
+        def count() -> None:
+            outcome = "refused" if verdict.observation is None else "accepted"
+            self._measures.reports.labels(domain_id, outcome).inc()
+            if verdict.observation is not None:
+                self._measures.readings.labels(domain_id).inc(len(verdict.observation.readings))
+            for issue in verdict.issues:
+                self._measures.issues.labels(domain_id, issue.kind.name.lower()).inc()
+
+        return count

@@ -1,0 +1,112 @@
+"""Validation of an inventory: a node with an impossible description is left out, the rest stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import isfinite
+
+from meridian.contracts.resource.v1 import resource_pb2 as pb
+from services.telemetry.issues import WHOLE_NODE, Issue, IssueKind
+
+MAX_ID_CHARACTERS = 128
+MAX_INDEX = 1023
+
+
+def _amount(value: float) -> bool:
+    return isfinite(value) and value >= 0
+
+
+def _node_problems(node: pb.NodeInventory) -> Iterator[tuple[IssueKind, int, str, str]]:
+    if not node.node_id or len(node.node_id) > MAX_ID_CHARACTERS:
+        yield IssueKind.UNKNOWN_DEVICE, WHOLE_NODE, "node_id", f"a node id has 1 to {MAX_ID_CHARACTERS} characters"
+    if not _amount(node.cpus):
+        yield IssueKind.OUT_OF_RANGE, WHOLE_NODE, "cpus", f"{node.cpus} processors"
+    if node.memory_bytes < 0:
+        yield IssueKind.OUT_OF_RANGE, WHOLE_NODE, "memory_bytes", f"{node.memory_bytes} bytes of memory"
+    indices: set[int] = set()
+    for accelerator in node.accelerators:
+        index = accelerator.index
+        if not 0 <= index <= MAX_INDEX:
+            yield IssueKind.OUT_OF_RANGE, WHOLE_NODE, "accelerators.index", f"accelerator index {index}"
+        if index in indices:
+            yield IssueKind.DUPLICATE, index, "accelerators.index", f"accelerator {index} stands twice on the node"
+        indices.add(index)
+        if accelerator.memory_bytes < 0:
+            detail = f"{accelerator.memory_bytes} bytes of device memory"
+            yield IssueKind.OUT_OF_RANGE, index, "accelerators.memory_bytes", detail
+        if not _amount(accelerator.peak_flops):
+            detail = f"a peak of {accelerator.peak_flops} FLOP/s"
+            yield IssueKind.OUT_OF_RANGE, index, "accelerators.peak_flops", detail
+
+
+def _link_problems(link: pb.Link, domain_id: str) -> Iterator[tuple[str, str]]:
+    if link.from_domain_id != domain_id:
+        yield "links.from_domain_id", f"a link of domain {link.from_domain_id!r}"
+    if not link.to_domain_id:
+        yield "links.to_domain_id", "a link to nowhere"
+    for name in ("rtt_s", "bandwidth_bytes_per_s"):
+        if not _amount(getattr(link, name)):
+            yield f"links.{name}", f"{name} {getattr(link, name)} to {link.to_domain_id!r}"
+    if not 0 <= link.loss <= 1:
+        yield "links.loss", f"loss {link.loss} to {link.to_domain_id!r}"
+    if link.price_per_gb.micro_units < 0:
+        yield "links.price_per_gb", f"price {link.price_per_gb.micro_units} to {link.to_domain_id!r}"
+
+
+def check_inventory(
+    inventory: pb.DomainInventory, domain_id: str, claimed_elsewhere: Mapping[str, str]
+) -> tuple[pb.DomainInventory, list[Issue]]:
+    """The inventory without what cannot be, and what was left out.
+
+    Of a node id that stands twice the first stays. ``claimed_elsewhere``: node id -> domain that lists it at present.
+    """
+    issues: list[Issue] = []
+    clean = pb.DomainInventory()
+    clean.CopyFrom(inventory)
+    del clean.nodes[:]
+    del clean.links[:]
+    seen: set[str] = set()
+    for node in inventory.nodes:
+        problems = list(_node_problems(node))
+        if node.node_id in seen:
+            problems.append((IssueKind.DUPLICATE, WHOLE_NODE, "node_id", "the node stands twice in the inventory"))
+        elif node.node_id in claimed_elsewhere:
+            detail = f"the node is listed by domain {claimed_elsewhere[node.node_id]!r}"
+            problems.append((IssueKind.DUPLICATE, WHOLE_NODE, "node_id", detail))
+        issues += [
+            Issue(kind, node.node_id, index, f"inventory.{name}", f"{detail}: the node is left out")
+            for kind, index, name, detail in problems
+        ]
+        if not problems:
+            seen.add(node.node_id)
+            clean.nodes.add().CopyFrom(node)
+    for link in inventory.links:
+        found = list(_link_problems(link, domain_id))
+        issues += [
+            Issue(IssueKind.OUT_OF_RANGE, "", WHOLE_NODE, f"inventory.{name}", f"{detail}: the link is left out")
+            for name, detail in found
+        ]
+        if not found:
+            clean.links.add().CopyFrom(link)
+    issues += _check_domain(clean)
+    clean.domain_id = domain_id
+    return clean, issues
+
+
+def _check_domain(clean: pb.DomainInventory) -> list[Issue]:
+    """Impossible facts of the domain become unknown (zero)."""
+    problems = []
+    if clean.security_level < 0:
+        problems.append(("security_level", f"security level {clean.security_level}"))
+        clean.security_level = 0
+    if clean.price_per_accelerator_hour.micro_units < 0:
+        detail = f"price {clean.price_per_accelerator_hour.micro_units}"
+        problems.append(("price_per_accelerator_hour", detail))
+        clean.ClearField("price_per_accelerator_hour")
+    if not _amount(clean.carbon_g_per_kwh):
+        problems.append(("carbon_g_per_kwh", f"{clean.carbon_g_per_kwh} g/kWh"))
+        clean.carbon_g_per_kwh = 0.0
+    return [
+        Issue(IssueKind.OUT_OF_RANGE, "", WHOLE_NODE, f"inventory.{name}", f"{detail}: taken as unknown")
+        for name, detail in problems
+    ]

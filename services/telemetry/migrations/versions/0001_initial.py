@@ -1,0 +1,71 @@
+"""Agents, listed nodes, newest values, history and quality of readings."""
+
+import sqlalchemy as sa
+from alembic import op
+
+from meridian.database import create_kernel_tables
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def _time(name: str) -> sa.Column:
+    return sa.Column(name, sa.DateTime(timezone=True), nullable=False)
+
+
+def _series_columns() -> list[sa.Column]:
+    return [
+        sa.Column("domain_id", sa.Text, primary_key=True),
+        sa.Column("node_id", sa.Text, primary_key=True),
+        sa.Column("accelerator_index", sa.Integer, primary_key=True),
+        sa.Column("metric", sa.Text, primary_key=True),
+    ]
+
+
+def upgrade() -> None:
+    create_kernel_tables()
+    op.create_table(
+        "agents",
+        sa.Column("domain_id", sa.Text, primary_key=True),
+        sa.Column("agent_id", sa.Text, primary_key=True),
+        sa.Column("incarnation", sa.BigInteger, nullable=False),
+        _time("reported_at"),
+    )
+    op.create_table(
+        "listed_nodes",
+        sa.Column("node_id", sa.Text, primary_key=True),
+        sa.Column("domain_id", sa.Text, nullable=False),
+        _time("listed_at"),
+    )
+    op.create_table(
+        "newest",
+        *_series_columns(),
+        sa.Column("value", sa.Double),
+        _time("observed_at"),
+        sa.Column("source", sa.SmallInteger, nullable=False),
+        sa.Column("statistic", sa.SmallInteger, nullable=False),
+        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("unchanged_reports", sa.Integer, nullable=False),
+        _time("history_at"),
+    )
+    op.create_index("newest_of_node", "newest", ["node_id"])
+    op.create_table(
+        "history",
+        *_series_columns(),
+        sa.Column("observed_at", sa.DateTime(timezone=True), primary_key=True),
+        sa.Column("value", sa.Double, nullable=False),
+    )
+    op.create_index("history_by_time", "history", ["observed_at"])
+    op.create_index("history_of_node", "history", ["node_id", "metric", "observed_at"])
+    op.create_table(
+        "quality",
+        *_series_columns(),
+        sa.Column("kind", sa.SmallInteger, primary_key=True),
+        sa.Column("detail", sa.Text, nullable=False),
+        _time("first_at"),
+        _time("last_at"),
+        sa.Column("occurrences", sa.BigInteger, nullable=False),
+    )
+    op.create_index("quality_by_time", "quality", ["last_at"])

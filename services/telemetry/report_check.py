@@ -1,0 +1,103 @@
+"""A report and what is known of its domain in, an observation and the new knowledge out. No clock, no database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from meridian.contracts.resource.v1 import resource_pb2
+from meridian.contracts.telemetry.v1 import telemetry_pb2
+from services.telemetry.inventory_check import check_inventory
+from services.telemetry.issues import WHOLE_NODE, Issue, IssueKind
+from services.telemetry.metric_catalogue import METRICS
+from services.telemetry.reading_check import Accepted, Limits, ReadingCheck, Series, SeriesKey, devices_of
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRow:
+    """A value that enters the history."""
+
+    key: SeriesKey
+    observed_at_s: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a report. ``observation`` None: the report as a whole was refused, for ``issues``."""
+
+    observation: telemetry_pb2.ObservationRecorded | None
+    issues: tuple[Issue, ...]
+    changed: Mapping[SeriesKey, Series]
+    history: tuple[HistoryRow, ...]
+
+
+def refusal(report: resource_pb2.ResourceReported, newest_incarnation: int | None) -> Issue | None:
+    """Why the report as a whole cannot be taken: an agent that was replaced, or no inventory of its own domain."""
+    if newest_incarnation is not None and report.incarnation < newest_incarnation:
+        detail = f"incarnation {report.incarnation} of the agent after {newest_incarnation}: the report is refused"
+        return Issue(IssueKind.STALE, "", WHOLE_NODE, "report.incarnation", detail)
+    if not report.HasField("inventory"):
+        detail = "the report has no inventory, so its readings cannot be placed"
+        return Issue(IssueKind.UNKNOWN_DEVICE, "", WHOLE_NODE, "report.inventory", detail)
+    stated = report.inventory.domain_id
+    if stated and stated != report.domain_id:
+        detail = f"an inventory of domain {stated!r} in a report of {report.domain_id!r}"
+        return Issue(IssueKind.UNKNOWN_DEVICE, "", WHOLE_NODE, "report.inventory.domain_id", detail)
+    return None
+
+
+def check_report(
+    report: resource_pb2.ResourceReported,
+    known: Mapping[SeriesKey, Series],
+    claimed_elsewhere: Mapping[str, str],
+    newest_incarnation: int | None,
+    now_s: float,
+    limits: Limits,
+    history_interval_s: float,
+) -> Verdict:
+    """Validate a report. ``known``: the series of the domain; ``now_s``: seconds since 1970."""
+    refused = refusal(report, newest_incarnation)
+    if refused is not None:
+        return Verdict(None, (refused,), {}, ())
+    inventory, issues = check_inventory(report.inventory, report.domain_id, claimed_elsewhere)
+    check = ReadingCheck(devices_of(inventory), known, now_s, limits)
+    check.run(report.readings)
+    check.missing()
+    issues += check.issues
+    changed: dict[SeriesKey, Series] = {}
+    history: list[HistoryRow] = []
+    for key, item in check.accepted.items():
+        changed[key] = item.series
+        value = item.series.value
+        due = item.series.observed_at_s - item.series.history_at_s >= history_interval_s
+        if item.fresh and item.stands and value is not None and due:
+            history.append(HistoryRow(key, item.series.observed_at_s, value))
+            changed[key] = replace(item.series, history_at_s=item.series.observed_at_s)
+    observation = telemetry_pb2.ObservationRecorded(
+        domain_id=report.domain_id,
+        agent_id=report.agent_id,
+        incarnation=report.incarnation,
+        inventory=inventory,
+        readings=[_reading(item) for item in check.accepted.values() if item.stands],
+        issues=[issue.message() for issue in issues],
+    )
+    observation.observed_at.FromNanoseconds(int(now_s * 1e9))
+    return Verdict(observation, tuple(issues), changed, tuple(history))
+
+
+def _reading(item: Accepted) -> resource_pb2.Reading:
+    key, series = item.key, item.series
+    reading = resource_pb2.Reading(
+        node_id=key.node_id,
+        accelerator_index=None if key.accelerator_index == WHOLE_NODE else key.accelerator_index,
+        metric=key.metric,
+        value=series.value,
+        unit=METRICS[key.metric].unit,
+        source=series.source,  # type: ignore[arg-type]  # the stub wants the enum's own type
+        statistic=series.statistic,  # type: ignore[arg-type]
+        reason=series.reason,
+    )
+    reading.observed_at.seconds, nanos = divmod(int(series.observed_at_s * 1e6), 1_000_000)
+    reading.observed_at.nanos = nanos * 1000
+    return reading

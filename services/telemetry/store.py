@@ -1,0 +1,264 @@
+"""All SQL of telemetry. One statement for a whole batch of reports; values travel as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.telemetry.issues import Issue
+from services.telemetry.reading_check import Series, SeriesKey
+from services.telemetry.report_check import HistoryRow
+
+_TEXTS = postgresql.ARRAY(sa.Text)
+_INTEGERS = postgresql.ARRAY(sa.Integer)
+_BIGINTS = postgresql.ARRAY(sa.BigInteger)
+_DOUBLES = postgresql.ARRAY(sa.Double)
+
+
+def _statement(sql: str, **arrays: sa.types.TypeEngine[Any]) -> sa.TextClause:
+    return sa.text(sql).bindparams(*(sa.bindparam(name, type_=kind) for name, kind in arrays.items()))
+
+
+async def lock_domains(connection: AsyncConnection, domain_ids: Sequence[str]) -> None:
+    """One writer per domain until the transaction ends (partitions move between processes)."""
+    statement = _statement(
+        "SELECT pg_advisory_xact_lock(hashtext('meridian.telemetry.' || id)) FROM unnest(:ids) AS id ORDER BY id",
+        ids=_TEXTS,
+    )
+    await connection.execute(statement, {"ids": sorted(set(domain_ids))})
+
+
+_NEWEST = _statement(
+    """
+    SELECT domain_id, node_id, accelerator_index, metric, value, extract(epoch FROM observed_at)::double precision AS at_s,
+        source, statistic, reason, unchanged_reports, extract(epoch FROM history_at)::double precision AS history_at_s
+    FROM newest WHERE domain_id = ANY(:domain_ids)
+    """,
+    domain_ids=_TEXTS,
+)
+
+
+async def newest_of_domains(
+    connection: AsyncConnection, domain_ids: Sequence[str]
+) -> dict[str, dict[SeriesKey, Series]]:
+    """The series of each domain."""
+    found: dict[str, dict[SeriesKey, Series]] = {domain_id: {} for domain_id in domain_ids}
+    for row in await connection.execute(_NEWEST, {"domain_ids": list(domain_ids)}):
+        key = SeriesKey(row.node_id, row.accelerator_index, row.metric)
+        found[row.domain_id][key] = Series(
+            row.value, row.at_s, row.source, row.statistic, row.reason, row.unchanged_reports, row.history_at_s
+        )
+    return found
+
+
+async def incarnations_of(connection: AsyncConnection, domain_ids: Sequence[str]) -> dict[tuple[str, str], int]:
+    """Newest incarnation per domain and agent."""
+    statement = _statement(
+        "SELECT domain_id, agent_id, incarnation FROM agents WHERE domain_id = ANY(:domain_ids)", domain_ids=_TEXTS
+    )
+    rows = await connection.execute(statement, {"domain_ids": list(domain_ids)})
+    return {(row.domain_id, row.agent_id): row.incarnation for row in rows}
+
+
+async def save_agents(connection: AsyncConnection, incarnations: Mapping[tuple[str, str], int], now: datetime) -> None:
+    """Remember the newest incarnation of each agent that reported."""
+    statement = _statement(
+        "INSERT INTO agents (domain_id, agent_id, incarnation, reported_at) "
+        "SELECT d, a, i, :now FROM unnest(:domain_ids, :agent_ids, :incarnations) AS x (d, a, i) "
+        "ON CONFLICT (domain_id, agent_id) DO UPDATE SET incarnation = greatest(agents.incarnation, excluded.incarnation), "
+        "reported_at = excluded.reported_at",
+        domain_ids=_TEXTS,
+        agent_ids=_TEXTS,
+        incarnations=_BIGINTS,
+    )
+    parameters = {
+        "now": now,
+        "domain_ids": [domain_id for domain_id, _ in incarnations],
+        "agent_ids": [agent_id for _, agent_id in incarnations],
+        "incarnations": list(incarnations.values()),
+    }
+    await connection.execute(statement, parameters)
+
+
+async def listed_nodes(connection: AsyncConnection, node_ids: Sequence[str], since: datetime) -> dict[str, str]:
+    """Which domain lists each of these nodes, as of reports since ``since``."""
+    statement = _statement(
+        "SELECT node_id, domain_id FROM listed_nodes WHERE node_id = ANY(:node_ids) AND listed_at >= :since",
+        node_ids=_TEXTS,
+    )
+    rows = await connection.execute(statement, {"node_ids": list(node_ids), "since": since})
+    return {row.node_id: row.domain_id for row in rows}
+
+
+async def save_listed_nodes(connection: AsyncConnection, owners: Mapping[str, str], now: datetime) -> None:
+    """Remember the domain of each node."""
+    statement = _statement(
+        "INSERT INTO listed_nodes (node_id, domain_id, listed_at) "
+        "SELECT n, d, :now FROM unnest(:node_ids, :domain_ids) AS x (n, d) ORDER BY n "
+        "ON CONFLICT (node_id) DO UPDATE SET domain_id = excluded.domain_id, listed_at = excluded.listed_at",
+        node_ids=_TEXTS,
+        domain_ids=_TEXTS,
+    )
+    parameters = {"now": now, "node_ids": list(owners), "domain_ids": list(owners.values())}
+    await connection.execute(statement, parameters)
+
+
+_SAVE_NEWEST = _statement(
+    """
+    INSERT INTO newest (domain_id, node_id, accelerator_index, metric, value, observed_at, source, statistic, reason,
+        unchanged_reports, history_at)
+    SELECT d, n, a, m, v, to_timestamp(o), so, st, r, u, to_timestamp(h)
+    FROM unnest(:domain_ids, :node_ids, :indices, :metrics, :values, :times, :sources, :statistics, :reasons, :unchanged,
+        :history_times) AS x (d, n, a, m, v, o, so, st, r, u, h)
+    ON CONFLICT (domain_id, node_id, accelerator_index, metric) DO UPDATE SET value = excluded.value,
+        observed_at = excluded.observed_at, source = excluded.source, statistic = excluded.statistic,
+        reason = excluded.reason, unchanged_reports = excluded.unchanged_reports, history_at = excluded.history_at
+    """,
+    domain_ids=_TEXTS, node_ids=_TEXTS, indices=_INTEGERS, metrics=_TEXTS, values=_DOUBLES, times=_DOUBLES,
+    sources=_INTEGERS, statistics=_INTEGERS, reasons=_TEXTS, unchanged=_INTEGERS, history_times=_DOUBLES,
+)  # fmt: skip
+
+
+async def save_newest(connection: AsyncConnection, changed: Mapping[tuple[str, SeriesKey], Series]) -> None:
+    """Store the series of domains that changed."""
+    if not changed:
+        return
+    keys, series = list(changed), list(changed.values())
+    await connection.execute(
+        _SAVE_NEWEST,
+        {
+            "domain_ids": [domain_id for domain_id, _ in keys],
+            "node_ids": [key.node_id for _, key in keys],
+            "indices": [key.accelerator_index for _, key in keys],
+            "metrics": [key.metric for _, key in keys],
+            "values": [item.value for item in series],
+            "times": [item.observed_at_s for item in series],
+            "sources": [item.source for item in series],
+            "statistics": [item.statistic for item in series],
+            "reasons": [item.reason for item in series],
+            "unchanged": [item.unchanged_reports for item in series],
+            "history_times": [item.history_at_s for item in series],
+        },
+    )
+
+
+async def add_history(connection: AsyncConnection, rows: Sequence[tuple[str, HistoryRow]]) -> None:
+    """Add values ``(domain id, row)`` to the history."""
+    if not rows:
+        return
+    statement = _statement(
+        "INSERT INTO history (domain_id, node_id, accelerator_index, metric, observed_at, value) "
+        "SELECT d, n, a, m, to_timestamp(o), v "
+        "FROM unnest(:domain_ids, :node_ids, :indices, :metrics, :times, :values) AS x (d, n, a, m, o, v) "
+        "ON CONFLICT DO NOTHING",
+        domain_ids=_TEXTS, node_ids=_TEXTS, indices=_INTEGERS, metrics=_TEXTS, times=_DOUBLES, values=_DOUBLES,
+    )  # fmt: skip
+    parameters = {
+        "domain_ids": [domain_id for domain_id, _ in rows],
+        "node_ids": [row.key.node_id for _, row in rows],
+        "indices": [row.key.accelerator_index for _, row in rows],
+        "metrics": [row.key.metric for _, row in rows],
+        "times": [row.observed_at_s for _, row in rows],
+        "values": [row.value for _, row in rows],
+    }
+    await connection.execute(statement, parameters)
+
+
+async def add_issues(connection: AsyncConnection, issues: Sequence[tuple[str, Issue]], now: datetime) -> None:
+    """Count issues ``(domain id, issue)``; each kind of each series has one row with its newest detail."""
+    if not issues:
+        return
+    counted: dict[tuple[str, str, int, str, int], tuple[str, int]] = {}
+    for domain_id, issue in issues:
+        key = (domain_id, issue.node_id, issue.accelerator_index, issue.metric, issue.kind.value)
+        counted[key] = (issue.detail, counted.get(key, ("", 0))[1] + 1)
+    statement = _statement(
+        "INSERT INTO quality (domain_id, node_id, accelerator_index, metric, kind, detail, first_at, last_at, occurrences) "
+        "SELECT d, n, a, m, k, t, :now, :now, c "
+        "FROM unnest(:domain_ids, :node_ids, :indices, :metrics, :kinds, :details, :counts) AS x (d, n, a, m, k, t, c) "
+        "ON CONFLICT (domain_id, node_id, accelerator_index, metric, kind) DO UPDATE SET detail = excluded.detail, "
+        "last_at = excluded.last_at, occurrences = quality.occurrences + excluded.occurrences",
+        domain_ids=_TEXTS, node_ids=_TEXTS, indices=_INTEGERS, metrics=_TEXTS, kinds=_INTEGERS, details=_TEXTS,
+        counts=_BIGINTS,
+    )  # fmt: skip
+    columns = list(zip(*counted, strict=True))
+    names = ("domain_ids", "node_ids", "indices", "metrics", "kinds")
+    parameters = dict(zip(names, map(list, columns), strict=True)) | {
+        "now": now,
+        "details": [detail for detail, _ in counted.values()],
+        "counts": [count for _, count in counted.values()],
+    }
+    await connection.execute(statement, parameters)
+
+
+# -- retention and reading -------------------------------------------------------------------------------------------
+
+
+async def forget(
+    connection: AsyncConnection, *, history_before: datetime, quality_before: datetime, series_before: datetime
+) -> int:
+    """Remove what is older than its retention; returns the number of rows."""
+    removed = 0
+    for sql, limit in (
+        ("DELETE FROM history WHERE observed_at < :limit", history_before),
+        ("DELETE FROM quality WHERE last_at < :limit", quality_before),
+        ("DELETE FROM newest WHERE observed_at < :limit", series_before),
+        ("DELETE FROM listed_nodes WHERE listed_at < :limit", series_before),
+        ("DELETE FROM agents WHERE reported_at < :limit", quality_before),
+    ):
+        removed += (await connection.execute(sa.text(sql), {"limit": limit})).rowcount
+    return removed
+
+
+async def oldest_report(connection: AsyncConnection) -> list[tuple[str, datetime]]:
+    """When each domain reported last."""
+    rows = await connection.execute(sa.text("SELECT domain_id, max(reported_at) FROM agents GROUP BY domain_id"))
+    return [(row[0], row[1]) for row in rows]
+
+
+async def read_newest(
+    connection: AsyncConnection, *, node_id: str | None, domain_id: str | None, metric: str | None, limit: int
+) -> list[dict[str, Any]]:
+    """Newest values by place and metric."""
+    sql = (
+        "SELECT domain_id, node_id, accelerator_index, metric, value, observed_at, source, statistic, reason FROM newest "
+        "WHERE (CAST(:node_id AS text) IS NULL OR node_id = :node_id) "
+        "AND (CAST(:domain_id AS text) IS NULL OR domain_id = :domain_id) "
+        "AND (CAST(:metric AS text) IS NULL OR metric = :metric) "
+        "ORDER BY domain_id, node_id, accelerator_index, metric LIMIT :limit"
+    )
+    parameters = {"node_id": node_id, "domain_id": domain_id, "metric": metric, "limit": limit}
+    return [dict(row._mapping) for row in await connection.execute(sa.text(sql), parameters)]  # noqa: SLF001 - public
+
+
+async def read_history(
+    connection: AsyncConnection, node_id: str, metric: str, since: datetime, limit: int
+) -> list[dict[str, Any]]:
+    """Values of a metric of a node and its accelerators since a time, oldest first."""
+    sql = (
+        "SELECT accelerator_index, observed_at, value FROM history "
+        "WHERE node_id = :node_id AND metric = :metric AND observed_at >= :since "
+        "ORDER BY observed_at, accelerator_index LIMIT :limit"
+    )
+    parameters = {"node_id": node_id, "metric": metric, "since": since.astimezone(UTC), "limit": limit}
+    return [dict(row._mapping) for row in await connection.execute(sa.text(sql), parameters)]  # noqa: SLF001
+
+
+async def read_quality(
+    connection: AsyncConnection, *, node_id: str | None, domain_id: str | None, since: datetime | None, limit: int
+) -> list[dict[str, Any]]:
+    """Issues, newest first."""
+    sql = (
+        "SELECT domain_id, node_id, accelerator_index, metric, kind, detail, first_at, last_at, occurrences FROM quality "
+        "WHERE (CAST(:node_id AS text) IS NULL OR node_id = :node_id) "
+        "AND (CAST(:domain_id AS text) IS NULL OR domain_id = :domain_id) "
+        "AND (CAST(:since AS timestamptz) IS NULL OR last_at >= :since) "
+        "ORDER BY last_at DESC, domain_id, node_id, accelerator_index, metric LIMIT :limit"
+    )
+    parameters = {"node_id": node_id, "domain_id": domain_id, "since": since, "limit": limit}
+    return [dict(row._mapping) for row in await connection.execute(sa.text(sql), parameters)]  # noqa: SLF001
