@@ -14,7 +14,8 @@ const setting = (name, fallback) => process.env[name] ?? fallback;
 const brokers = setting('MERIDIAN_KAFKA_BOOTSTRAP_SERVERS', '127.0.0.1:9092').split(',');
 const dataDir = path.resolve(setting('PARTNER_DATA_DIR', 'partner-data'));
 const mode = setting('PARTNER_EVENT_MODE', 'protobuf'); // or 'structured': reports as JSON, no protobuf encoder needed
-const [reportEvery_s, beatEvery_s, lease_s] = [5, 0.2, 10];
+const lease_s = Number(setting('PARTNER_LEASE_S', '10'));
+const [reportEvery_s, beatEvery_s] = [5, 0.2];
 const ASSIGNMENT = 'meridian.run.v1.Assignment';
 
 const domain = JSON.parse(readFileSync(setting('PARTNER_INVENTORY', path.join(here, 'inventory.json')), 'utf8'));
@@ -28,10 +29,12 @@ const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, seconds 
 const kafka = new Kafka({ clientId: who.agent_id, brokers, connectionTimeout: 3000, requestTimeout: 10000, logLevel: logLevel.ERROR });
 const producer = kafka.producer({ createPartitioner: Partitioners.DefaultPartitioner, retry: { initialRetryTime: 100, retries: 1 } });
 // The group and the ledger belong together: a new ledger with an old group would forget which epochs have started.
-const consumer = kafka.consumer({ groupId: `${domain.domain_id}.assignments`, retry: { retries: 1000, maxRetryTime: 5000 } });
+const consumer = kafka.consumer({ groupId: `${domain.domain_id}.assignments`, maxWaitTimeInMs: 500, retry: { retries: 1000, maxRetryTime: 5000 } });
 
 let lastContact_ms = Date.now();
 let stopping = false;
+let announceStop;
+const stopped = new Promise((resolve) => { announceStop = resolve; });
 const publish = async ({ topic, message }) => {
   await producer.send({ topic, messages: [message], acks: -1 });
   lastContact_ms = Date.now();
@@ -68,7 +71,7 @@ async function repeat(interval_s, event) {
     const due_ms = Date.now() + interval_s * 1000;
     const { name, data } = event();
     await publish(contracts.encode(name, data, { source, mode })).catch((error) => log('not sent', { name, error: error.message }));
-    await sleep(Math.max(0, due_ms - Date.now()) / 1000);
+    await Promise.race([stopped, sleep(Math.max(0, due_ms - Date.now()) / 1000)]);
   }
 }
 
@@ -100,6 +103,7 @@ async function stop(signal) {
   await consumer.disconnect();
   await runs.close();
   stopping = true;
+  announceStop();
 }
 
 await producer.connect();
@@ -124,3 +128,4 @@ process.once('SIGTERM', stop).once('SIGINT', stop);
 await Promise.all(sending);
 clearInterval(watch);
 await producer.disconnect();
+process.exit(0); // not waiting for timers that nobody waits for

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from meridian.bus import ensure_topics
 from meridian.contracts.resource.v1 import resource_pb2
 from meridian.contracts.run.v1 import run_pb2
+from tests.fixtures_embedded import ProcessSpec, free_port, running, tcp_accepts
 from tests.harness import Environment, Probe, environment
-from tests.integration.interop.conftest import StartCloud
+from tests.integration.interop.conftest import ROOT, StartCloud
 
 DOMAIN = "partner-cloud"
 PROGRESS = '@meridian {"progress": {"step": 3, "total_steps": 4, "metrics": {"loss": 0.5}}}'
@@ -206,6 +210,50 @@ async def test_what_a_killed_cloud_left_is_ended_and_reported(
     assert (lost.run_id, lost.kind) == ("job-a.0.1", run_pb2.RUN_FAILURE_KIND_AGENT_RESTARTED)
     started = {item.id for item in stack.bus.seen if isinstance(item.data, run_pb2.RunStarted)}
     assert len(started) == 1, "sent again at most under the same id"
+
+
+async def test_a_cloud_without_contact_for_its_lease_ends_its_runs_itself(
+    start_cloud: StartCloud, tmp_path: Path
+) -> None:
+    marks = tmp_path / "marks"
+    port = free_port("broker")
+    spec = ProcessSpec(
+        name="broker",
+        argv=(sys.executable, "-m", "meridian.embedded.broker", "--port", str(port), "--data-dir", f"{tmp_path}/log"),
+        cwd=ROOT,
+        log_path=tmp_path / "broker.log",
+        ready=tcp_accepts("127.0.0.1", port),
+    )
+    address = f"127.0.0.1:{port}"
+    with ExitStack() as life:
+        with running(spec):
+            await ensure_topics(address)
+            life.enter_context(start_cloud(address, PARTNER_LEASE_S="1"))
+            async with probe(address) as bus:
+                await joined(bus)
+                await bus.publish(order("job-a", 1, ["sh", "-c", f"echo $$ > {marks}; exec sleep 60"]))
+                await bus.expect(run_pb2.RunStarted)
+                await bus.expect(resource_pb2.Heartbeat, count=len(bus.events(resource_pb2.Heartbeat)) + 2)
+            rank = Path(f"/proc/{marks.read_text().strip()}")
+            assert rank.exists()
+        async with asyncio.timeout(10):
+            while rank.exists():
+                await asyncio.sleep(0.05)
+        with running(spec):
+            async with probe(address) as bus:
+                lost = await bus.expect(run_pb2.RunFailed, timeout_s=30)
+            life.close()
+    assert (lost.run_id, lost.kind) == ("job-a.0.1", run_pb2.RUN_FAILURE_KIND_LEASE_EXPIRED)
+
+
+@asynccontextmanager
+async def probe(address: str) -> AsyncIterator[Probe]:
+    bus = Probe(address)
+    await bus.start()
+    try:
+        yield bus
+    finally:
+        await bus.stop()
 
 
 async def _written(stack: Environment, path: Path) -> None:
