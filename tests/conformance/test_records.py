@@ -9,6 +9,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import MessageSizeTooLargeError
 
+from meridian.embedded.broker.schemas import ApiKey
 from tests.conformance.bus_under_test import BusUnderTest
 from tests.conformance.clients import (
     confluent_send,
@@ -19,6 +20,8 @@ from tests.conformance.clients import (
     take,
 )
 from tests.conformance.wire_client import batch_of, wire_client
+
+UNKNOWN_TOPIC, NOT_LEADER = 3, 6
 
 
 async def test_records_of_a_key_stay_in_order(bus: BusUnderTest, unique: str) -> None:
@@ -126,6 +129,61 @@ async def test_waiting_fetch_is_woken_by_an_append(bus: BusUnderTest, unique: st
             await reading
             delays_s.append(loop.time() - sent_at)
         assert sorted(delays_s)[2] < 0.2
+
+
+def fetch_of(topic: str, *partitions: int, **changes: int) -> dict[str, object]:
+    """A Fetch request from the start of some partitions."""
+    wanted = [{"index": index, "fetch_offset": 0, "partition_max_bytes": 1 << 20} for index in partitions]
+    body: dict[str, object] = {"replica_id": -1, "max_wait_ms": 100, "min_bytes": 1, "max_bytes": 1 << 20}
+    return body | changes | {"topics": [{"name": topic, "partitions": wanted}]}
+
+
+async def test_fetch_waits_for_the_bytes_it_wants(bus: BusUnderTest, unique: str) -> None:
+    await create_topic(bus, unique)
+    loop = asyncio.get_running_loop()
+    async with wire_client(bus) as reader, wire_client(bus) as writer:
+        first, second = batch_of([b"x" * 200]), batch_of([b"y" * 800])
+        await writer.produce(unique, first)
+        wanted = fetch_of(unique, 0, min_bytes=len(first) + len(second), max_wait_ms=5000)
+        waiting = asyncio.create_task(reader.call(ApiKey.FETCH, 11, wanted))
+        assert (await asyncio.wait({waiting}, timeout=0.2))[1], "one batch is not enough"
+        await writer.produce(unique, second)
+        answer = await asyncio.wait_for(waiting, 2)
+        assert len(answer["topics"][0]["partitions"][0]["records"]) == len(first) + len(second)
+
+        started = loop.time()
+        answer = await reader.call(ApiKey.FETCH, 11, fetch_of(unique, 0, min_bytes=1 << 19, max_wait_ms=300))
+        assert 0.25 < loop.time() - started < 2
+        assert answer["topics"][0]["partitions"][0]["records"], "what there is comes when the wait is over"
+
+
+async def test_fetch_keeps_to_its_limit_but_always_brings_something(bus: BusUnderTest, unique: str) -> None:
+    await create_topic(bus, unique, partitions=2)
+    large = b"x" * 2000
+    async with producer_of(bus) as producer:
+        for partition in (0, 1):
+            await producer.send_and_wait(unique, large, partition=partition)
+    async with wire_client(bus) as client:
+        answer = await client.call(ApiKey.FETCH, 11, fetch_of(unique, 0, 1, max_bytes=2200))
+        sizes = [len(part["records"]) for part in answer["topics"][0]["partitions"]]
+        assert sizes[0] > 2000
+        assert sizes[1] < 300
+        answer = await client.call(ApiKey.FETCH, 11, fetch_of(unique, 0, 1, max_bytes=10))
+        sizes = [len(part["records"]) for part in answer["topics"][0]["partitions"]]
+        assert sizes[0] > 2000
+        assert sizes[1] == 0
+
+
+async def test_waiting_fetch_is_told_that_its_topic_is_deleted(bus: BusUnderTest, unique: str) -> None:
+    await create_topic(bus, unique)
+    async with wire_client(bus) as reader, wire_client(bus) as other:
+        await other.produce(unique, batch_of([b"one"]))
+        more = fetch_of(unique, 0, min_bytes=1 << 19, max_wait_ms=4000)
+        waiting = asyncio.create_task(reader.call(ApiKey.FETCH, 11, more))
+        assert (await asyncio.wait({waiting}, timeout=0.1))[1]
+        await other.call(ApiKey.DELETE_TOPICS, 1, {"topic_names": [unique], "timeout_ms": 5000})
+        answer = await asyncio.wait_for(waiting, 10)
+        assert answer["topics"][0]["partitions"][0]["error_code"] in {UNKNOWN_TOPIC, NOT_LEADER}
 
 
 async def test_idempotent_producer_repeats_are_stored_once(bus: BusUnderTest, unique: str) -> None:

@@ -369,13 +369,14 @@ class Group:
 
     def _expire(self, member_id: str) -> None:
         member = self.members.get(member_id)
-        if member is not None and member.joining is None:
+        if member is not None:
             self._remove(member)
 
     def _touch(self, member: Member) -> None:
-        """Start the session timeout anew."""
+        """Start the session timeout anew; a member that waits for the next generation is not asked to show itself."""
         self._rest(member)
-        member.expiry = self.timers.call_later(member.session_timeout_s, self._expire, member.member_id)
+        if member.joining is None:
+            member.expiry = self.timers.call_later(member.session_timeout_s, self._expire, member.member_id)
 
     @staticmethod
     def _rest(member: Member) -> None:
@@ -422,8 +423,7 @@ class Group:
         member = self._current(member_id, instance_id, generation)
         if self.state is GroupState.COMPLETING:
             raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS)
-        if member.joining is None:
-            self._touch(member)
+        self._touch(member)
 
     # --- stopping and starting again ---------------------------------------------------------------------------------
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import itertools
+import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +59,17 @@ def contents(log: PartitionLog, max_bytes: int = 300) -> list[tuple[int, str | N
             position += size
         offset = offset_after
     return found
+
+
+@contextlib.contextmanager
+def files_limited_to(size_bytes: int) -> Iterator[None]:
+    """Let writes of this process fail beyond that size of a file, half-way through, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.fixture

@@ -134,6 +134,22 @@ async def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
     assert len(given) == 15
 
 
+async def test_deleted_topic_lets_go_of_its_files_and_its_readers(broker: Broker) -> None:
+    async with wire_client(broker) as client, wire_client(broker) as other:
+        await client.call(ApiKey.METADATA, 5, {"topics": [{"name": "t"}], "allow_auto_topic_creation": True})
+        await client.produce("t", batch_of([b"x"]))
+        files_before = len(list(Path("/proc/self/fd").iterdir()))
+        wanted = {"index": 0, "fetch_offset": 1, "partition_max_bytes": 1000}
+        fetch = {"max_wait_ms": 9000, "min_bytes": 1, "max_bytes": 9, "topics": [{"name": "t", "partitions": [wanted]}]}
+        waiting = asyncio.create_task(client.call(ApiKey.FETCH, 11, fetch))
+        await asyncio.sleep(0.02)
+        await other.call(ApiKey.DELETE_TOPICS, 1, {"topic_names": ["t"]})
+        answer = await asyncio.wait_for(waiting, 2)
+        assert answer["topics"][0]["partitions"][0]["error_code"] == 3
+        assert len(list(Path("/proc/self/fd").iterdir())) == files_before - 1
+        assert list((broker.data_dir / "deleted").iterdir()) == []
+
+
 async def test_upkeep_compacts_and_expires(tmp_path: Path) -> None:
     broker = Broker(tmp_path, settings=BrokerSettings(min_compaction_bytes=1000, upkeep_interval_s=3600))
     await broker.start()

@@ -11,7 +11,7 @@ from meridian.embedded.broker.coordinator import Coordinator
 from meridian.embedded.broker.errors import BrokerError, ErrorCode
 from meridian.embedded.broker.group import CommittedOffset, GroupState
 from meridian.embedded.broker.journal import Journal
-from tests.unit.broker.conftest import VirtualTimers
+from tests.unit.broker.conftest import VirtualTimers, files_limited_to
 from tests.unit.broker.test_group import DELAY_S, SESSION_S, joined, request
 
 
@@ -43,6 +43,31 @@ def test_members_go_on_in_their_generation_after_a_restart(tmp_path: Path, timer
     last = opened(tmp_path, timers).group("g")
     assert (last.state, last.members) == (GroupState.EMPTY, {})
     assert last.offsets[("t", 0)].offset == 41
+
+
+def test_members_that_do_not_come_back_after_a_restart_expire(tmp_path: Path, timers: VirtualTimers) -> None:
+    coordinator = opened(tmp_path, timers)
+    group = coordinator.group("g")
+    answer = group.join(request(), id_first=False)
+    timers.advance(DELAY_S)
+    group.sync(joined(answer)["member_id"], None, 1, {})
+    group.stop()
+    again = opened(tmp_path, timers).group("g")
+    timers.advance(SESSION_S - 0.1)
+    assert len(again.members) == 1
+    timers.advance(0.2)
+    assert (again.members, again.state) == ({}, GroupState.EMPTY)
+
+
+def test_full_disk_leaves_the_journal_as_it_was(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    list(journal.open())
+    journal.append([{"n": 1}])
+    with files_limited_to(journal.path.stat().st_size + 20), pytest.raises(OSError, match="File too large"):
+        journal.append([{"n": 2, "text": "x" * 100}])
+    journal.append([{"n": 3}])
+    journal.close()
+    assert list(Journal(journal.path).open()) == [{"n": 1}, {"n": 3}]
 
 
 def test_offsets_of_a_deleted_topic_and_old_offsets_are_forgotten(tmp_path: Path, timers: VirtualTimers) -> None:

@@ -138,6 +138,7 @@ def test_silent_member_expires_and_the_rest_goes_on(group: Group, timers: Virtua
 def test_member_waiting_for_the_others_does_not_expire(group: Group, timers: VirtualTimers) -> None:
     leader, follower = stable_group_of_two(group, timers)
     waiting = group.join(request(leader, metadata=b"changed"), id_first=False)
+    group.heartbeat(leader, None, 1)
     for _ in range(4):
         timers.advance(SESSION_S * 0.6)
         group.heartbeat(follower, None, 1)

@@ -16,7 +16,7 @@ from meridian.embedded.broker.batches import checksum
 from meridian.embedded.broker.errors import BrokerError, ErrorCode
 from meridian.embedded.broker.log import EARLIEST, LATEST, MAX_TIMESTAMP, PartitionLog
 from meridian.embedded.broker.topic_config import TopicConfig
-from tests.unit.broker.conftest import batch, contents
+from tests.unit.broker.conftest import batch, contents, files_limited_to
 
 OpenLog = Callable[..., PartitionLog]
 
@@ -121,6 +121,17 @@ def test_refused_batches_leave_the_log_as_it_was(open_log: OpenLog) -> None:
                 log.append(each)
             assert caught.value.error_code is code
     assert (log.end_offset, log.size_bytes) == (0, 0)
+
+
+def test_full_disk_leaves_the_log_as_it_was(open_log: OpenLog) -> None:
+    log = open_log()
+    log.append(batch(("k", "kept")))
+    with files_limited_to(log.size_bytes + 20), pytest.raises(BrokerError) as caught:
+        log.append(batch(("k", "lost")))
+    assert caught.value.error_code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.segments[0].path.stat().st_size == log.size_bytes
+    assert log.append(batch(("k", "next"))) == 1
+    assert values(log) == values(open_log()) == ["kept", "next"]
 
 
 def test_retention_by_time_removes_whole_segments(open_log: OpenLog) -> None:
