@@ -23,6 +23,7 @@ from services.scheduler.core.state import (
     FINAL_JOB_STATES,
     FINAL_UNIT_STATES,
     Checkpoint,
+    Demand,
     FailureKind,
     Job,
     JobKind,
@@ -84,8 +85,7 @@ def submit(draft: Draft, job_id: str, tenant_id: str, spec: JobSpec, now_s: floa
     try:
         units = units_of(spec)
     except MalformedJobError as error:
-        job = Job(job_id, tenant_id, spec, (), now_s, traceparent=traceparent)
-        _finish(draft, replace(job, outcome=JobState.FAILED, reason=error.detail), now_s)
+        refuse(draft, job_id, tenant_id, error.detail, now_s, traceparent=traceparent)
         return
     job = Job(job_id, tenant_id, spec, units, now_s, traceparent=traceparent)
     draft.jobs[job_id] = job
@@ -94,6 +94,13 @@ def submit(draft: Draft, job_id: str, tenant_id: str, spec: JobSpec, now_s: floa
         state = UnitState.BLOCKED if unit.depends_on else UnitState.QUEUED
         draft.units[key] = Unit(key, state, queued_at_s=now_s)
     draft.effects.append(Queued(job, "accepted"))
+
+
+def refuse(draft: Draft, job_id: str, tenant_id: str, reason: str, now_s: float, *, traceparent: str = "") -> None:
+    """Finish a job as failed that no network could ever run."""
+    if draft.job(job_id) is None:
+        job = Job(job_id, tenant_id, JobSpec(JobKind.TASK, Demand(1)), (), now_s, traceparent=traceparent)
+        _finish(draft, replace(job, outcome=JobState.FAILED, reason=reason), now_s)
 
 
 def cancel(draft: Draft, job_id: str, reason: str, now_s: float, rules: RestartRules) -> None:

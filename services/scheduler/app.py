@@ -1,0 +1,49 @@
+"""Wires the scheduler: events to the live scheduler, its tasks, and the answers over HTTP."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from meridian.errors import ConfigurationError
+from meridian.service import Kernel
+from meridian.settings import load
+from services.scheduler.api import create_router
+from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.policy import Policy, policy_from_json
+from services.scheduler.events import SUBSCRIPTIONS, Events
+from services.scheduler.live import LiveScheduler
+from services.scheduler.settings import SchedulerSettings
+
+
+def build(kernel: Kernel) -> None:
+    """Add the scheduler to a kernel."""
+    settings = load(SchedulerSettings)
+    kernel.http_settings = settings
+    live = LiveScheduler(kernel, settings, read_policy(settings.policy_file))
+    events = Events(live)
+
+    kernel.before_start.append(live.start)
+    kernel.after_stop.append(live.stop)
+    for purpose, handlers in SUBSCRIPTIONS.items():
+        kernel.bus.subscribe_batch(purpose, tuple(handlers), events.handle)
+    kernel.add_task("leadership", live.keep_leading)
+    kernel.add_task("cycles", live.run_cycles)
+    kernel.add_task("deadlines", live.run_deadlines)
+    kernel.add_task("upkeep", live.run_upkeep)
+    kernel.http.include_router(create_router(kernel.database, live))
+
+
+def read_policy(path: Path | None) -> Policy:
+    """The policy in a JSON file, or the default one; ConfigurationError says what is wrong with the file."""
+    if path is None:
+        return Policy()
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(body, dict):
+            raise ConfigurationError(f"{path} is not a JSON object")
+        return policy_from_json(body)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"the policy file {path} cannot be read: {error}") from None
+    except PolicyError as error:
+        raise ConfigurationError(f"the policy file {path} is wrong: {error.detail}") from None

@@ -1,0 +1,38 @@
+"""What the scheduler measures of itself."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+
+class SchedulerMetrics:
+    """One set per service, on its registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        fine = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+        self.deciding = Histogram(
+            "meridian_scheduler_deciding_seconds",
+            "Time of the pure part of a cycle: snapshot and decisions",
+            registry=registry,
+            buckets=fine,
+        )
+        self.cycle = Histogram(
+            "meridian_scheduler_cycle_seconds",
+            "Time of a whole cycle with its transaction",
+            registry=registry,
+            buckets=fine,
+        )
+        self.decisions = Counter(
+            "meridian_scheduler_decisions_total", "Units decided about, by result", ("result",), registry=registry
+        )
+        self.pending = Gauge("meridian_scheduler_pending_units", "Units in the queue", registry=registry)
+        self.running = Gauge("meridian_scheduler_running_runs", "Runs that have not ended", registry=registry)
+        self.placed_after = Histogram(
+            "meridian_scheduler_submitted_to_placed_seconds",
+            "Time from a job's submission to the first placing of each of its units",
+            registry=registry,
+            buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600, 3600),
+        )
+        self.finished = Counter(
+            "meridian_scheduler_jobs_finished_total", "Jobs by outcome", ("outcome",), registry=registry
+        )
