@@ -294,6 +294,10 @@ class Engine(ABC):
     def acknowledge(self, number: int) -> None:
         """The event with this number is published and need not be kept."""
 
+    @abstractmethod
+    def unacknowledged(self) -> int:
+        """How many events wait for their acknowledgement."""
+
 
 class EmulatedMachines(ABC):
     """What only an engine can do whose machines are emulated."""

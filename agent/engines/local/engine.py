@@ -227,6 +227,9 @@ class LocalEngine(Engine, EmulatedMachines):
     def acknowledge(self, number: int) -> None:
         self._book.acknowledge(number)
 
+    def unacknowledged(self) -> int:
+        return len(self._book.pending)
+
     # --- starting a run --------------------------------------------------------------------------------------------
 
     async def _begin(self, request: LaunchRequest) -> None:

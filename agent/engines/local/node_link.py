@@ -71,7 +71,7 @@ class NodeLink(asyncio.Protocol):
             )
         loop = asyncio.get_running_loop()
         self.heard_at = loop.time()
-        await loop.create_connection(lambda: self, sock=ours)
+        await loop.create_unix_connection(lambda: self, sock=ours)
 
     def send(self, message: wire.Message) -> None:
         """Pass an order on; to a node that is gone it is not."""

@@ -1,0 +1,61 @@
+"""Plain aiokafka clients for the agent: producers that wait for their broker, and records in the contracts' encoding."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import datetime
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+from google.protobuf.message import Message
+
+from meridian.codec import Record, encode
+
+_log = logging.getLogger(__name__)
+
+
+class Producer:
+    """Sends events of this agent; ``source`` is the CloudEvents source."""
+
+    def __init__(
+        self, bootstrap_servers: str, client_id: str, source: str, *, request_timeout_s: float, linger_ms: int = 0
+    ) -> None:
+        self._source = source
+        self.client = AIOKafkaProducer(
+            bootstrap_servers=bootstrap_servers,
+            client_id=client_id,
+            acks="all",
+            linger_ms=linger_ms,
+            request_timeout_ms=int(request_timeout_s * 1000),
+            max_request_size=8 * 1024 * 1024,
+        )
+
+    async def start(self) -> None:
+        """Connect; waits for a broker that is not there yet."""
+        while True:
+            try:
+                await self.client.start()
+                return
+            except KafkaError as error:
+                _log.warning("bus: %s", error)
+                await asyncio.sleep(0.5)
+
+    async def stop(self) -> None:
+        """Disconnect."""
+        await self.client.stop()
+
+    async def send(
+        self, message: Message, *, event_id: str, time: datetime, traceparent: str = ""
+    ) -> asyncio.Future[object]:
+        """Hand an event over; the future is done when the broker has it, or fails with a ``KafkaError``.
+
+        :raises KafkaError: the topic's metadata cannot be had.
+        :raises ContractError: the message is no event, or its key is empty.
+        """
+        record = encode(message, event_id=event_id, source=self._source, time=time, traceparent=traceparent)
+        return await self.send_record(record)
+
+    async def send_record(self, record: Record) -> asyncio.Future[object]:
+        """Hand an encoded record over; see ``send``."""
+        return await self.client.send(record.topic, record.value, key=record.key, headers=record.headers)  # type: ignore[no-any-return]

@@ -1,0 +1,81 @@
+"""Heartbeats of the agent and its nodes, several times a second; their acknowledgements keep the lease."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from aiokafka.errors import KafkaError
+
+from agent import contract_messages
+from agent.bus_clients import Producer
+from agent.engines.base import Engine
+from agent.lease import Lease
+from agent.settings import AgentSettings
+from meridian.clock import Clock
+
+_log = logging.getLogger(__name__)
+
+MAX_UNANSWERED = 10
+
+
+class Heartbeats:
+    """Sends heartbeats, and ends the runs when nobody hears them any more."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        engine: Engine,
+        producer: Producer,
+        lease: Lease,
+        clock: Clock,
+        *,
+        incarnation: int,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._producer = producer
+        self._lease = lease
+        self._clock = clock
+        self._incarnation = incarnation
+        self._sequence = 0
+        self._unanswered: set[asyncio.Task[None]] = set()
+        self.agent_id = ""
+        self.first_heard = asyncio.Event()
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        interval_s = 1 / self._settings.heartbeat_hz
+        next_s = self._clock.monotonic_s()
+        while True:
+            if len(self._unanswered) < MAX_UNANSWERED:
+                task = asyncio.get_running_loop().create_task(self._beat())
+                self._unanswered.add(task)
+                task.add_done_callback(self._unanswered.discard)
+            if self._lease.runs_out(self._clock.monotonic_s()):
+                _log.error("no contact to the bus for the lease: ending all runs")
+                await self._engine.lease_lost()
+            next_s = max(next_s + interval_s, self._clock.monotonic_s())
+            await asyncio.sleep(next_s - self._clock.monotonic_s())
+
+    async def _beat(self) -> None:
+        self._sequence += 1
+        now, sent_at_s = self._clock.now(), self._clock.monotonic_s()
+        message = contract_messages.heartbeat(
+            settings=self._settings,
+            agent_id=self.agent_id,
+            incarnation=self._incarnation,
+            sequence=self._sequence,
+            nodes=self._engine.nodes(),
+            now=now,
+        )
+        try:
+            sent = await self._producer.send(message, event_id=f"{self._incarnation}-{self._sequence}", time=now)
+            await sent
+        except KafkaError as error:
+            _log.debug("heartbeat lost: %s", error)
+            return
+        self.first_heard.set()
+        if self._lease.acknowledged(sent_at_s, self._clock.monotonic_s()):
+            _log.warning("contact to the bus regained")
+            self._engine.lease_regained()

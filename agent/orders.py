@@ -1,0 +1,206 @@
+"""Reads the orders for this domain and carries them out; the position moves on after they stand in the journal.
+
+The agent assigns itself all partitions and keeps its position with the broker, without a group's membership: after a
+crash it goes on at once, no session of its predecessor has to run out. A domain that has no position yet begins at the
+end: orders from before its first start were not meant for it.
+
+An order that was given while the agent was out of contact for longer than its lease is refused: others may have been
+told to run the unit since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.errors import KafkaError
+
+from agent import contract_messages
+from agent.bus_clients import Producer
+from agent.engines.base import Engine, FailureKind, RunFailed, RunRefused
+from agent.lease import Lease
+from agent.settings import AgentSettings
+from meridian.catalogue import catalogue
+from meridian.clock import Clock
+from meridian.codec import Record, decode
+from meridian.contracts.run.v1.run_pb2 import ASSIGNMENT_ACTION_START, ASSIGNMENT_ACTION_STOP, Assignment
+from meridian.errors import ContractError, InvalidArgumentError
+
+_log = logging.getLogger(__name__)
+
+UnitKey = tuple[str, int]
+
+
+def without_superseded(orders: Iterable[Assignment]) -> list[Assignment]:
+    """One unit's orders without the starts that a later order makes void, so that a backlog starts nothing in vain."""
+    kept: list[Assignment] = []
+    void_to = -1
+    for order in reversed(list(orders)):
+        if order.action == ASSIGNMENT_ACTION_START and order.epoch <= void_to:
+            continue
+        void_to = max(void_to, order.epoch if order.action == ASSIGNMENT_ACTION_STOP else order.epoch - 1)
+        kept.append(order)
+    return kept[::-1]
+
+
+def is_expired(order: Assignment, contact_since: datetime, lease_s: float) -> bool:
+    """Whether a start was given longer than a lease before the agent (again) had contact."""
+    if order.action != ASSIGNMENT_ACTION_START or not order.HasField("assigned_at"):
+        return False
+    return order.assigned_at.ToDatetime(UTC) + timedelta(seconds=lease_s) < contact_since
+
+
+class Orders:
+    """This domain's share of the assignments topic."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        engine: Engine,
+        producer: Producer,
+        lease: Lease,
+        clock: Clock,
+        traces: dict[str, str],
+    ) -> None:
+        self._settings = settings
+        self._domain_id = settings.domain.domain_id
+        self._engine = engine
+        self._producer = producer
+        self._lease = lease
+        self._clock = clock
+        self._traces = traces
+        self._topic = catalogue().event_of(Assignment()).topic
+        self._consumer = AIOKafkaConsumer(
+            bootstrap_servers=settings.kafka_bootstrap_servers,
+            client_id=f"agent-{self._domain_id}",
+            group_id=f"agent.{self._domain_id}",
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+        )
+        self.handled_count = 0
+        self.unreadable_count = 0
+
+    async def start(self) -> None:
+        """Take the position up; waits for broker and topic."""
+        while True:
+            try:
+                await self._consumer.start()
+                break
+            except KafkaError as error:
+                _log.warning("bus: %s", error)
+                await asyncio.sleep(0.5)
+        while True:
+            try:
+                await self._take_position()
+                return
+            except KafkaError as error:
+                _log.warning("orders: %s", error)
+                await asyncio.sleep(0.5)
+
+    async def _take_position(self) -> None:
+        numbers = await self._producer.client.partitions_for(self._topic.name)
+        partitions = [TopicPartition(self._topic.name, number) for number in sorted(numbers)]
+        self._consumer.assign(partitions)
+        new: list[TopicPartition] = []
+        for partition in partitions:
+            committed = await self._consumer.committed(partition)
+            if committed is None:
+                new.append(partition)
+            else:
+                self._consumer.seek(partition, committed)
+        if new:
+            ends = await self._consumer.end_offsets(new)
+            for partition, end in ends.items():
+                self._consumer.seek(partition, end)
+            await self._consumer.commit(ends)
+
+    async def stop(self) -> None:
+        """Leave the bus."""
+        await self._consumer.stop()
+
+    async def run(self) -> None:
+        """Carry orders out until cancelled."""
+        while True:
+            fetched = await self._consumer.getmany(timeout_ms=1000)
+            units: dict[UnitKey, list[Assignment]] = {}
+            for records in fetched.values():
+                for record in records:
+                    order = await self._read(record)
+                    if order is not None:
+                        units.setdefault((order.job_id, order.unit_index), []).append(order)
+            if units:
+                await asyncio.gather(*(self._carry_out(orders) for orders in units.values()))
+                await self._commit()
+
+    async def _commit(self) -> None:
+        try:
+            await self._consumer.commit()
+        except KafkaError as error:
+            _log.warning("position of orders not kept: %s", error)  # they come again, and are known
+
+    async def _read(self, record: ConsumerRecord[Any, Any]) -> Assignment | None:
+        if record.key is not None and record.key != self._domain_id.encode():
+            return None
+        try:
+            envelope = decode(record.value, record.headers)
+        except ContractError as error:
+            self.unreadable_count += 1
+            await self._set_aside(record, error.detail)
+            return None
+        order = envelope.data
+        if not isinstance(order, Assignment) or order.domain_id != self._domain_id:
+            return None
+        if envelope.traceparent:
+            self._traces[order.run_id] = envelope.traceparent
+        return order
+
+    async def _set_aside(self, record: ConsumerRecord[Any, Any], reason: str) -> None:
+        """A record for this domain that keeps no contract goes to the dead-letter topic."""
+        _log.error("unreadable order at %s/%d@%d: %s", record.topic, record.partition, record.offset, reason)
+        headers = [
+            *((name, value) for name, value in record.headers if not name.startswith("x-dlq-")),
+            ("x-dlq-reason", reason[:2000].encode()),
+            ("x-dlq-consumer", f"agent.{self._domain_id}".encode()),
+            ("x-dlq-topic", record.topic.encode()),
+            ("x-dlq-partition", str(record.partition).encode()),
+            ("x-dlq-offset", str(record.offset).encode()),
+        ]
+        try:
+            await self._producer.send_record(
+                Record(self._topic.dead_letter, record.key or b"", record.value or b"", headers)
+            )
+        except KafkaError as error:
+            _log.warning("dead letter not sent: %s", error)
+
+    async def _carry_out(self, orders: list[Assignment]) -> None:
+        for order in without_superseded(orders):
+            self.handled_count += 1
+            if order.action == ASSIGNMENT_ACTION_STOP:
+                await self._engine.stop(contract_messages.stop_request(order))
+            elif order.action == ASSIGNMENT_ACTION_START:
+                await self._start(order)
+            else:
+                _log.error("order for run %r has no action", order.run_id)
+
+    async def _start(self, order: Assignment) -> None:
+        identity = (order.run_id, order.job_id, order.unit_index, order.epoch, self._clock.now())
+        if is_expired(order, self._contact_since(), self._settings.lease_s):
+            reason = "the order was given while this domain was out of contact for longer than its lease"
+            self._engine.report(RunRefused(*identity, highest_epoch=0, reason=reason))
+            return
+        try:
+            request = contract_messages.launch_request(order, self._settings.checkpoints)
+        except InvalidArgumentError as error:
+            fields = "; ".join(f"{field.pointer}: {field.detail}" for field in error.errors)
+            self._engine.report(
+                RunFailed(*identity, kind=FailureKind.NOT_STARTABLE, reason=f"{error.detail}: {fields}")
+            )
+            return
+        await self._engine.launch(request)
+
+    def _contact_since(self) -> datetime:
+        return self._clock.now() - timedelta(seconds=self._clock.monotonic_s() - self._lease.held_since_s)

@@ -1,0 +1,150 @@
+"""The agent's configuration file (YAML): its domain, and beside it how it connects. Wrong fields are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from meridian.errors import ConfigurationError
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class AcceleratorGroup(_Section):
+    """``count`` equal accelerators of a node. Watts are for the estimate of emulated ones; 0 unknown."""
+
+    vendor: str
+    model: str
+    count: int = Field(1, ge=1, le=1024)
+    memory_bytes: int = Field(0, ge=0)
+    peak_flops: float = Field(0.0, ge=0)
+    idle_watts: float = Field(0.0, ge=0)
+    peak_watts: float = Field(0.0, ge=0)
+    uuids: tuple[str, ...] = ()
+
+
+class Exporter(_Section):
+    """A Prometheus exporter of a node and the table that reads it (a shipped one by name, one's own by path)."""
+
+    url: str
+    table: str
+
+
+class Node(_Section):
+    """A machine. ``address`` is where ranks of other nodes reach it."""
+
+    node_id: Name
+    cpus: float = Field(0.0, ge=0)
+    memory_bytes: int = Field(0, ge=0)
+    site: str = ""
+    address: str = "127.0.0.1"
+    labels: dict[str, str] = {}
+    aliases: dict[str, str] = {}
+    accelerators: tuple[AcceleratorGroup, ...] = ()
+    exporters: tuple[Exporter, ...] = ()
+
+
+class Link(_Section):
+    """The way from this domain to another; the price is that of 1e9 bytes."""
+
+    to_domain_id: Name
+    rtt_s: float = Field(0.0, ge=0)
+    bandwidth_bytes_per_s: float = Field(0.0, ge=0)
+    price_micro_per_gb: int = Field(0, ge=0)
+    currency: str = ""
+    loss: float = Field(0.0, ge=0, le=1)
+
+
+class Location(_Section):
+    """Where the domain lies."""
+
+    latitude_deg: float = Field(ge=-90, le=90)
+    longitude_deg: float = Field(ge=-180, le=180)
+
+
+class Domain(_Section):
+    """The domain as declared."""
+
+    domain_id: Name
+    name: str = ""
+    region: str = ""
+    owner: str = ""
+    emulated: bool = False
+    security_level: int = Field(0, ge=0)
+    price_micro_per_accelerator_hour: int = Field(0, ge=0)
+    currency: str = ""
+    carbon_g_per_kwh: float = Field(0.0, ge=0)
+    location: Location | None = None
+    nodes: tuple[Node, ...] = Field(min_length=1)
+    links: tuple[Link, ...] = ()
+
+    @model_validator(mode="after")
+    def _node_ids_are_unique(self) -> Domain:
+        names = [node.node_id for node in self.nodes]
+        if len(set(names)) != len(names):
+            raise ValueError("two nodes have the same node_id")
+        return self
+
+
+class AgentSettings(_Section):
+    """The whole file. Times in seconds."""
+
+    domain: Domain
+    kafka_bootstrap_servers: str
+    # Empty: the agent does not register, and its nodes have no compute ids.
+    identity_url: str = ""
+    join_token: str = ""
+    join_token_path: Path | None = None
+    data_dir: Path
+    # Where programs keep checkpoints; default: checkpoints/ in the data directory.
+    checkpoint_dir: Path | None = None
+    http_host: str = "127.0.0.1"
+    http_port: int = Field(0, ge=0, le=65535)
+    heartbeat_hz: float = Field(5.0, gt=0, le=50)
+    report_interval_s: float = Field(5.0, gt=0)
+    lease_s: float = Field(10.0, ge=4)
+    restart_after_s: float = Field(15.0, ge=0)
+    log_bytes: int = Field(16 * 1024 * 1024, ge=1024)
+    log_retention_s: float = Field(7 * 86400.0, gt=0)
+    log_level: str = "INFO"
+
+    def token(self) -> str:
+        """The join token, from the file when one is named.
+
+        :raises ConfigurationError: the file cannot be read.
+        """
+        if self.join_token_path is None:
+            return self.join_token
+        try:
+            return self.join_token_path.read_text().strip()
+        except OSError as error:
+            raise ConfigurationError(f"join_token_path: {error}") from None
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints of this domain's runs are kept."""
+        return self.checkpoint_dir or self.data_dir / "checkpoints"
+
+
+def read_settings(path: Path) -> AgentSettings:
+    """Read the configuration file.
+
+    :raises ConfigurationError: names each field that is wrong.
+    """
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"configuration {path}: {error}") from None
+    try:
+        settings = AgentSettings.model_validate(content)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        raise ConfigurationError(f"configuration {path}: {problems}") from None
+    return settings.model_copy(update={"data_dir": settings.data_dir.resolve()})
