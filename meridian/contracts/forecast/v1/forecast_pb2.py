@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from meridian.contracts.options.v1 import options_pb2 as meridian_dot_options_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#meridian/forecast/v1/forecast.proto\x12\x14meridian.forecast.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!meridian/options/v1/options.proto\"O\n\rForecastPoint\x12\x11\n\thorizon_s\x18\x01 \x01(\x01\x12\x10\n\x08\x65xpected\x18\x02 \x01(\x01\x12\x0b\n\x03low\x18\x03 \x01(\x01\x12\x0c\n\x04high\x18\x04 \x01(\x01\"\xeb\x02\n\x0e\x44\x65mandForecast\x12?\n\x0csubject_kind\x18\x01 \x01(\x0e\x32).meridian.forecast.v1.ForecastSubjectKind\x12\x12\n\nsubject_id\x18\x02 \x01(\t\x12+\n\x07made_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06method\x18\x04 \x01(\t\x12\x0f\n\x07\x63urrent\x18\x05 \x01(\x01\x12\x33\n\x06points\x18\x06 \x03(\x0b\x32#.meridian.forecast.v1.ForecastPoint\x12\x17\n\x0fhistory_windows\x18\x07 \x01(\x05\x12\x10\n\x08window_s\x18\x08 \x01(\x01:V\x92\xb5\x18R\n\x1bmeridian.forecast.demand.v1\x12\nsubject_id\x1a\'Expected demand of a domain or a tenant\"\xe0\x03\n\x17JobRequirementEstimated\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\ttenant_id\x18\x02 \x01(\t\x12\x12\n\nparameters\x18\x03 \x01(\x01\x12\x16\n\x0e\x66lops_per_step\x18\x04 \x01(\x01\x12\x13\n\x0btotal_flops\x18\x05 \x01(\x01\x12$\n\x1cmemory_bytes_per_accelerator\x18\x06 \x01(\x01\x12_\n\x12memory_parts_bytes\x18\x07 \x03(\x0b\x32\x43.meridian.forecast.v1.JobRequirementEstimated.MemoryPartsBytesEntry\x12\x0f\n\x07\x66ormula\x18\x08 \x01(\t\x12\x30\n\x0c\x65stimated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a\x37\n\x15MemoryPartsBytesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01:^\x92\xb5\x18Z\n\x1bmeridian.forecast.demand.v1\x12\x06job_id\x1a\x33What a training job needs by the published formulas*\x80\x01\n\x13\x46orecastSubjectKind\x12%\n!FORECAST_SUBJECT_KIND_UNSPECIFIED\x10\x00\x12 \n\x1c\x46ORECAST_SUBJECT_KIND_DOMAIN\x10\x01\x12 \n\x1c\x46ORECAST_SUBJECT_KIND_TENANT\x10\x02\x42X\x8a\xb5\x18T\n\x1bmeridian.forecast.demand.v1\x12)Demand forecasts and requirements of jobs\x18\x02 \x01(\x80\x88\xb2\xa0\x02\x30\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#meridian/forecast/v1/forecast.proto\x12\x14meridian.forecast.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!meridian/options/v1/options.proto\"\x7f\n\rForecastPoint\x12\x11\n\thorizon_s\x18\x01 \x01(\x01\x12\x10\n\x08\x65xpected\x18\x02 \x01(\x01\x12\x0b\n\x03low\x18\x03 \x01(\x01\x12\x0c\n\x04high\x18\x04 \x01(\x01\x12\x10\n\x08has_band\x18\x05 \x01(\x08\x12\x12\n\x05skill\x18\x06 \x01(\x01H\x00\x88\x01\x01\x42\x08\n\x06_skill\"\xeb\x02\n\x0e\x44\x65mandForecast\x12?\n\x0csubject_kind\x18\x01 \x01(\x0e\x32).meridian.forecast.v1.ForecastSubjectKind\x12\x12\n\nsubject_id\x18\x02 \x01(\t\x12+\n\x07made_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06method\x18\x04 \x01(\t\x12\x0f\n\x07\x63urrent\x18\x05 \x01(\x01\x12\x33\n\x06points\x18\x06 \x03(\x0b\x32#.meridian.forecast.v1.ForecastPoint\x12\x17\n\x0fhistory_windows\x18\x07 \x01(\x05\x12\x10\n\x08window_s\x18\x08 \x01(\x01:V\x92\xb5\x18R\n\x1bmeridian.forecast.demand.v1\x12\nsubject_id\x1a\'Expected demand of a domain or a tenant\"\xe0\x03\n\x17JobRequirementEstimated\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\ttenant_id\x18\x02 \x01(\t\x12\x12\n\nparameters\x18\x03 \x01(\x01\x12\x16\n\x0e\x66lops_per_step\x18\x04 \x01(\x01\x12\x13\n\x0btotal_flops\x18\x05 \x01(\x01\x12$\n\x1cmemory_bytes_per_accelerator\x18\x06 \x01(\x01\x12_\n\x12memory_parts_bytes\x18\x07 \x03(\x0b\x32\x43.meridian.forecast.v1.JobRequirementEstimated.MemoryPartsBytesEntry\x12\x0f\n\x07\x66ormula\x18\x08 \x01(\t\x12\x30\n\x0c\x65stimated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a\x37\n\x15MemoryPartsBytesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01:^\x92\xb5\x18Z\n\x1bmeridian.forecast.demand.v1\x12\x06job_id\x1a\x33What a training job needs by the published formulas*\x80\x01\n\x13\x46orecastSubjectKind\x12%\n!FORECAST_SUBJECT_KIND_UNSPECIFIED\x10\x00\x12 \n\x1c\x46ORECAST_SUBJECT_KIND_DOMAIN\x10\x01\x12 \n\x1c\x46ORECAST_SUBJECT_KIND_TENANT\x10\x02\x42X\x8a\xb5\x18T\n\x1bmeridian.forecast.demand.v1\x12)Demand forecasts and requirements of jobs\x18\x02 \x01(\x80\x88\xb2\xa0\x02\x30\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,14 +40,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOBREQUIREMENTESTIMATED_MEMORYPARTSBYTESENTRY']._serialized_options = b'8\001'
   _globals['_JOBREQUIREMENTESTIMATED']._loaded_options = None
   _globals['_JOBREQUIREMENTESTIMATED']._serialized_options = b'\222\265\030Z\n\033meridian.forecast.demand.v1\022\006job_id\0323What a training job needs by the published formulas'
-  _globals['_FORECASTSUBJECTKIND']._serialized_start=1060
-  _globals['_FORECASTSUBJECTKIND']._serialized_end=1188
+  _globals['_FORECASTSUBJECTKIND']._serialized_start=1108
+  _globals['_FORECASTSUBJECTKIND']._serialized_end=1236
   _globals['_FORECASTPOINT']._serialized_start=129
-  _globals['_FORECASTPOINT']._serialized_end=208
-  _globals['_DEMANDFORECAST']._serialized_start=211
-  _globals['_DEMANDFORECAST']._serialized_end=574
-  _globals['_JOBREQUIREMENTESTIMATED']._serialized_start=577
-  _globals['_JOBREQUIREMENTESTIMATED']._serialized_end=1057
-  _globals['_JOBREQUIREMENTESTIMATED_MEMORYPARTSBYTESENTRY']._serialized_start=906
-  _globals['_JOBREQUIREMENTESTIMATED_MEMORYPARTSBYTESENTRY']._serialized_end=961
+  _globals['_FORECASTPOINT']._serialized_end=256
+  _globals['_DEMANDFORECAST']._serialized_start=259
+  _globals['_DEMANDFORECAST']._serialized_end=622
+  _globals['_JOBREQUIREMENTESTIMATED']._serialized_start=625
+  _globals['_JOBREQUIREMENTESTIMATED']._serialized_end=1105
+  _globals['_JOBREQUIREMENTESTIMATED_MEMORYPARTSBYTESENTRY']._serialized_start=954
+  _globals['_JOBREQUIREMENTESTIMATED_MEMORYPARTSBYTESENTRY']._serialized_end=1009
 # @@protoc_insertion_point(module_scope)

@@ -21,16 +21,20 @@ FORECAST_SUBJECT_KIND_DOMAIN: ForecastSubjectKind
 FORECAST_SUBJECT_KIND_TENANT: ForecastSubjectKind
 
 class ForecastPoint(_message.Message):
-    __slots__ = ("horizon_s", "expected", "low", "high")
+    __slots__ = ("horizon_s", "expected", "low", "high", "has_band", "skill")
     HORIZON_S_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
     LOW_FIELD_NUMBER: _ClassVar[int]
     HIGH_FIELD_NUMBER: _ClassVar[int]
+    HAS_BAND_FIELD_NUMBER: _ClassVar[int]
+    SKILL_FIELD_NUMBER: _ClassVar[int]
     horizon_s: float
     expected: float
     low: float
     high: float
-    def __init__(self, horizon_s: _Optional[float] = ..., expected: _Optional[float] = ..., low: _Optional[float] = ..., high: _Optional[float] = ...) -> None: ...
+    has_band: bool
+    skill: float
+    def __init__(self, horizon_s: _Optional[float] = ..., expected: _Optional[float] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., has_band: _Optional[bool] = ..., skill: _Optional[float] = ...) -> None: ...
 
 class DemandForecast(_message.Message):
     __slots__ = ("subject_kind", "subject_id", "made_at", "method", "current", "points", "history_windows", "window_s")
