@@ -136,7 +136,7 @@ class GroupHandlers:
             metadata = part["metadata"] or ""
             if len(metadata.encode()) > MAX_METADATA_BYTES:
                 code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            elif not self._exists(topic["name"], part["index"]):
+            elif not self._topics.has(topic["name"], part["index"]):
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 accepted[topic["name"], part["index"]] = CommittedOffset(
@@ -144,9 +144,6 @@ class GroupHandlers:
                 )
             answers.append({"index": part["index"], "error_code": code})
         return answers
-
-    def _exists(self, topic: str, partition: int) -> bool:
-        return topic in self._topics and 0 <= partition < len(self._topics.get(topic).partitions)
 
     def fetch_offsets(self, request: Request) -> Answer:
         """OffsetFetch, of one group or (from version 8) of several."""

@@ -142,27 +142,34 @@ class StreamHandlers:
         return {"topics": topics}, size_bytes, failed
 
     async def _fetch_later(self, body: Message) -> Message:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + body["max_wait_ms"] / 1000
-        grown = asyncio.Event()
-        logs = [
-            self._topics.log(topic["name"], wanted["index"])
-            for topic in body["topics"]
-            for wanted in topic["partitions"]
-        ]
-        subscriptions = [(log, log.subscribe(grown.set)) for log in logs]
-        timer = loop.call_at(deadline, grown.set)
+        grown, overdue = asyncio.Event(), asyncio.Event()
+
+        def give_up() -> None:
+            overdue.set()
+            grown.set()
+
+        subscriptions = [(log, log.subscribe(grown.set)) for log in self._logs_of(body)]
+        timer = asyncio.get_running_loop().call_later(body["max_wait_ms"] / 1000, give_up)
         try:
-            while True:
+            while True:  # read before the first wait as well: something may have come since the request did
+                answer, size_bytes, failed = self._read(body)
+                if failed or size_bytes >= body["min_bytes"] or overdue.is_set():
+                    return answer
                 await grown.wait()
                 grown.clear()
-                answer, size_bytes, failed = self._read(body)
-                if failed or size_bytes >= body["min_bytes"] or loop.time() >= deadline:
-                    return answer
         finally:
             timer.cancel()
             for log, subscription in subscriptions:
                 log.unsubscribe(subscription)
+
+    def _logs_of(self, body: Message) -> list[PartitionLog]:
+        """The logs of the wanted partitions that exist."""
+        return [
+            self._topics.log(topic["name"], wanted["index"])
+            for topic in body["topics"]
+            for wanted in topic["partitions"]
+            if self._topics.has(topic["name"], wanted["index"])
+        ]
 
     def list_offsets(self, request: Request) -> Answer:
         """Offsets by time, or the first and the next one."""

@@ -71,10 +71,14 @@ class TopicStore:
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name}")
         return topic
 
+    def has(self, name: str, partition: int) -> bool:
+        """Whether there is such a partition."""
+        return name in self._topics and 0 <= partition < len(self._topics[name].partitions)
+
     def log(self, name: str, partition: int) -> PartitionLog:
         """The log of one partition; raises ``BrokerError`` UNKNOWN_TOPIC_OR_PARTITION."""
         partitions = self.get(name).partitions
-        if not 0 <= partition < len(partitions):
+        if not self.has(name, partition):
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} has partitions 0..{len(partitions) - 1}")
         return partitions[partition]
 

@@ -87,6 +87,26 @@ def encoded(key: ApiKey, version: int, correlation: int, body: dict[str, object]
     return len(out).to_bytes(4, "big") + bytes(out)
 
 
+@pytest.mark.parametrize("loop_module", ["asyncio", "uvloop"])
+def test_no_long_poll_outlasts_its_wait(tmp_path: Path, loop_module: str) -> None:
+    """Timers of event loops may fire a moment early: a poll that then went to sleep again would never wake."""
+
+    async def poll_often() -> None:
+        broker = Broker(tmp_path)
+        await broker.start()
+        async with wire_client(broker) as client:
+            await client.call(ApiKey.METADATA, 5, {"topics": [{"name": "t"}], "allow_auto_topic_creation": True})
+            wanted = {"index": 0, "fetch_offset": 0, "partition_max_bytes": 9}
+            for max_wait_ms in range(1, 60):
+                topics = [{"name": "t", "partitions": [wanted]}]
+                fetch = {"max_wait_ms": max_wait_ms, "min_bytes": 1, "max_bytes": 9, "topics": topics}
+                await asyncio.wait_for(client.call(ApiKey.FETCH, 11, fetch), 2)
+        await broker.stop()
+
+    runner = asyncio if loop_module == "asyncio" else pytest.importorskip("uvloop")
+    runner.run(poll_often())
+
+
 async def test_newer_api_versions_request_is_answered_in_version_0(broker: Broker) -> None:
     reader, writer = await asyncio.open_connection(broker.host, broker.port)
     writer.write(b"\x00\x00\x00\x0b" + b"\x00\x12\x00\x09\x00\x00\x00\x07\xff\xff\x00")
