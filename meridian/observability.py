@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import secrets
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 _traceparent: ContextVar[str] = ContextVar("traceparent", default="")
 _service: ContextVar[str] = ContextVar("service", default="")
 
+# Section 3.2 of the recommendation; ids of zeros only are invalid.
+_TRACEPARENT = re.compile(r"00-(?P<trace>(?!0{32})[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-(?P<flags>[0-9a-f]{2})")
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 
 
@@ -31,10 +34,10 @@ def new_traceparent() -> str:
 
 def child_traceparent(parent: str) -> str:
     """The same trace with a new span id; a fresh trace when ``parent`` is malformed or empty."""
-    parts = parent.split("-")
-    if len(parts) != 4 or len(parts[1]) != 32 or len(parts[2]) != 16:
+    form = _TRACEPARENT.fullmatch(parent)
+    if form is None:
         return new_traceparent()
-    return f"{parts[0]}-{parts[1]}-{secrets.token_hex(8)}-{parts[3]}"
+    return f"00-{form['trace']}-{secrets.token_hex(8)}-{form['flags']}"
 
 
 def current_traceparent() -> str:

@@ -1,0 +1,123 @@
+"""Every error of an HTTP request is a problem object that names the field; every answer carries its trace."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import httpx
+import pytest
+from fastapi import FastAPI, Query
+from pydantic import BaseModel, Field
+
+from meridian.errors import ConflictError, ResourceExhaustedError
+from meridian.http import PROBLEM, install_errors, install_tracing
+from meridian.observability import trace_id
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+class Rank(BaseModel):
+    cpus: float = Field(gt=0)
+
+
+class Order(BaseModel):
+    name: str
+    ranks: list[Rank] = []
+    env: dict[str, int] = {}
+
+
+class TooFastError(ResourceExhaustedError):
+    headers = {"Retry-After": "7"}  # noqa: RUF012
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    app = FastAPI()
+    install_errors(app)
+    install_tracing(app, "test")
+
+    @app.post("/orders")
+    async def order(body: Order, limit: Annotated[int, Query(ge=1)] = 1) -> dict[str, str]:
+        return {"trace": trace_id()}
+
+    @app.get("/taken")
+    async def taken() -> None:
+        raise ConflictError("it is taken")
+
+    @app.get("/fast")
+    async def fast() -> None:
+        raise TooFastError("slow down")
+
+    @app.get("/broken")
+    async def broken() -> None:
+        raise RuntimeError("the password is hunter2")
+
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        yield http
+
+
+async def test_invalid_json_is_a_malformed_request(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/orders", content=b'{"name": ', headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.headers["content-type"]) == (400, PROBLEM)
+    assert answer.json()["code"] == "MALFORMED_REQUEST"
+
+
+async def test_each_wrong_field_has_a_json_pointer(client: httpx.AsyncClient) -> None:
+    body = {"ranks": [{"cpus": 1}, {"cpus": 0}], "env": {"a/b~c": "x"}}
+    answer = await client.post("/orders?limit=0", json=body)
+    assert answer.status_code == 422
+    problem = answer.json()
+    assert problem["code"] == "INVALID_ARGUMENT"
+    assert {error["pointer"] for error in problem["errors"]} == {
+        "/name",
+        "/ranks/1/cpus",
+        "/env/a~1b~0c",
+        "query:limit",
+    }
+    assert "/ranks/1/cpus" in problem["detail"]
+
+
+async def test_a_body_of_the_wrong_kind_points_to_the_whole(client: httpx.AsyncClient) -> None:
+    problem = (await client.post("/orders", json=[1])).json()
+    assert [error["pointer"] for error in problem["errors"]] == [""]
+    assert problem["detail"].startswith("body: ")
+
+
+async def test_expected_errors_keep_their_code_and_headers(client: httpx.AsyncClient) -> None:
+    taken = await client.get("/taken")
+    assert taken.status_code == 409
+    assert (taken.json()["code"], taken.json()["instance"]) == ("CONFLICT", "/taken")
+    fast = await client.get("/fast")
+    assert (fast.status_code, fast.headers["retry-after"]) == (429, "7")
+
+
+async def test_errors_of_the_framework_are_problems_too(client: httpx.AsyncClient) -> None:
+    nowhere = await client.get("/nowhere")
+    assert (nowhere.status_code, nowhere.json()["code"]) == (404, "NOT_FOUND")
+    wrong = await client.delete("/taken")
+    assert (wrong.status_code, wrong.json()["status"], wrong.headers["content-type"]) == (405, 405, PROBLEM)
+
+
+async def test_an_unexpected_error_tells_nothing_of_the_inside(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/broken")
+    assert answer.status_code == 500
+    assert answer.json()["code"] == "INTERNAL"
+    assert "hunter2" not in answer.text
+
+
+async def test_the_callers_trace_goes_through_and_comes_back(client: httpx.AsyncClient) -> None:
+    headers = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
+    answer = await client.post("/orders", json={"name": "a"}, headers=headers)
+    assert answer.json() == {"trace": TRACE}
+    assert answer.headers["x-correlator"] == TRACE
+    problem = await client.get("/taken", headers=headers)
+    assert problem.json()["correlationId"] == TRACE
+
+
+async def test_a_request_without_trace_gets_one_of_its_own(client: httpx.AsyncClient) -> None:
+    answers = [await client.post("/orders", json={"name": "a"}) for _ in range(2)]
+    traces = [answer.headers["x-correlator"] for answer in answers]
+    assert len(set(traces)) == 2
+    assert all(len(trace) == 32 for trace in traces)
