@@ -227,6 +227,7 @@ class Agent:
             registry=registry_of(AgentMeasures(self.engine, gauges, counters)),
             token=self.settings.token(),
             emulated=self.settings.domain.emulated,
+            knows_run=self.book.knows_run,
             not_ready=lambda: self._missing,
             not_live=self._stalled,
         )

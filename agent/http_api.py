@@ -32,6 +32,7 @@ class AgentView:
     registry: CollectorRegistry
     token: str
     emulated: bool
+    knows_run: Callable[[str], bool]
     not_ready: Callable[[], str]
     not_live: Callable[[], str]
 
@@ -53,7 +54,7 @@ def create_api(agent: AgentView) -> Starlette:
         run_id = request.path_params["run_id"]
         rank, offset = _whole_number(request, "rank"), _whole_number(request, "offset")
         active = any(run.run_id == run_id for run in agent.engine.list_runs())
-        piece = agent.logs.read(run_id, rank, offset, PIECE_BYTES)
+        piece = agent.logs.read(run_id, rank, offset, PIECE_BYTES, may_be_empty=active or agent.knows_run(run_id))
         complete = not active and piece.next_offset == piece.size_bytes
         return JSONResponse({"run_id": run_id, "rank": rank, **asdict(piece), "complete": complete})
 

@@ -129,6 +129,10 @@ class RunBook:
         unit = self.units.get((job_id, unit_index))
         return 0 if unit is None else unit.highest_epoch
 
+    def knows_run(self, run_id: str) -> bool:
+        """Whether the newest run of some unit has this id."""
+        return any(unit.run is not None and unit.run[0] == run_id for unit in self.units.values())
+
     # --- changes ---------------------------------------------------------------------------------------------------
 
     def begin(self, request: LaunchRequest, at: datetime) -> int:

@@ -29,10 +29,10 @@ class RunLogs:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def read(self, run_id: str, rank: int, offset: int, limit_bytes: int) -> LogPiece:
+    def read(self, run_id: str, rank: int, offset: int, limit_bytes: int, *, may_be_empty: bool = False) -> LogPiece:
         """A piece of a log; empty when the rank has printed nothing (more). A character is never cut in two.
 
-        :raises NotFoundError: the run has no such log.
+        :raises NotFoundError: there is no such log, unless it ``may_be_empty``: files begin with the first byte.
         """
         if not _SAFE_RUN.fullmatch(run_id):
             raise NotFoundError(f"no log of run {run_id!r}")
@@ -43,6 +43,8 @@ class RunLogs:
                 file.seek(min(offset, size_bytes))
                 data = file.read(limit_bytes)
         except FileNotFoundError:
+            if may_be_empty:
+                return LogPiece(0, 0, 0, "")
             raise NotFoundError(f"run {run_id} has no log of rank {rank}") from None
         start = min(offset, size_bytes)
         if start + len(data) < size_bytes:
