@@ -24,12 +24,12 @@ from agent.http_api import AgentView, create_api
 from agent.lease import Lease
 from agent.measures import AgentMeasures, registry_of
 from agent.orders import Orders
-from agent.registration import IdentityClient, Registration
+from agent.registration import IdentityClient, Registration, RegistrationRefusedError
 from agent.resource_reports import ResourceReports
 from agent.run_book import RunBook
 from agent.run_logs import RunLogs
 from agent.run_reports import RunReports
-from agent.settings import AgentSettings
+from agent.settings import AgentSettings, Domain
 from meridian.clock import Clock, SystemClock
 from meridian.errors import UnavailableError
 from meridian.ids import NewId, new_id
@@ -41,6 +41,13 @@ LAST_REPORTS_S = 3.0
 REPORT_TIMEOUT_S = 30.0
 HEARTBEAT_TIMEOUT_S = 2.0
 LOOP_CHECK_S = 1.0
+VISIBLE_DEVICES = {
+    "nvidia": "CUDA_VISIBLE_DEVICES",
+    "huawei": "ASCEND_RT_VISIBLE_DEVICES",
+    "amd": "ROCR_VISIBLE_DEVICES",
+    "hygon": "HIP_VISIBLE_DEVICES",
+    "cambricon": "MLU_VISIBLE_DEVICES",
+}
 
 
 class Agent:
@@ -58,6 +65,7 @@ class Agent:
             restart_after_s=settings.restart_after_s,
             gang_grace_s=ENDING_RUNS_S,
             log_bytes=settings.log_bytes,
+            device_variables=_device_variables(settings.domain),
         )
         self.book = RunBook(settings.data_dir / "journal", new_agent_mark=secrets.token_hex(8))
         self.engine = LocalEngine(local, self.book, self._clock)
@@ -149,13 +157,16 @@ class Agent:
         return await self._identity.register_until_done(self._say_missing)
 
     async def _renew(self, registration: Registration, heartbeats: Heartbeats, resources: ResourceReports) -> None:
-        """Register again after every start and at ``rotate_at``; while that fails, the present registration stays."""
+        """Register again after every start and at ``rotate_at``; while that fails, the present registration stays.
+
+        So it does after a refusal, which is logged: what a revoked agent may still do is for those to decide who read it.
+        """
         wait_s = 5.0
         while True:
             await asyncio.sleep(wait_s)
             try:
                 registration = await self._identity.register()
-            except UnavailableError as error:
+            except (UnavailableError, RegistrationRefusedError) as error:
                 _log.warning("registration not renewed: %s", error.detail)
                 wait_s = 30.0
                 continue
@@ -261,6 +272,18 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _device_variables(domain: Domain) -> dict[str, str]:
+    """The environment variable by which programs of a real node see only their accelerators, by node."""
+    if domain.emulated:
+        return {}
+    return {
+        node.node_id: VISIBLE_DEVICES[group.vendor.lower()]
+        for node in domain.nodes
+        for group in node.accelerators[:1]
+        if group.vendor.lower() in VISIBLE_DEVICES
+    }
 
 
 async def _for_ever() -> None:

@@ -93,7 +93,7 @@ class ResourceReports:
             uuids = [uuid for group in node.accelerators for uuid in (*group.uuids, *[""] * group.count)[: group.count]]
             for exporter in node.exporters:
                 table = load_table(exporter.table)
-                expected = [Device(index, uuid) for index, uuid in enumerate(uuids)] if table.index_label else []
+                expected = [Device(index, uuid) for index, uuid in enumerate(uuids)] if table.per_device else []
                 collectors.append(PrometheusCollector(exporter.url, table, node.node_id, expected))
             if domain.emulated:
                 declared += [

@@ -78,6 +78,8 @@ class ExporterTable:
     exporter: str
     identity_labels: tuple[str, ...]
     index_label: str
+    # A family whose value is the device's index, for exporters that have no label for it.
+    index_family: str
     metrics: Mapping[Metric, tuple[Alternative, ...]]
     sentinels: tuple[Sentinel, ...] = ()
     max_sample_age_s: float = 120.0
@@ -89,7 +91,12 @@ class ExporterTable:
     def families(self) -> frozenset[str]:
         """Every family the table reads."""
         named = {term.family for ways in self.metrics.values() for alternative in ways for term in alternative.terms}
-        return frozenset(named | ({self.frozen_counter} if self.frozen_counter else set()))
+        return frozenset(named | ({self.frozen_counter, self.index_family} - {""}))
+
+    @property
+    def per_device(self) -> bool:
+        """Whether readings are of accelerators; otherwise they are of the node as a whole."""
+        return bool(self.index_label or self.index_family)
 
     @property
     def rate_families(self) -> frozenset[str]:
@@ -131,11 +138,12 @@ def parse_table(table: dict[str, Any]) -> ExporterTable:
     """A table from its YAML. KeyError, TypeError or ValueError for what cannot be."""
     frozen = table.get("frozen_guard", {})
     # Exporters repeat a device's value for each tenant it is shared by: the sum would count it several times.
-    default = Aggregate.MAX if table.get("index_label") else Aggregate.SUM
+    default = Aggregate.MAX if table.get("index_label") or table.get("index_family") else Aggregate.SUM
     return ExporterTable(
         exporter=table["exporter"],
         identity_labels=tuple(table.get("identity_labels", ())),
         index_label=table.get("index_label", ""),
+        index_family=table.get("index_family", ""),
         metrics={
             Metric(name): tuple(_alternative(entry, default) for entry in alternatives)
             for name, alternatives in table["metrics"].items()

@@ -62,17 +62,23 @@ class Translator:
         self._rate_families = table.rate_families
         self._earlier: dict[SeriesKey, _Point] = {}
         self._still_scrapes: dict[Device, tuple[float, int]] = {}
-        if not table.index_label:
+        if not table.per_device:
             self._absent_scrapes[Device()] = 0
 
     def translate(self, samples: Iterable[Sample], now: datetime) -> list[Reading]:
         """Readings of one scrape."""
+        samples = list(samples)
+        indices = {
+            self._name_of(sample.labels): int(sample.value)
+            for sample in samples
+            if sample.family == self._table.index_family and sample.value.is_integer()
+        }
         grouped: dict[Device, dict[str, list[Sample]]] = {}
         earlier, self._earlier = self._earlier, {}
         for sample in samples:
             if sample.family in self._rate_families:
                 self._earlier[_series(sample)] = _point(sample, now)
-            device = self._device_of(sample.labels)
+            device = self._device_of(sample.labels, indices)
             if device is not None:
                 grouped.setdefault(device, {}).setdefault(sample.family, []).append(sample)
         readings: list[Reading] = []
@@ -95,14 +101,17 @@ class Translator:
 
     # --- devices -----------------------------------------------------------------------------------------------------
 
-    def _device_of(self, labels: Mapping[str, str]) -> Device | None:
-        if not self._table.index_label:
+    def _device_of(self, labels: Mapping[str, str], indices: Mapping[str, int]) -> Device | None:
+        if not self._table.per_device:
             return Device()
+        name = self._name_of(labels)
+        if self._table.index_family:
+            return Device(indices[name], name) if name in indices else None
         index = labels.get(self._table.index_label, "")
-        if not index.isdigit():
-            return None
-        name = "/".join(labels[label] for label in self._table.identity_labels if labels.get(label))
-        return Device(int(index), name)
+        return Device(int(index), name) if index.isdecimal() else None
+
+    def _name_of(self, labels: Mapping[str, str]) -> str:
+        return "/".join(labels[label] for label in self._table.identity_labels if labels.get(label))
 
     def _known_as(self, device: Device) -> Device:
         """The inventory may know a device by its index only."""

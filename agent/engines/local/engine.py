@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,8 @@ class LocalEngineSettings:
     log_bytes: int = 16 * 1024 * 1024
     rank_nice: int = 5
     bound_address_space: bool = False
+    # By node: the variable that tells a program which accelerators are its own (CUDA_VISIBLE_DEVICES and its like).
+    device_variables: Mapping[str, str] = field(default_factory=dict)
 
     def log_path(self, run_id: str, rank: int) -> Path:
         """The log file of a rank; it does not exist while the rank has printed nothing."""
@@ -314,7 +316,9 @@ class LocalEngine(Engine, EmulatedMachines):
     def _rank_message(self, request: LaunchRequest, placement: RankPlacement) -> wire.Message:
         return {
             "rank": placement.rank,
-            "env": environment.rank_environment(request, placement),
+            "env": environment.rank_environment(
+                request, placement, self._settings.device_variables.get(placement.node_id, "")
+            ),
             "log": str(self._settings.log_path(request.run_id, placement.rank)),
         }
 

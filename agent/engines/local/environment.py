@@ -39,12 +39,14 @@ def run_environment(request: LaunchRequest, domain_id: str, agent_mark: str, wor
     return {"PYTHONUNBUFFERED": "1", **request.env, **ours}
 
 
-def rank_environment(request: LaunchRequest, placement: RankPlacement) -> dict[str, str]:
-    """Variables of one rank."""
+def rank_environment(request: LaunchRequest, placement: RankPlacement, device_variable: str = "") -> dict[str, str]:
+    """Variables of one rank; ``device_variable`` names the one that limits it to its accelerators, empty for none."""
     local_world_size = sum(other.node_id == placement.node_id for other in request.ranks)
+    devices = ",".join(map(str, placement.accelerator_indices))
     return {
+        **({device_variable: devices} if device_variable else {}),
         "MERIDIAN_NODE": placement.node_id,
-        "MERIDIAN_ACCELERATORS": ",".join(map(str, placement.accelerator_indices)),
+        "MERIDIAN_ACCELERATORS": devices,
         "RANK": str(placement.rank),
         "LOCAL_RANK": str(placement.local_rank),
         "LOCAL_WORLD_SIZE": str(local_world_size),

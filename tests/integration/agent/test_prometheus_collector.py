@@ -173,3 +173,33 @@ def test_a_real_node_exporter() -> None:
     assert 0 < (found[Metric.MEMORY_USAGE].value or 0) < found[Metric.MEMORY_LIMIT].value
     assert found[Metric.STORAGE_IO].value == 0, "the same page twice"
     assert found[Metric.STORAGE_FREE].reason == "not exported", "this page has no file systems"
+
+
+@pytest.mark.external
+@pytest.mark.skipif(not DATA, reason="MERIDIAN_DATA does not name the data sets")
+@pytest.mark.parametrize(
+    ("name", "watts", "used_share"),
+    [
+        ("nvidia_gpu_exporter__linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01__load.prom", 625.68, 0.243),
+        ("nvidia_gpu_exporter__linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01__idle.prom", None, None),
+        ("nvidia_gpu_exporter__linux-x86_64__nvidia-geforce-rtx-4080-super__595.71.05__load.prom", None, None),
+    ],
+)
+def test_a_real_nvidia_gpu_exporter(name: str, watts: float | None, used_share: float | None) -> None:
+    found = _scrape_file(name, "nvidia-gpu-exporter", NOW)
+    usage, limit = found[Metric.GPU_MEMORY_USAGE, 0][0], found[Metric.GPU_MEMORY_LIMIT, 0][0]
+    assert usage is not None
+    assert limit is not None
+    assert 0 <= usage < limit
+    assert found[Metric.POWER, 0][0] == watts or (watts is None and (found[Metric.POWER, 0][0] or 0) > 0)
+    assert used_share is None or usage / limit == pytest.approx(used_share, abs=0.001)
+    assert 0 <= (found[Metric.GPU_UTILIZATION, 0][0] or 0) <= 1
+
+
+@pytest.mark.external
+@pytest.mark.skipif(not DATA, reason="MERIDIAN_DATA does not name the data sets")
+def test_a_real_dcu_exporter() -> None:
+    found = _scrape_file("hygon_dcu_exporter__README_sample.prom", "dcu-exporter", NOW)
+    assert found[Metric.GPU_MEMORY_LIMIT, 1] == (34342961152, "")
+    assert found[Metric.TEMPERATURE, 0] == (46, "")
+    assert found[Metric.GPU_UTILIZATION, 0] == (None, "not exported")

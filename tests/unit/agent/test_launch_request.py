@@ -63,6 +63,9 @@ def test_the_environment_of_a_rank() -> None:
         "LOCAL_RANK": "1",
         "LOCAL_WORLD_SIZE": "2",
     }
+    limited = rank_environment(request, request.ranks[0], "CUDA_VISIBLE_DEVICES")
+    assert limited["CUDA_VISIBLE_DEVICES"] == "", "no accelerators: none are seen"
+    assert rank_environment(request, request.ranks[1], "CUDA_VISIBLE_DEVICES")["CUDA_VISIBLE_DEVICES"] == "2,3"
     plain = run_environment(_request(), "north", "mark", "/work")
     assert "MERIDIAN_ARRAY_INDEX" not in plain
     assert "MERIDIAN_SERVICE_PORT" not in plain

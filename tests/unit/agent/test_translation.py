@@ -158,6 +158,21 @@ def test_node_exporter_rates_need_two_scrapes_and_survive_a_restart() -> None:
     assert third[Metric.STORAGE_IO, None].reason == "a counter went back"
 
 
+def test_an_index_may_be_a_metric_of_its_own() -> None:
+    text = """
+nvidia_smi_index{uuid="b"} 1
+nvidia_smi_index{uuid="a"} 0
+nvidia_smi_power_draw_watts{uuid="a"} 100
+nvidia_smi_power_draw_watts{uuid="b"} 200
+nvidia_smi_power_draw_watts{uuid="c"} 300
+"""
+    translator = Translator(load_table("nvidia-gpu-exporter"), "n1", expected=[Device(0), Device(1, "b")])
+    found = _translate(translator, "nvidia-gpu-exporter", text)
+    assert found[Metric.POWER, 0].value == 100
+    assert found[Metric.POWER, 1].value == 200
+    assert {index for _, index in found} == {0, 1}, "a device without an index is none"
+
+
 def test_a_bad_line_costs_only_itself() -> None:
     text = (
         _dcgm(DEV_GPU_UTIL="10") + 'DCGM_FI_DEV_POWER_USAGE{gpu="0" 3\n' + _dcgm(DEV_GPU_TEMP="40") + "garbage\x00 {\n"
