@@ -31,14 +31,17 @@ const producer = kafka.producer({ createPartitioner: Partitioners.DefaultPartiti
 // The group and the ledger belong together: a new ledger with an old group would forget which epochs have started.
 const consumer = kafka.consumer({ groupId: `${domain.domain_id}.assignments`, maxWaitTimeInMs: 500, retry: { retries: 1000, maxRetryTime: 5000 } });
 
+// Contact counts from when an acknowledged record was sent: then our lease runs out before others think it has.
+const endRunsAfter_ms = Math.max(lease_s - 1, lease_s / 2) * 1000;
 let lastContact_ms = Date.now();
 let stopping = false;
 let announceStop;
 const stopped = new Promise((resolve) => { announceStop = resolve; });
 const publish = async ({ topic, message }) => {
+  const sent_ms = Date.now();
   await producer.send({ topic, messages: [message], acks: -1 });
-  lastContact_ms = Date.now();
-  runs.inContact = true;
+  lastContact_ms = Math.max(lastContact_ms, sent_ms);
+  if (Date.now() - lastContact_ms < endRunsAfter_ms) runs.contactRegained();
 };
 
 /** Reports about runs leave one by one in their order; what the broker has not acknowledged is sent again. */
@@ -46,7 +49,7 @@ const report = (name, data, { durable = true } = {}) => {
   ledger.reports.push({ id: randomUUID(), name, data, durable });
   if (durable) ledger.save();
 };
-const runs = new Runs({ domain, dataDir, ledger, report });
+const runs = new Runs({ domain, dataDir, lease_s, ledger, report });
 
 async function sendReports() {
   while (!stopping || ledger.reports.length) {
@@ -112,7 +115,7 @@ const topic = contracts.rules(ASSIGNMENT).topic;
 await consumer.subscribe({ topic, fromBeginning: true });
 runs.endLeftovers();
 const sending = [sendReports(), repeat(reportEvery_s, inventory), repeat(beatEvery_s, heartbeat)];
-const watch = setInterval(() => Date.now() - lastContact_ms > lease_s * 1000 && runs.inContact && runs.contactLost(), 100);
+const watch = setInterval(() => Date.now() - lastContact_ms >= endRunsAfter_ms && runs.contactLost(), 100);
 await consumer.run({
   eachMessage: async ({ message, partition }) => {
     try {

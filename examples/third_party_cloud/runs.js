@@ -22,10 +22,11 @@ function signalGroup(pid, signal) {
 }
 
 export class Runs {
-  constructor({ domain, dataDir, ledger, report }) {
-    Object.assign(this, { nodes: new Set(domain.nodes.map((node) => node.node_id)), dataDir, ledger, report });
+  constructor({ domain, dataDir, lease_s, ledger, report }) {
+    Object.assign(this, { nodes: new Set(domain.nodes.map((node) => node.node_id)), dataDir, lease_s, ledger, report });
     this.active = new Map();
     this.inContact = true;
+    this.contactSince_s = Date.now() / 1000;
   }
 
   /** End what an earlier incarnation of this program left behind. */
@@ -47,6 +48,9 @@ export class Runs {
     if (seen?.run_id === order.run_id && seen.epoch === order.epoch) return; // delivered again
     if (seen && order.epoch <= seen.epoch) {
       return this.fail(order, { kind: 'RUN_FAILURE_KIND_REFUSED', reason: `epoch ${order.epoch} is stale: ${seen.epoch} was seen` });
+    }
+    if (order.assigned_at && Number(order.assigned_at.seconds) + this.lease_s < this.contactSince_s) {
+      return this.fail(order, { kind: 'RUN_FAILURE_KIND_REFUSED', reason: 'ordered while this cloud was out of contact for longer than its lease' });
     }
     this.ledger.units[unit] = { epoch: order.epoch, run_id: order.run_id };
     this.ledger.running[order.run_id] = { run: identity(order), pids: [] };
@@ -70,6 +74,11 @@ export class Runs {
     }
     const older = this.ofUnit(order).filter((run) => run.order.epoch <= order.epoch);
     older.forEach((run) => run.stop('RUN_FAILURE_KIND_STOPPED', order.reason || 'stop was ordered', order.grace_s));
+  }
+
+  contactRegained() {
+    if (!this.inContact) this.contactSince_s = Date.now() / 1000;
+    this.inContact = true;
   }
 
   contactLost() {

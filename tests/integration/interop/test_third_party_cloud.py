@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,21 @@ async def test_a_stale_epoch_is_refused_also_after_a_restart(
     assert refused.run_id == "job-a.0.1"
     assert {event.kind for event in stack.bus.events(run_pb2.RunFailed)} == {run_pb2.RUN_FAILURE_KIND_REFUSED}
     assert marks.read_text().splitlines() == ["job-a.0.2 0/1 partner-1"]
+
+
+async def test_an_order_from_its_absence_is_refused(database_url: str, start_cloud: StartCloud, tmp_path: Path) -> None:
+    """While it was away for longer than its lease, others may have been told to run the unit."""
+    marks = tmp_path / "marks"
+    async with environment(database_url) as stack:
+        old, fresh = order("old", 1, mark(marks)), order("fresh", 1, mark(marks))
+        old.assigned_at.FromDatetime(datetime.now(UTC) - timedelta(seconds=60))
+        fresh.assigned_at.FromDatetime(datetime.now(UTC))
+        await stack.bus.publish(old, fresh)
+        with start_cloud(stack.bootstrap_servers):
+            refused = await stack.bus.expect(run_pb2.RunFailed, timeout_s=30)
+            await stack.bus.expect(run_pb2.RunFinished)
+    assert (refused.run_id, refused.kind) == ("old.0.1", run_pb2.RUN_FAILURE_KIND_REFUSED)
+    assert marks.read_text().splitlines() == ["fresh.0.1 0/1 partner-1"]
 
 
 async def test_a_newer_epoch_ends_the_older_one_and_a_stop_ends_a_run(
