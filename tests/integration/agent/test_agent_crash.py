@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,35 +19,41 @@ from tests.integration.agent.conftest import MakeDomain, request_for
 ROOT = Path(__file__).parents[3]
 
 
-async def _harness(data_dir: Path) -> asyncio.subprocess.Process:
+@asynccontextmanager
+async def _harness(data_dir: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.integration.agent.harness", str(data_dir), cwd=ROOT, stdout=asyncio.subprocess.PIPE
     )
-    assert process.stdout is not None
-    async with asyncio.timeout(20):
-        assert await process.stdout.readline() == b"started\n"
-    return process
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(20):
+            assert await process.stdout.readline() == b"started\n"
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 @pytest.mark.parametrize("nodes_survive", [False, True])
 async def test_a_killed_agent_starts_again(make_domain: MakeDomain, tmp_path: Path, nodes_survive: bool) -> None:
-    agent = await _harness(tmp_path)
     marker = f"MERIDIAN_AGENT=harness-{tmp_path.name}".encode()
-    async with asyncio.timeout(10):  # two nodes, two ranks, two children that left their session
-        while len(proc.marked_processes(marker)) < 6:
-            await asyncio.sleep(0.02)
-    frozen = [
-        pid for pid in proc.marked_processes(marker) if b"agent.node" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    if nodes_survive:  # they cannot see that their agent is gone
-        for pid in frozen:
-            os.kill(pid, signal.SIGSTOP)
-    agent.kill()
-    await agent.wait()
-    if not nodes_survive:
-        async with asyncio.timeout(2):  # the nodes end their sessions themselves
-            while len(proc.marked_processes(marker)) > 2:
+    async with _harness(tmp_path) as agent:
+        async with asyncio.timeout(10):  # two nodes, two ranks, two children that left their session
+            while len(proc.marked_processes(marker)) < 6:
                 await asyncio.sleep(0.02)
+        frozen = [
+            pid for pid in proc.marked_processes(marker) if b"agent.node" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        if nodes_survive:  # they cannot see that their agent is gone
+            for pid in frozen:
+                os.kill(pid, signal.SIGSTOP)
+        agent.kill()
+        await agent.wait()
+        if not nodes_survive:
+            async with asyncio.timeout(2):  # the nodes end their sessions themselves
+                while len(proc.marked_processes(marker)) > 2:
+                    await asyncio.sleep(0.02)
 
     domain = await make_domain()
     alive = set(proc.marked_processes(marker))
