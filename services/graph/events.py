@@ -1,0 +1,81 @@
+"""Observations, identities and incidents in; the graph out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from google.protobuf.message import Message
+
+from meridian.clock import Clock
+from meridian.codec import Envelope
+from meridian.contracts.failover.v1 import failover_pb2
+from meridian.contracts.identity.v1 import identity_pb2
+from meridian.contracts.telemetry.v1 import telemetry_pb2
+from meridian.outbox import Transaction
+from services.graph import store
+from services.graph.publication import Publication
+from services.graph.update_plan import TrackedDomain
+
+INPUTS: tuple[type[Message], ...] = (
+    telemetry_pb2.ObservationRecorded,
+    identity_pb2.IdentityIssued,
+    identity_pb2.IdentityRevoked,
+    failover_pb2.NodeSuspected,
+    failover_pb2.NodeFailed,
+    failover_pb2.NodeRecovered,
+    failover_pb2.DomainUnreachable,
+    failover_pb2.DomainReachable,
+)
+_PLACED = {identity_pb2.IDENTITY_KIND_NODE, identity_pb2.IDENTITY_KIND_DEVICE}
+
+
+class GraphIntake:
+    """Folds a batch of events into the facts of their domains, then publishes once per domain."""
+
+    def __init__(self, clock: Clock, publication: Publication) -> None:
+        self._clock = clock
+        self._publication = publication
+
+    async def handle(self, transaction: Transaction, envelopes: Sequence[Envelope]) -> None:
+        """Handle events in their order."""
+        events: list[Any] = [envelope.data for envelope in envelopes if _is_about_a_place(envelope.data)]
+        domain_ids = sorted({event.domain_id for event in events if event.domain_id})
+        if not domain_ids:
+            return
+        connection = transaction.connection
+        await store.lock_domains(connection, domain_ids)
+        domains = await store.load(connection, domain_ids)
+        touched: dict[str, str] = {}
+        for event in events:
+            domain = domains.get(event.domain_id)
+            if domain is not None:
+                self._fold(domain, event, touched)
+        rows = [
+            (domain_id, domains[domain_id].facts.certificates[identity_id])
+            for identity_id, domain_id in touched.items()
+        ]
+        await store.save_certificates(connection, rows)
+        await self._publication.publish(transaction, list(domains.values()), self._clock.now().timestamp())
+
+    @staticmethod
+    def _fold(domain: TrackedDomain, event: Message, touched: dict[str, str]) -> None:
+        facts = domain.facts
+        if isinstance(event, telemetry_pb2.ObservationRecorded):
+            facts.observe(event)
+        elif isinstance(event, identity_pb2.IdentityIssued):
+            facts.certify(event)
+            touched[event.identity_id] = event.domain_id
+        elif isinstance(event, identity_pb2.IdentityRevoked):
+            facts.revoke(event)
+            if event.identity_id in facts.certificates:
+                touched[event.identity_id] = event.domain_id
+        else:
+            facts.suffer(event)  # type: ignore[arg-type]  # the rest of INPUTS are failover's
+
+
+def _is_about_a_place(event: Any) -> bool:
+    """Identities of agents and tenants do not stand in the graph."""
+    if isinstance(event, identity_pb2.IdentityIssued | identity_pb2.IdentityRevoked):
+        return event.kind in _PLACED
+    return True

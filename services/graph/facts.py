@@ -1,0 +1,218 @@
+"""What is known of one domain: its inventory, newest readings, identities and incidents. Folded from events, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from meridian.contracts.failover.v1 import failover_pb2
+from meridian.contracts.identity.v1 import identity_pb2
+from meridian.contracts.resource.v1 import resource_pb2
+from meridian.contracts.telemetry.v1 import telemetry_pb2
+from services.graph.node_state import Incident, NodeSignals, Rule
+
+UTILIZATION = "hw.gpu.utilization"
+FREE_CAPACITY = "cpn.compute.capacity_free"
+TEMPERATURE = "hw.temperature"
+HEALTH = "cpn.health"
+CPU_UTILIZATION = "system.cpu.utilization"
+# Metrics that the state of a node rests on: a bad reading of one is a sign that something is wrong with the node.
+VITAL = frozenset({UTILIZATION, FREE_CAPACITY, HEALTH})
+_BAD_KINDS = {
+    telemetry_pb2.QUALITY_ISSUE_KIND_OUT_OF_RANGE: "impossible",
+    telemetry_pb2.QUALITY_ISSUE_KIND_STALE: "stale",
+    telemetry_pb2.QUALITY_ISSUE_KIND_NOT_A_NUMBER: "no number",
+    telemetry_pb2.QUALITY_ISSUE_KIND_FROZEN: "frozen",
+}
+POWER_STATE_LABEL = "power_state"
+WHOLE_NODE = -1
+
+# metric -> accelerator index (-1: the node) -> value and time in seconds since 1970
+Readings = dict[str, dict[int, tuple[float, float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The identity of a node (``index`` -1) or accelerator."""
+
+    identity_id: str
+    node_id: str
+    index: int
+    issued_at_s: float
+    revoked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIncident:
+    """What failover said last of a node."""
+
+    incident: Incident
+    reason: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The rule in force for a node, and since when."""
+
+    rule: Rule
+    reason: str
+    since_s: float
+
+
+@dataclass(slots=True)
+class DomainFacts:
+    """Everything about one domain; changed in place while a batch of events is folded."""
+
+    domain_id: str
+    inventory: resource_pb2.DomainInventory | None = None
+    observed_at_s: float = 0.0
+    silence: str = ""
+    readings: dict[str, Readings] = field(default_factory=dict)
+    bad_readings: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    certificates: dict[str, Certificate] = field(default_factory=dict)
+    incidents: dict[str, NodeIncident] = field(default_factory=dict)
+    decided: dict[str, Decided] = field(default_factory=dict)
+
+    # -- folding -------------------------------------------------------------------------------------------------
+
+    def observe(self, observation: telemetry_pb2.ObservationRecorded) -> None:
+        """Take the inventory and the readings. Readings that were set aside are no longer known."""
+        observed_at_s = observation.observed_at.ToNanoseconds() / 1e9
+        if observed_at_s < self.observed_at_s:
+            return
+        self.inventory, self.observed_at_s = observation.inventory, observed_at_s
+        listed = {node.node_id for node in observation.inventory.nodes}
+        self.readings = {node_id: found for node_id, found in self.readings.items() if node_id in listed}
+        for reading in observation.readings:
+            if reading.node_id not in listed:
+                continue
+            index = reading.accelerator_index if reading.HasField("accelerator_index") else WHOLE_NODE
+            if reading.HasField("value"):
+                at_s = reading.observed_at.ToNanoseconds() / 1e9
+                series = self.readings.setdefault(reading.node_id, {}).setdefault(reading.metric, {})
+                series[index] = (reading.value, at_s)
+            else:
+                self._forget(reading.node_id, reading.metric, index)
+        self._take_issues(observation.issues, listed)
+
+    def _take_issues(self, issues: Iterable[telemetry_pb2.QualityIssue], listed: set[str]) -> None:
+        bad: dict[str, list[str]] = {}
+        for issue in issues:
+            if issue.node_id not in listed:
+                continue
+            index = issue.accelerator_index if issue.HasField("accelerator_index") else WHOLE_NODE
+            if issue.kind == telemetry_pb2.QUALITY_ISSUE_KIND_DUPLICATE:
+                continue
+            self._forget(issue.node_id, issue.metric, index)
+            frozen = issue.kind == telemetry_pb2.QUALITY_ISSUE_KIND_FROZEN
+            if issue.kind in _BAD_KINDS and (frozen or issue.metric in VITAL):
+                place = "" if index == WHOLE_NODE else f" of accelerator {index}"
+                bad.setdefault(issue.node_id, []).append(f"{issue.metric}{place} is {_BAD_KINDS[issue.kind]}")
+        self.bad_readings = {node_id: tuple(sorted(found)) for node_id, found in bad.items()}
+
+    def _forget(self, node_id: str, metric: str, index: int) -> None:
+        series = self.readings.get(node_id, {}).get(metric)
+        if series is not None:
+            series.pop(index, None)
+            if not series:
+                del self.readings[node_id][metric]
+
+    def forget_readings_before(self, limit_s: float) -> None:
+        """Drop values older than ``limit_s``."""
+        for found in self.readings.values():
+            for metric in list(found):
+                found[metric] = {index: item for index, item in found[metric].items() if item[1] >= limit_s}
+                if not found[metric]:
+                    del found[metric]
+
+    def certify(self, event: identity_pb2.IdentityIssued) -> None:
+        """A node or accelerator has an identity."""
+        index = event.accelerator_index if event.HasField("accelerator_index") else WHOLE_NODE
+        issued_at_s = event.issued_at.ToNanoseconds() / 1e9
+        self.certificates[event.identity_id] = Certificate(event.identity_id, event.node_id, index, issued_at_s)
+
+    def revoke(self, event: identity_pb2.IdentityRevoked) -> None:
+        """An identity must not be accepted any more."""
+        known = self.certificates.get(event.identity_id)
+        if known is not None:
+            self.certificates[event.identity_id] = replace(known, revoked=True)
+
+    def suffer(
+        self,
+        event: failover_pb2.NodeSuspected
+        | failover_pb2.NodeFailed
+        | failover_pb2.NodeRecovered
+        | failover_pb2.DomainUnreachable
+        | failover_pb2.DomainReachable,
+    ) -> None:
+        """What failover found."""
+        at_s = event.at.ToNanoseconds() / 1e9
+        if isinstance(event, failover_pb2.DomainUnreachable):
+            self.silence = event.reason or "the agent of the domain is not heard"
+        elif isinstance(event, failover_pb2.DomainReachable):
+            self.silence = ""
+        elif isinstance(event, failover_pb2.NodeRecovered):
+            self.incidents.pop(event.node_id, None)
+        else:
+            incident = Incident.FAILED if isinstance(event, failover_pb2.NodeFailed) else Incident.SUSPECTED
+            known = self.incidents.get(event.node_id)
+            # A node that is declared dead stays so until it recovers.
+            if known is None or known.incident is not Incident.FAILED:
+                self.incidents[event.node_id] = NodeIncident(incident, event.reason, at_s)
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    def identities(self) -> dict[tuple[str, int], Certificate]:
+        """The newest identity of each node and accelerator; one that stands counts before a revoked one."""
+        ordered = sorted(self.certificates.values(), key=lambda item: (not item.revoked, item.issued_at_s))
+        return {(item.node_id, item.index): item for item in ordered}
+
+    def oldest_reading_s(self) -> float:
+        """Time of the oldest reading that stands; that of the observation when there is none."""
+        times = [at_s for found in self.readings.values() for series in found.values() for _, at_s in series.values()]
+        return min(times, default=self.observed_at_s)
+
+    def signals(self, node: resource_pb2.NodeInventory, now_s: float) -> NodeSignals:
+        """What the rules of `node_state` look at."""
+        found = self.readings.get(node.node_id, {})
+        incident = self.incidents.get(node.node_id)
+        on_chips = {metric: chip_values(found, metric) for metric in (UTILIZATION, FREE_CAPACITY, TEMPERATURE)}
+        health = [value for value, _ in found.get(HEALTH, {}).values()]
+        cpu = found.get(CPU_UTILIZATION, {}).get(WHOLE_NODE)
+        return NodeSignals(
+            incident=incident.incident if incident else Incident.NONE,
+            incident_reason=incident.reason if incident else "",
+            domain_silence=self.silence,
+            asleep=node.labels.get(POWER_STATE_LABEL, "") == "asleep",
+            accelerators=len(node.accelerators),
+            health=min(health, default=None),
+            hottest_celsius=max(on_chips[TEMPERATURE], default=None),
+            bad_readings=self.bad_readings.get(node.node_id, ()),
+            observation_age_s=now_s - self.observed_at_s,
+            free_capacity=_mean(on_chips[FREE_CAPACITY]),
+            accelerator_utilization=_mean(on_chips[UTILIZATION]),
+            cpu_utilization=cpu[0] if cpu else None,
+        )
+
+
+def chip_values(found: Mapping[str, Mapping[int, tuple[float, float]]], metric: str) -> list[float]:
+    """The values of a metric on the accelerators of a node."""
+    return [value for index, (value, _) in found.get(metric, {}).items() if index != WHOLE_NODE]
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def node_metrics(found: Readings) -> dict[str, float]:
+    """Value per metric of the node as a whole: what was read of the node, else the mean over its accelerators."""
+    metrics = {}
+    for metric, series in found.items():
+        whole = series.get(WHOLE_NODE)
+        mean = _mean(chip_values(found, metric))
+        if whole is not None:
+            metrics[metric] = whole[0]
+        elif mean is not None:
+            metrics[metric] = mean
+    return metrics

@@ -1,0 +1,71 @@
+"""Publishes what is due of some domains: version, log, events and state in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from meridian.contracts.graph.v1 import graph_pb2
+from meridian.outbox import Transaction
+from services.graph import store
+from services.graph.measures import GraphMeasures
+from services.graph.node_state import Thresholds
+from services.graph.settings import GraphSettings
+from services.graph.update_plan import ChangeKind, Pace, PlannedUpdate, TrackedDomain, plan_updates
+
+
+class Publication:
+    """Turns tracked domains into versioned updates."""
+
+    def __init__(self, settings: GraphSettings, measures: GraphMeasures) -> None:
+        self._measures = measures
+        self._limits = Thresholds(silent_after_s=settings.silent_after_s)
+        self._pace = Pace(
+            metric_refresh_s=settings.metric_refresh_s,
+            metric_tolerance=settings.metric_tolerance,
+            image_interval_s=settings.image_interval_s,
+            log_image_interval_s=settings.log_image_interval_s,
+            reading_ttl_s=settings.reading_ttl_s,
+        )
+
+    async def publish(self, transaction: Transaction, domains: Sequence[TrackedDomain], now_s: float) -> None:
+        """Publish what is due and store the domains; their locks must be held."""
+        planned = [item for domain in domains for item in plan_updates(domain, now_s, self._pace, self._limits)]
+        await store.save(transaction.connection, domains, now_s)
+        if not planned:
+            return
+        counted = sum(item.kind is not ChangeKind.IMAGE for item in planned)
+        # Last, because from here to the commit all writers of the graph wait for each other.
+        version = await store.take_versions(transaction.connection, counted)
+        at = datetime.fromtimestamp(now_s, UTC)
+        changes = []
+        for item in planned:
+            version += item.kind is not ChangeKind.IMAGE
+            item.update.version = version
+            transaction.publish(item.update)
+            self._publish_states(transaction, item, version)
+            if item.logged:
+                changes.append(store.LoggedChange(version, item.update.domain_id, at, item.kind.value, item.update))
+        await store.add_changes(transaction.connection, changes)
+        transaction.on_commit(lambda: self._count(planned))
+
+    @staticmethod
+    def _publish_states(transaction: Transaction, item: PlannedUpdate, version: int) -> None:
+        for change in item.states:
+            event = graph_pb2.NodeStateChanged(
+                domain_id=item.update.domain_id,
+                node_id=change.node_id,
+                previous=change.previous.value,
+                state=change.state.value,
+                reason=change.decided.reason,
+                rule=change.decided.rule.value,
+                version=version,
+            )
+            event.changed_at.CopyFrom(item.update.updated_at)
+            transaction.publish(event)
+
+    def _count(self, planned: Sequence[PlannedUpdate]) -> None:
+        for item in planned:
+            self._measures.updates.labels(item.update.domain_id, item.kind.value).inc()
+            for change in item.states:
+                self._measures.transitions.labels(change.state.name.lower(), change.decided.rule.value).inc()

@@ -1,0 +1,432 @@
+"""All SQL of graph. A batch loads its domains at once and saves them at once; values travel as arrays."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from meridian.contracts.graph.v1 import graph_pb2
+from meridian.contracts.resource.v1 import resource_pb2
+from services.graph.facts import Certificate, Decided, DomainFacts, NodeIncident, Readings
+from services.graph.image import DomainImage
+from services.graph.node_state import Incident, Rule
+from services.graph.update_plan import TrackedDomain
+
+_TEXTS = postgresql.ARRAY(sa.Text)
+_DOUBLES = postgresql.ARRAY(sa.Double)
+_INTEGERS = postgresql.ARRAY(sa.Integer)
+_BYTES = postgresql.ARRAY(sa.LargeBinary)
+_BOOLEANS = postgresql.ARRAY(sa.Boolean)
+
+
+def _statement(sql: str, **arrays: sa.types.TypeEngine[Any]) -> sa.TextClause:
+    return sa.text(sql).bindparams(*(sa.bindparam(name, type_=kind) for name, kind in arrays.items()))
+
+
+async def lock_domains(connection: AsyncConnection, domain_ids: Iterable[str]) -> None:
+    """One writer per domain until the transaction ends."""
+    statement = _statement(
+        "SELECT pg_advisory_xact_lock(hashtext('meridian.graph.' || id)) FROM unnest(:ids) AS id ORDER BY id",
+        ids=_TEXTS,
+    )
+    await connection.execute(statement, {"ids": sorted(set(domain_ids))})
+
+
+async def take_versions(connection: AsyncConnection, count: int) -> int:
+    """Advance the version of the graph by ``count``; returns the version before. Writers wait for each other from here."""
+    sql = "UPDATE graph_version SET version = version + :count RETURNING version"
+    version: int = (await connection.execute(sa.text(sql), {"count": count})).scalar_one()
+    return version - count
+
+
+# -- domains ---------------------------------------------------------------------------------------------------------
+
+
+def _with_links(image: DomainImage) -> bytes:
+    message = resource_pb2.DomainInventory()
+    message.CopyFrom(image.domain)
+    message.links.extend(image.links.values())
+    return message.SerializeToString()
+
+
+def _image_of(published: bytes) -> DomainImage:
+    message = resource_pb2.DomainInventory.FromString(published)
+    links = {(link.from_domain_id, link.to_domain_id): link for link in message.links}
+    image = DomainImage(message, {}, {key: _copied(link) for key, link in links.items()})
+    message.ClearField("links")
+    return image
+
+
+def _copied(link: resource_pb2.Link) -> resource_pb2.Link:
+    copy = resource_pb2.Link()
+    copy.CopyFrom(link)
+    return copy
+
+
+def _readings_from(stored: Mapping[str, Mapping[str, Sequence[float]]]) -> Readings:
+    return {
+        metric: {int(index): (pair[0], pair[1]) for index, pair in series.items()} for metric, series in stored.items()
+    }
+
+
+async def load(connection: AsyncConnection, domain_ids: Iterable[str]) -> dict[str, TrackedDomain]:
+    """The domains, new ones among them; lock them first."""
+    wanted = {"ids": sorted(set(domain_ids))}
+    domains = {domain_id: TrackedDomain(DomainFacts(domain_id)) for domain_id in wanted["ids"]}
+    for row in await connection.execute(
+        _statement("SELECT * FROM domains WHERE domain_id = ANY(:ids)", ids=_TEXTS), wanted
+    ):
+        domain = domains[row.domain_id]
+        if row.inventory is not None:
+            domain.facts.inventory = resource_pb2.DomainInventory.FromString(row.inventory)
+        domain.facts.observed_at_s = row.observed_at_s
+        domain.facts.silence = row.silence
+        domain.published = _image_of(row.published)
+        domain.metrics_published_at_s = row.metrics_published_at_s
+        domain.image_published_at_s = row.image_published_at_s
+        domain.image_logged_at_s = row.image_logged_at_s
+    for row in await connection.execute(
+        _statement("SELECT * FROM nodes WHERE domain_id = ANY(:ids)", ids=_TEXTS), wanted
+    ):
+        domain = domains[row.domain_id]
+        domain.published.nodes[row.node_id] = graph_pb2.GraphNode.FromString(row.published)
+        domain.facts.readings[row.node_id] = _readings_from(row.readings)
+        if row.bad_readings:
+            domain.facts.bad_readings[row.node_id] = tuple(row.bad_readings)
+        domain.facts.decided[row.node_id] = Decided(Rule(row.rule), row.rule_reason, row.rule_since_s)
+    for row in await connection.execute(
+        _statement("SELECT * FROM certificates WHERE domain_id = ANY(:ids)", ids=_TEXTS), wanted
+    ):
+        domains[row.domain_id].facts.certificates[row.identity_id] = Certificate(
+            row.identity_id, row.node_id, row.accelerator_index, row.issued_at_s, row.revoked
+        )
+    for row in await connection.execute(
+        _statement("SELECT * FROM incidents WHERE domain_id = ANY(:ids)", ids=_TEXTS), wanted
+    ):
+        domains[row.domain_id].facts.incidents[row.node_id] = NodeIncident(Incident(row.incident), row.reason, row.at_s)
+    return domains
+
+
+_SAVE_DOMAINS = _statement(
+    """
+    INSERT INTO domains (domain_id, inventory, observed_at_s, silence, published, metrics_published_at_s,
+        image_published_at_s, image_logged_at_s, oldest_reading_at_s, updated_at_s)
+    SELECT d, i, o, s, p, m, im, il, r, :now_s
+    FROM unnest(:ids, :inventories, :observed, :silences, :published, :metrics, :images, :logged, :oldest)
+        AS x (d, i, o, s, p, m, im, il, r)
+    ON CONFLICT (domain_id) DO UPDATE SET inventory = excluded.inventory, observed_at_s = excluded.observed_at_s,
+        silence = excluded.silence, published = excluded.published,
+        metrics_published_at_s = excluded.metrics_published_at_s, image_published_at_s = excluded.image_published_at_s,
+        image_logged_at_s = excluded.image_logged_at_s, oldest_reading_at_s = excluded.oldest_reading_at_s,
+        updated_at_s = excluded.updated_at_s
+    """,
+    ids=_TEXTS, inventories=_BYTES, observed=_DOUBLES, silences=_TEXTS, published=_BYTES, metrics=_DOUBLES,
+    images=_DOUBLES, logged=_DOUBLES, oldest=_DOUBLES,
+)  # fmt: skip
+
+_SAVE_NODES = _statement(
+    """
+    INSERT INTO nodes (domain_id, node_id, published, readings, bad_readings, rule, rule_reason, rule_since_s)
+    SELECT d, n, p, CAST(r AS jsonb), ARRAY(SELECT jsonb_array_elements_text(CAST(b AS jsonb))), u, t, s
+    FROM unnest(:domain_ids, :node_ids, :published, :readings, :bad, :rules, :reasons, :since)
+        AS x (d, n, p, r, b, u, t, s)
+    ON CONFLICT (domain_id, node_id) DO UPDATE SET published = excluded.published, readings = excluded.readings,
+        bad_readings = excluded.bad_readings, rule = excluded.rule, rule_reason = excluded.rule_reason,
+        rule_since_s = excluded.rule_since_s
+    """,
+    domain_ids=_TEXTS, node_ids=_TEXTS, published=_BYTES, readings=_TEXTS, bad=_TEXTS, rules=_TEXTS, reasons=_TEXTS,
+    since=_DOUBLES,
+)  # fmt: skip
+
+
+async def save(connection: AsyncConnection, domains: Sequence[TrackedDomain], now_s: float) -> None:
+    """Store domains with their nodes and incidents; identities are stored by `save_certificates`."""
+    if not domains:
+        return
+    facts = [domain.facts for domain in domains]
+    await connection.execute(
+        _SAVE_DOMAINS,
+        {
+            "now_s": now_s,
+            "ids": [item.domain_id for item in facts],
+            "inventories": [item.inventory.SerializeToString() if item.inventory else None for item in facts],
+            "observed": [item.observed_at_s for item in facts],
+            "silences": [item.silence for item in facts],
+            "published": [_with_links(domain.published) for domain in domains],
+            "metrics": [domain.metrics_published_at_s for domain in domains],
+            "images": [domain.image_published_at_s for domain in domains],
+            "logged": [domain.image_logged_at_s for domain in domains],
+            "oldest": [item.oldest_reading_s() for item in facts],
+        },
+    )
+    nodes = [(domain, node_id) for domain in domains for node_id in domain.published.nodes]
+    decided = [domain.facts.decided[node_id] for domain, node_id in nodes]
+    await connection.execute(
+        _SAVE_NODES,
+        {
+            "domain_ids": [domain.facts.domain_id for domain, _ in nodes],
+            "node_ids": [node_id for _, node_id in nodes],
+            "published": [domain.published.nodes[node_id].SerializeToString() for domain, node_id in nodes],
+            "readings": [json.dumps(domain.facts.readings.get(node_id, {})) for domain, node_id in nodes],
+            "bad": [json.dumps(domain.facts.bad_readings.get(node_id, ())) for domain, node_id in nodes],
+            "rules": [item.rule.value for item in decided],
+            "reasons": [item.reason for item in decided],
+            "since": [item.since_s for item in decided],
+        },
+    )
+    gone = _statement(
+        "DELETE FROM nodes n WHERE n.domain_id = ANY(:domain_ids) AND NOT EXISTS (SELECT FROM "
+        "unnest(:owners, :node_ids) AS x (d, i) WHERE x.d = n.domain_id AND x.i = n.node_id)",
+        domain_ids=_TEXTS,
+        owners=_TEXTS,
+        node_ids=_TEXTS,
+    )
+    parameters = {
+        "domain_ids": [item.domain_id for item in facts],
+        "owners": [domain.facts.domain_id for domain, _ in nodes],
+        "node_ids": [node_id for _, node_id in nodes],
+    }
+    await connection.execute(gone, parameters)
+    await _save_incidents(connection, facts)
+
+
+async def _save_incidents(connection: AsyncConnection, facts: Sequence[DomainFacts]) -> None:
+    await connection.execute(
+        _statement("DELETE FROM incidents WHERE domain_id = ANY(:ids)", ids=_TEXTS),
+        {"ids": [item.domain_id for item in facts]},
+    )
+    rows = [(item.domain_id, node_id, found) for item in facts for node_id, found in item.incidents.items()]
+    if rows:
+        statement = _statement(
+            "INSERT INTO incidents (domain_id, node_id, incident, reason, at_s) "
+            "SELECT d, n, i, r, a FROM unnest(:domain_ids, :node_ids, :incidents, :reasons, :times) AS x (d, n, i, r, a)",
+            domain_ids=_TEXTS, node_ids=_TEXTS, incidents=_TEXTS, reasons=_TEXTS, times=_DOUBLES,
+        )  # fmt: skip
+        parameters = {
+            "domain_ids": [domain_id for domain_id, _, _ in rows],
+            "node_ids": [node_id for _, node_id, _ in rows],
+            "incidents": [found.incident.value for _, _, found in rows],
+            "reasons": [found.reason for _, _, found in rows],
+            "times": [found.at_s for _, _, found in rows],
+        }
+        await connection.execute(statement, parameters)
+
+
+async def save_certificates(connection: AsyncConnection, rows: Sequence[tuple[str, Certificate]]) -> None:
+    """Store identities ``(domain id, certificate)`` that were issued or revoked."""
+    if not rows:
+        return
+    statement = _statement(
+        "INSERT INTO certificates (identity_id, domain_id, node_id, accelerator_index, issued_at_s, revoked) "
+        "SELECT i, d, n, a, t, r FROM unnest(:ids, :domain_ids, :node_ids, :indices, :times, :revoked) "
+        "AS x (i, d, n, a, t, r) ON CONFLICT (identity_id) DO UPDATE SET domain_id = excluded.domain_id, "
+        "node_id = excluded.node_id, accelerator_index = excluded.accelerator_index, "
+        "issued_at_s = excluded.issued_at_s, revoked = excluded.revoked",
+        ids=_TEXTS, domain_ids=_TEXTS, node_ids=_TEXTS, indices=_INTEGERS, times=_DOUBLES, revoked=_BOOLEANS,
+    )  # fmt: skip
+    parameters = {
+        "ids": [item.identity_id for _, item in rows],
+        "domain_ids": [domain_id for domain_id, _ in rows],
+        "node_ids": [item.node_id for _, item in rows],
+        "indices": [item.index for _, item in rows],
+        "times": [item.issued_at_s for _, item in rows],
+        "revoked": [item.revoked for _, item in rows],
+    }
+    await connection.execute(statement, parameters)
+
+
+async def owners_of(connection: AsyncConnection, identity_ids: Iterable[str]) -> dict[str, str]:
+    """The domain of each identity that was seen before."""
+    statement = _statement("SELECT identity_id, domain_id FROM certificates WHERE identity_id = ANY(:ids)", ids=_TEXTS)
+    rows = await connection.execute(statement, {"ids": sorted(set(identity_ids))})
+    return {row.identity_id: row.domain_id for row in rows}
+
+
+# -- what is due -----------------------------------------------------------------------------------------------------
+
+
+async def domains_due(
+    connection: AsyncConnection, now_s: float, *, image_interval_s: float, silent_after_s: float
+) -> list[str]:
+    """Domains whose whole image is due, or that fell silent since they were looked at last."""
+    sql = (
+        "SELECT domain_id FROM domains WHERE image_published_at_s > 0 AND (image_published_at_s <= :image_before_s "
+        "OR (observed_at_s < :silent_before_s AND updated_at_s <= observed_at_s + :silent_s)) ORDER BY domain_id"
+    )
+    parameters = {
+        "image_before_s": now_s - image_interval_s,
+        "silent_before_s": now_s - silent_after_s,
+        "silent_s": silent_after_s,
+    }
+    return [row.domain_id for row in await connection.execute(sa.text(sql), parameters)]
+
+
+async def domains_silent_since(connection: AsyncConnection, limit_s: float) -> list[str]:
+    """Domains with nodes and without an observation since ``limit_s``."""
+    sql = (
+        "SELECT domain_id FROM domains d WHERE observed_at_s < :limit_s AND image_published_at_s > 0 "
+        "AND EXISTS (SELECT FROM nodes n WHERE n.domain_id = d.domain_id) ORDER BY domain_id"
+    )
+    return [row.domain_id for row in await connection.execute(sa.text(sql), {"limit_s": limit_s})]
+
+
+async def ages(connection: AsyncConnection) -> list[tuple[str, float]]:
+    """Time of the oldest reading that each domain with nodes relies on, seconds since 1970."""
+    sql = (
+        "SELECT domain_id, oldest_reading_at_s FROM domains d "
+        "WHERE EXISTS (SELECT FROM nodes n WHERE n.domain_id = d.domain_id)"
+    )
+    return [(row.domain_id, row.oldest_reading_at_s) for row in await connection.execute(sa.text(sql))]
+
+
+async def node_states(connection: AsyncConnection) -> list[graph_pb2.GraphNode]:
+    """All nodes as consumers know them."""
+    rows = await connection.execute(sa.text("SELECT published FROM nodes"))
+    return [graph_pb2.GraphNode.FromString(row.published) for row in rows]
+
+
+# -- the log of changes ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedChange:
+    """An entry of the log; the update carries its version."""
+
+    version: int
+    domain_id: str
+    at: datetime
+    kind: str
+    update: graph_pb2.GraphUpdated
+
+
+def _logged(row: Any) -> LoggedChange:
+    update = graph_pb2.GraphUpdated.FromString(zlib.decompress(row.payload))
+    return LoggedChange(row.version, row.domain_id, row.at, row.kind, update)
+
+
+async def add_changes(connection: AsyncConnection, changes: Sequence[LoggedChange]) -> None:
+    """Add to the log, in order."""
+    if not changes:
+        return
+    sql = sa.text(
+        "INSERT INTO change_log (version, domain_id, at, kind, whole, payload) "
+        "VALUES (:version, :domain_id, :at, :kind, :whole, :payload)"
+    )
+    rows = [
+        {
+            "version": item.version,
+            "domain_id": item.domain_id,
+            "at": item.at,
+            "kind": item.kind,
+            "whole": item.update.full,
+            "payload": zlib.compress(item.update.SerializeToString(), 1),
+        }
+        for item in changes
+    ]
+    await connection.execute(sql, rows)
+
+
+async def version(connection: AsyncConnection) -> int:
+    """The version of the graph."""
+    found: int = (await connection.execute(sa.text("SELECT version FROM graph_version"))).scalar_one()
+    return found
+
+
+async def changes_since(connection: AsyncConnection, since: int, limit: int) -> list[LoggedChange]:
+    """Changes with a version greater than ``since``, in order; repeated images are not among them."""
+    sql = (
+        "SELECT version, domain_id, at, kind, payload FROM change_log WHERE version > :since AND kind <> 'image' "
+        "ORDER BY version, seq LIMIT :limit"
+    )
+    return [_logged(row) for row in await connection.execute(sa.text(sql), {"since": since, "limit": limit})]
+
+
+async def log_until(connection: AsyncConnection, at: datetime) -> dict[str, list[LoggedChange]]:
+    """Per domain its newest logged image not later than ``at``, and the changes between the two, in order."""
+    sql = """
+        SELECT l.version, l.domain_id, l.at, l.kind, l.payload FROM change_log l
+        JOIN LATERAL (
+            SELECT max(seq) AS seq FROM change_log f WHERE f.domain_id = l.domain_id AND f.at <= :at AND f.whole
+        ) image ON l.seq >= image.seq
+        WHERE l.at <= :at ORDER BY l.domain_id, l.seq
+    """
+    found: dict[str, list[LoggedChange]] = {}
+    for row in await connection.execute(sa.text(sql), {"at": at}):
+        found.setdefault(row.domain_id, []).append(_logged(row))
+    return found
+
+
+async def log_start(connection: AsyncConnection) -> datetime | None:
+    """Time of the oldest entry of the log."""
+    found: datetime | None = (await connection.execute(sa.text("SELECT min(at) FROM change_log"))).scalar_one()
+    return found
+
+
+async def forget_log(connection: AsyncConnection, before: datetime, metrics_before: datetime) -> int:
+    """Remove old entries, but keep for each domain the newest whole image before the limit; returns how many."""
+    sql = """
+        DELETE FROM change_log l WHERE (l.kind = 'metrics' AND l.at < :metrics_before) OR (l.at < :before AND l.seq < (
+            SELECT max(seq) FROM change_log f WHERE f.domain_id = l.domain_id AND f.whole AND f.at < :before))
+    """
+    result = await connection.execute(sa.text(sql), {"before": before, "metrics_before": metrics_before})
+    return result.rowcount
+
+
+# -- the present graph -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The graph as consumers know it, at one version."""
+
+    version: int
+    images: Mapping[str, DomainImage]
+    oldest_reading_at_s: Mapping[str, float]
+
+
+async def snapshot(connection: AsyncConnection) -> Snapshot:
+    """Version, domains and nodes as of one moment. ``connection`` must not have read anything yet."""
+    await connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
+    number = await version(connection)
+    images: dict[str, DomainImage] = {}
+    oldest: dict[str, float] = {}
+    sql = "SELECT domain_id, published, oldest_reading_at_s FROM domains WHERE image_published_at_s > 0 ORDER BY domain_id"
+    for row in await connection.execute(sa.text(sql)):
+        images[row.domain_id] = _image_of(row.published)
+        oldest[row.domain_id] = row.oldest_reading_at_s
+    for row in await connection.execute(sa.text("SELECT domain_id, node_id, published FROM nodes ORDER BY node_id")):
+        images[row.domain_id].nodes[row.node_id] = graph_pb2.GraphNode.FromString(row.published)
+    return Snapshot(number, images, oldest)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node with the rule in force."""
+
+    domain_id: str
+    node: graph_pb2.GraphNode
+    decided: Decided
+    readings: Readings
+    bad_readings: tuple[str, ...]
+
+
+async def node(connection: AsyncConnection, node_id: str) -> NodeView | None:
+    """One node."""
+    row = (await connection.execute(sa.text("SELECT * FROM nodes WHERE node_id = :id"), {"id": node_id})).first()
+    if row is None:
+        return None
+    return NodeView(
+        domain_id=row.domain_id,
+        node=graph_pb2.GraphNode.FromString(row.published),
+        decided=Decided(Rule(row.rule), row.rule_reason, row.rule_since_s),
+        readings=_readings_from(row.readings),
+        bad_readings=tuple(row.bad_readings),
+    )

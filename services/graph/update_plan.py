@@ -1,0 +1,101 @@
+"""What is to be published of a domain now: a pure decision over its facts and what consumers know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from meridian.contracts.graph.v1 import graph_pb2
+from services.graph.facts import DomainFacts
+from services.graph.image import (
+    Difference,
+    DomainImage,
+    StateChange,
+    applied,
+    build_image,
+    difference,
+    state_changes,
+    whole,
+)
+from services.graph.node_state import Thresholds
+
+
+class ChangeKind(StrEnum):
+    """Kinds of the change log. An image repeats what is known, the others are changes."""
+
+    STRUCTURE = "structure"
+    METRICS = "metrics"
+    IMAGE = "image"
+
+
+@dataclass(slots=True)
+class TrackedDomain:
+    """The facts of a domain, and what was told about it and when (seconds since 1970; 0 never)."""
+
+    facts: DomainFacts
+    published: DomainImage = field(default_factory=DomainImage)
+    metrics_published_at_s: float = 0.0
+    image_published_at_s: float = 0.0
+    image_logged_at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Of the settings, see there."""
+
+    metric_refresh_s: float
+    metric_tolerance: float
+    image_interval_s: float
+    log_image_interval_s: float
+    reading_ttl_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedUpdate:
+    """An update without its version. ``logged``: it enters the change log."""
+
+    update: graph_pb2.GraphUpdated
+    kind: ChangeKind
+    logged: bool
+    states: tuple[StateChange, ...] = ()
+
+
+def plan_updates(domain: TrackedDomain, now_s: float, pace: Pace, limits: Thresholds) -> list[PlannedUpdate]:
+    """The updates that are due; ``domain`` then stands as if they were published.
+
+    1. A domain that was never shown, and one that lost a link, is shown whole.
+    2. Otherwise what changed in structure or state is told at once, metrics alone at their pace.
+    3. The whole image follows regularly, for those who missed something.
+    """
+    facts = domain.facts
+    if facts.inventory is None:
+        return []
+    facts.forget_readings_before(now_s - pace.reading_ttl_s)
+    after, decided = build_image(facts, now_s, limits)
+    metrics_due = now_s - domain.metrics_published_at_s >= pace.metric_refresh_s
+    if not domain.image_published_at_s:
+        found: Difference | None = Difference(whole(after), structure=True)
+    else:
+        found = difference(domain.published, after, metrics=metrics_due, tolerance=pace.metric_tolerance)
+    states = state_changes(domain.published, after, facts.decided, decided)
+    facts.decided = decided
+    planned = []
+    if found is not None:
+        domain.published = applied(domain.published, [found.update])
+        kind = ChangeKind.STRUCTURE if found.structure else ChangeKind.METRICS
+        planned.append(PlannedUpdate(found.update, kind, logged=True, states=tuple(states)))
+        if metrics_due:
+            domain.metrics_published_at_s = now_s
+        if found.update.full:
+            domain.image_published_at_s = domain.image_logged_at_s = now_s
+    if now_s - domain.image_published_at_s >= pace.image_interval_s:
+        logged = now_s - domain.image_logged_at_s >= pace.log_image_interval_s
+        planned.append(PlannedUpdate(whole(domain.published), ChangeKind.IMAGE, logged))
+        domain.image_published_at_s = now_s
+        if logged:
+            domain.image_logged_at_s = now_s
+    for item in planned:
+        item.update.domain_id = facts.domain_id
+        item.update.oldest_reading_at.FromNanoseconds(int(facts.oldest_reading_s() * 1e9))
+        item.update.updated_at.FromNanoseconds(int(now_s * 1e9))
+    return planned
