@@ -10,7 +10,7 @@ from typing import Any
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from meridian.embedded.broker.schemas import APIS, ApiKey
-from meridian.embedded.broker.wire import Message, Reader, frame
+from meridian.embedded.broker.wire import Message, Reader
 from tests.conformance.bus_under_test import BusUnderTest
 
 CLIENT_ID = b"wire-client"
@@ -37,7 +37,7 @@ class WireClient:
         if version >= api.flexible_from:
             out.append(0)
         api.write_request(out, body, version)
-        self.writer.write(frame(out))
+        self.writer.write(len(out).to_bytes(4, "big") + out)
         length = int.from_bytes(await self.reader.readexactly(4), "big")
         answer = Reader(await self.reader.readexactly(length))
         assert int.from_bytes(answer.take(4), "big") == self._correlation

@@ -23,14 +23,15 @@ from meridian.embedded.broker.requests import Handler, Request
 from meridian.embedded.broker.schemas import APIS, Api, ApiKey
 from meridian.embedded.broker.stream_handlers import Address, StreamHandlers, now_ms
 from meridian.embedded.broker.topics import TopicStore
-from meridian.embedded.broker.wire import INT16, INT32, NULLABLE_STRING, Message, Reader, frame
+from meridian.embedded.broker.wire import INT16, INT32, NULLABLE_STRING, Message, Reader
 from meridian.errors import ConfigurationError
 
 PRODUCER_ID_BLOCK = 1000
 WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 OFFSET_RETENTION_MS = 7 * 24 * 3600 * 1000
 
-_CORRELATION = struct.Struct(">i")
+LENGTH_BYTES = 4
+_LENGTH_AND_CORRELATION = struct.Struct(">Ii")
 _read_int16, _read_int32 = INT16.at(0, False)[0], INT32.at(0, False)[0]
 _read_client_id = NULLABLE_STRING.at(0, False)[0]
 _logger = logging.getLogger(__name__)
@@ -281,12 +282,13 @@ def _advertised(error_code: ErrorCode) -> Message:
     }
 
 
-def _reply(api: Api, version: int, correlation: int, answer: Message) -> bytes:
-    out = bytearray(_CORRELATION.pack(correlation))
+def _reply(api: Api, version: int, correlation: int, answer: Message) -> bytearray:
+    out = bytearray(_LENGTH_AND_CORRELATION.pack(0, correlation))
     if api.tagged_response_header(version):
         out.append(0)
     api.write_response(out, answer, version)
-    return frame(out)
+    _LENGTH_AND_CORRELATION.pack_into(out, 0, len(out) - LENGTH_BYTES, correlation)  # once its length is known
+    return out
 
 
 async def _reply_later(api: Api, version: int, correlation: int, answer: Awaitable[Message | None]) -> Reply:

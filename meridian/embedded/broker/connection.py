@@ -17,7 +17,7 @@ PAUSE_AT_FRAMES = 64
 _LENGTH = struct.Struct(">i")
 _logger = logging.getLogger(__name__)
 
-Reply = bytes | None
+Reply = bytearray | None
 Serve = Callable[[memoryview, str], Reply | Awaitable[Reply]]
 """From a request frame and the client's host to the response frame, at once or later; raises ``MalformedFrameError``."""
 

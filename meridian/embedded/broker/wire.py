@@ -25,7 +25,6 @@ ALWAYS = 1 << 15
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
-_UINT32 = struct.Struct(">I")
 
 
 class Reader:
@@ -276,8 +275,3 @@ def array(items: Type | Struct, *, nullable: bool = False) -> Type:
         return read, write
 
     return Type(compile_for, None if nullable else [])
-
-
-def frame(payload: bytes | bytearray) -> bytes:
-    """The payload behind its length, as it goes over the socket."""
-    return _UINT32.pack(len(payload)) + payload

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from meridian.embedded.broker.errors import MalformedFrameError
 from meridian.embedded.broker.schemas import APIS, Api, ApiKey
-from meridian.embedded.broker.wire import Reader, frame, write_varint
+from meridian.embedded.broker.wire import Reader, write_varint
 
 VERSIONS = [(api, version) for api in APIS.values() for version in range(api.min_version, api.max_version + 1)]
 
@@ -124,7 +124,3 @@ def test_tagged_fields_of_a_newer_client_are_skipped() -> None:
     reader = Reader(bytes(out))
     assert api.read_request(reader, 4)["generation_id"] == 4
     assert reader.position == reader.end
-
-
-def test_frame_has_its_length_in_front() -> None:
-    assert frame(b"abc") == b"\x00\x00\x00\x03abc"
