@@ -82,67 +82,77 @@ def _recent_sums(amounts: Array, recent: int) -> Array:
     return total
 
 
+@dataclass(frozen=True, slots=True)
+class Backtest:
+    """What every method would have forecast at every origin, and which would have served: steps 1 and 2.
+
+    ``made`` [method, series, origin]; ``errors`` [method, series, target], value - forecast; ``chosen`` [series, origin].
+    """
+
+    values: Array
+    horizon: int
+    policy: Policy
+    made: Array
+    errors: Array
+    chosen: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, values: Array, horizon: int, methods: Sequence[Method], policy: Policy) -> Backtest:
+        """Run the methods over ``values`` [series, time]; ``methods[0]`` is persistence."""
+        made = np.stack([method.forecast(values, horizon) for method in methods])
+        errors = np.full_like(made, np.nan)
+        if values.shape[1] > horizon:
+            errors[:, :, horizon:] = values[None, :, horizon:] - made[:, :, :-horizon]
+        known = ~np.isnan(errors)
+        size = np.where(known, np.abs(errors), 0.0)
+        of_method = _recent_sums(size, policy.recent)
+        of_persistence = _recent_sums(np.where(known, size[0][None], 0.0), policy.recent)
+        count = _recent_sums(known.astype(np.float64), policy.recent)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = of_method / of_persistence
+        unfit = (count < policy.min_errors) | ~(ratio <= 1 - policy.margin) | np.isnan(made)
+        ratio = np.where(unfit, np.inf, ratio)
+        ratio[0] = 1.0
+        return cls(values, horizon, policy, made, errors, np.argmin(ratio, axis=0))
+
+    def served_errors(self) -> Array:
+        """Errors of what would have served, by target (step 3)."""
+        result = np.full_like(self.values, np.nan)
+        times = self.values.shape[1]
+        if times > self.horizon:
+            rows = np.arange(len(self.values))[:, None]
+            targets = np.arange(self.horizon, times)[None]
+            result[:, self.horizon :] = self.errors[self.chosen[:, : -self.horizon], rows, targets]
+        return result
+
+    def forecast_at(self, origin: int) -> tuple[Array, Array, Array, NDArray[np.int64]]:
+        """What is forecast at ``origin``: expectation, bounds of the band, number of errors behind it (step 4)."""
+        rows = np.arange(len(self.values))
+        now = self.chosen[:, origin]
+        expected = self.made[now, rows, origin]
+        own = self.errors[now, rows][:, max(0, origin + 1 - self.policy.recent) : origin + 1]
+        count = np.sum(~np.isnan(own), axis=1)
+        low, high = np.full(len(own), np.nan), np.full(len(own), np.nan)
+        enough = count >= self.policy.min_errors
+        if enough.any():
+            tail = (1 - self.policy.band) / 2
+            bounds = np.nanquantile(own[enough], [tail, 1 - tail], axis=1)
+            low[enough] = np.maximum(0.0, np.minimum(expected[enough], expected[enough] + bounds[0]))
+            high[enough] = np.maximum(expected[enough], expected[enough] + bounds[1])
+        return expected, low, high, count.astype(np.int64)
+
+
 def _forecast_chunk(values: Array, horizon: int, methods: Sequence[Method], policy: Policy) -> Forecasts:
-    series, times = values.shape
-    made = np.stack([method.forecast(values, horizon) for method in methods])
-    # By target: column t holds what was forecast for t.
-    errors = np.full_like(made, np.nan)
-    if times > horizon:
-        errors[:, :, horizon:] = values[None, :, horizon:] - made[:, :, :-horizon]
-    known = ~np.isnan(errors)
-    size = np.where(known, np.abs(errors), 0.0)
-    of_method = _recent_sums(size, policy.recent)
-    of_persistence = _recent_sums(np.where(known, size[0][None], 0.0), policy.recent)
-    count = _recent_sums(known.astype(np.float64), policy.recent)
-
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = of_method / of_persistence
-    unfit = (count < policy.min_errors) | ~(ratio <= 1 - policy.margin) | np.isnan(made)
-    ratio = np.where(unfit, np.inf, ratio)
-    ratio[0] = 1.0
-    chosen = np.argmin(ratio, axis=0)
-
-    rows = np.arange(series)
-    now = chosen[:, -1]
-    expected = made[now, rows, -1]
-    own = errors[now, rows][:, -policy.recent :]
-    count_now = np.sum(~np.isnan(own), axis=1)
-    low, high = _band(own, expected, count_now, policy)
-    skill, wape = _prequential(values, size, known, chosen, horizon, policy.recent)
-    return Forecasts(
-        horizon, [methods[index].name for index in now], expected, low, high, skill, wape, count_now.astype(np.int64)
-    )
-
-
-def _band(own: Array, expected: Array, count: NDArray[np.int64], policy: Policy) -> tuple[Array, Array]:
-    low, high = np.full(len(own), np.nan), np.full(len(own), np.nan)
-    enough = count >= policy.min_errors
-    if enough.any():
-        tail = (1 - policy.band) / 2
-        bounds = np.nanquantile(own[enough], [tail, 1 - tail], axis=1)
-        low[enough] = np.maximum(0.0, np.minimum(expected[enough], expected[enough] + bounds[0]))
-        high[enough] = np.maximum(expected[enough], expected[enough] + bounds[1])
-    return low, high
-
-
-def _prequential(
-    values: Array, size: Array, known: NDArray[np.bool_], chosen: NDArray[np.int64], horizon: int, recent: int
-) -> tuple[Array, Array]:
-    series, times = values.shape
-    none = np.full(series, np.nan)
-    if times <= horizon:
-        return none, none.copy()
-    # The choice made at the origin of each target.
-    choice = chosen[:, :-horizon]
-    targets = np.arange(horizon, times)
-    rows = np.arange(series)[:, None]
-    served = size[choice, rows, targets[None]][:, -recent:]
-    baseline = size[0][:, horizon:][:, -recent:]
-    counted = known[0][:, horizon:][:, -recent:]
-    volume = np.where(counted, np.abs(values[:, horizon:][:, -recent:]), 0.0).sum(axis=1)
+    test = Backtest.of(values, horizon, methods, policy)
+    expected, low, high, count = test.forecast_at(values.shape[1] - 1)
+    served = np.abs(test.served_errors()[:, -policy.recent :])
+    baseline = np.abs(test.errors[0][:, -policy.recent :])
+    counted = ~np.isnan(baseline)
+    volume = np.where(counted, np.abs(values[:, -policy.recent :]), 0.0).sum(axis=1)
     of_served = np.where(counted, served, 0.0).sum(axis=1)
     of_baseline = np.where(counted, baseline, 0.0).sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         skill = np.where(of_baseline > 0, 1 - of_served / of_baseline, np.nan)
         wape = np.where(volume > 0, of_served / volume, np.nan)
-    return skill, wape
+    names = [methods[index].name for index in test.chosen[:, -1]]
+    return Forecasts(horizon, names, expected, low, high, skill, wape, count)

@@ -1,0 +1,132 @@
+"""Skill of the demand forecasters over "the last value stays": `python bench/forecast.py [--json OUT]`.
+
+Synthetic series of known structure (setting "offline"): steps of jobs that come and go (nothing to predict), a daily
+pattern (a season to find), a ramp. Where MERIDIAN_DATA names the public data sets, also the active nodes of the Philly
+cluster and the running GPUs of 16 virtual clusters of Helios Earth in 10-minute windows, marked external in the slice.
+Rows are wape, skill, wape on targets that changed by more than 10 %, and the coverage of the 80 % band.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import math
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.result import DataSource, Row, Setting, print_table, write
+from services.forecast.evaluate import SERVED, Score, evaluate
+from services.forecast.methods import Array
+
+WINDOW_S = 600.0
+HORIZONS_S = (600.0, 3600.0)
+DAYS = 21
+PHILLY = "figures/series_philly_nodes_10min.csv.gz"
+HELIOS = "figures/series_helios_earth_vc_10min.csv.gz"
+
+
+def synthetic(seed: int) -> dict[str, dict[str, Array]]:
+    """Groups of series by name."""
+    chance = np.random.default_rng(seed)
+    times = np.arange(round(DAYS * 86_400 / WINDOW_S))
+    steps = {}
+    for number in range(8):
+        level = np.zeros(len(times))
+        for start in np.flatnonzero(chance.random(len(times)) < 0.02):
+            level[start : start + 1 + int(chance.exponential(60))] += chance.choice([1, 2, 4, 8, 16])
+        steps[f"steps-{number}"] = level
+    day = 2 * math.pi * times * WINDOW_S / 86_400
+    daily = {
+        f"daily-{number}": np.maximum(0, np.round(60 + 40 * np.sin(day + number) + chance.normal(0, 2, len(times))))
+        for number in range(8)
+    }
+    ramp = {
+        f"ramp-{number}": 10 + times * (0.05 + 0.02 * number) + chance.normal(0, 0.3, len(times)) for number in range(4)
+    }
+    return {"steps": steps, "daily": daily, "ramp": ramp}
+
+
+def _columns(path: Path, series: str | None, value: str) -> dict[str, Array]:
+    found: dict[str, list[float]] = {}
+    with gzip.open(path, "rt", newline="") as stream:
+        for row in csv.DictReader(stream):
+            found.setdefault(row[series] if series else path.name, []).append(float(row[value] or "nan"))
+    return {name: np.asarray(values) for name, values in found.items()}
+
+
+def external(folder: Path) -> tuple[dict[str, dict[str, Array]], list[DataSource]]:
+    """The public series below ``folder`` that are there."""
+    groups, sources = {}, []
+    for name, relative, series, value in (
+        ("external_philly_nodes", PHILLY, None, "active"),
+        ("external_helios_earth", HELIOS, "series", "running_gpu_num"),
+    ):
+        path = folder / relative
+        if path.is_file():
+            groups[name] = _columns(path, series, value)
+            sources.append(DataSource.of(path))
+    return groups, sources
+
+
+def rows_of(group: str, scores: Sequence[Score]) -> list[Row]:
+    """The figures of what serves and of persistence."""
+    rows = []
+    for score in scores:
+        if score.method not in {SERVED, "persistence"}:
+            continue
+        baseline = score.method != SERVED
+        where = f"{group}/{score.horizon_s:g}s"
+        subject = "persistence" if baseline else "meridian"
+        figures: list[tuple[str, float | None]] = [
+            ("wape_ratio", score.wape),
+            ("wape_changed_ratio", score.wape_changed),
+        ]
+        if not baseline:
+            figures += [("skill_ratio", score.skill), ("coverage_80_ratio", score.coverage)]
+        for measure, value in figures:
+            missing = value is None or not math.isfinite(value)
+            reason = "no such target" if missing else None
+            rows.append(
+                Row(
+                    subject,
+                    measure,
+                    None if missing else value,
+                    where,
+                    n=score.targets,
+                    baseline=baseline,
+                    reason=reason,
+                )
+            )
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Evaluate all groups."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", metavar="OUT", help="write the result in the form of bench/result.py")
+    options = parser.parse_args(arguments)
+    groups, sources = synthetic(options.seed), list[DataSource]()
+    if os.environ.get("MERIDIAN_DATA"):
+        public, sources = external(Path(os.environ["MERIDIAN_DATA"]))
+        groups.update(public)
+    rows: list[Row] = []
+    for group, series in groups.items():
+        rows += rows_of(group, evaluate(series, WINDOW_S, HORIZONS_S))
+    print_table(rows)
+    if options.json:
+        command = shlex.join(["python", "bench/forecast.py", *(sys.argv[1:] if arguments is None else arguments)])
+        write(options.json, command, sources, options.seed, Setting.OFFLINE, rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

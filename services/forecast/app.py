@@ -1,0 +1,27 @@
+"""Wires forecast: demand and capacity from the bus, windows and forecasts by a loop, estimates by HTTP."""
+
+from __future__ import annotations
+
+from meridian.contracts.graph.v1.graph_pb2 import GraphUpdated
+from meridian.contracts.job.v1.job_pb2 import JobSubmitted
+from meridian.service import Kernel
+from meridian.settings import load
+from services.forecast.api import create_router
+from services.forecast.events import DEMAND_EVENTS, DemandEvents, RequirementEvents, keep_capacity
+from services.forecast.metrics import ForecastMetrics
+from services.forecast.sampling import Sampling
+from services.forecast.settings import ForecastSettings
+
+
+def build(kernel: Kernel) -> None:
+    """Add forecast to a kernel."""
+    settings = load(ForecastSettings)
+    kernel.http_settings = settings
+    metrics = ForecastMetrics(kernel.registry)
+    sampling = Sampling(kernel, settings, metrics)
+
+    kernel.bus.subscribe_batch("demand", DEMAND_EVENTS, DemandEvents(kernel.clock).handle)
+    kernel.bus.subscribe_batch("capacity", [GraphUpdated], keep_capacity)
+    kernel.bus.subscribe("requirements", {JobSubmitted: RequirementEvents(kernel.clock, metrics).handle})
+    kernel.add_task("sampling", sampling.run)
+    kernel.http.include_router(create_router(kernel.database))

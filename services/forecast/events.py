@@ -1,0 +1,145 @@
+"""What forecast hears on the bus: demand, capacity, and models to estimate."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from meridian.clock import Clock
+from meridian.codec import Envelope
+from meridian.contracts.forecast.v1.forecast_pb2 import JobRequirementEstimated
+from meridian.contracts.graph.v1.graph_pb2 import GraphUpdated
+from meridian.contracts.job.v1.job_pb2 import JobFinished, JobPlaced, JobPreempted, JobSubmitted
+from meridian.contracts.run.v1.run_pb2 import RunFailed, RunFinished
+from meridian.errors import InvalidArgumentError
+from meridian.outbox import Transaction
+from services.forecast import ledger
+from services.forecast.job_units import layout_of, model_of, units_of
+from services.forecast.ledger import Job
+from services.forecast.metrics import ForecastMetrics
+from services.forecast.requirement import estimate
+from services.forecast.store import Change, NodeCapacity, Store
+
+log = logging.getLogger(__name__)
+
+DEMAND_EVENTS = (JobSubmitted, JobPlaced, JobPreempted, JobFinished, RunFinished, RunFailed)
+
+
+class DemandEvents:
+    """Keeps the ledger of who holds and asks for how much."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    async def handle(self, transaction: Transaction, envelopes: Sequence[Envelope]) -> None:
+        """Take a batch of `DEMAND_EVENTS`; each change counts from the time of its event."""
+        now = self._clock.now()
+        store = Store(transaction.connection)
+        before = await store.take_jobs([job_id_of(envelope.data) for envelope in envelopes])
+        jobs = dict(before)
+        changes: list[Change] = []
+        for envelope in envelopes:
+            job_id = job_id_of(envelope.data)
+            job, at = apply(jobs[job_id], envelope.data, now)
+            amounts = ledger.changes(ledger.demand(jobs[job_id]), ledger.demand(job))
+            changes += [Change(subject, min(at, now), amount) for subject, amount in amounts.items()]
+            jobs[job_id] = job
+        await store.keep_jobs([(before[job_id], job) for job_id, job in jobs.items()], now)
+        await store.add_changes(changes)
+
+
+def job_id_of(message: Message) -> str:
+    """The job that one of `DEMAND_EVENTS` is about."""
+    assert isinstance(message, DEMAND_EVENTS)
+    return message.job_id
+
+
+def apply(job: Job, message: Message, now: datetime) -> tuple[Job, datetime]:
+    """The job after an event, and when the event happened."""
+
+    def at(stamp: Timestamp) -> datetime:
+        return stamp.ToDatetime(tzinfo=UTC) if stamp.seconds else now
+
+    match message:
+        case JobSubmitted():
+            return ledger.submit(job, message.tenant_id, units_of(message.spec)), at(message.submitted_at)
+        case JobPlaced():
+            ranks: dict[str, int] = {}
+            held: dict[str, float] = {}
+            for rank in message.ranks:
+                ranks[rank.domain_id] = ranks.get(rank.domain_id, 0) + 1
+                held[rank.domain_id] = held.get(rank.domain_id, 0.0) + len(rank.accelerator_indices)
+            job = ledger.place(job, message.tenant_id, message.unit_index, message.epoch, held, ranks)
+            return job, at(message.placed_at)
+        case JobPreempted():
+            return ledger.end_badly(job, message.unit_index, message.epoch), at(message.preempted_at)
+        case RunFailed():
+            return ledger.end_badly(job, message.unit_index, message.epoch), at(message.at)
+        case RunFinished():
+            return ledger.end_well(job, message.unit_index, message.epoch, message.domain_id), at(message.at)
+        case JobFinished():
+            return ledger.finish(job), at(message.finished_at)
+        case _:
+            raise AssertionError(f"{type(message).__name__} is no event of demand")
+
+
+async def keep_capacity(transaction: Transaction, envelopes: Sequence[Envelope]) -> None:
+    """Take a batch of GraphUpdated: what the nodes of each domain offer."""
+    nodes: list[NodeCapacity] = []
+    removed: list[str] = []
+    full: dict[str, int] = {}
+    for envelope in envelopes:
+        message = envelope.data
+        assert isinstance(message, GraphUpdated)
+        nodes += [
+            NodeCapacity(
+                node.inventory.node_id,
+                message.domain_id,
+                len(node.inventory.accelerators),
+                node.inventory.cpus,
+                message.version,
+            )
+            for node in message.nodes
+        ]
+        removed += message.removed_node_ids
+        if message.full:
+            full[message.domain_id] = max(message.version, full.get(message.domain_id, 0))
+    await Store(transaction.connection).keep_capacity(nodes, removed, full)
+
+
+class RequirementEvents:
+    """Estimates what submitted training jobs need."""
+
+    def __init__(self, clock: Clock, metrics: ForecastMetrics) -> None:
+        self._clock = clock
+        self._metrics = metrics
+
+    async def handle(self, transaction: Transaction, message: JobSubmitted) -> None:
+        """Publish the requirement of a job that describes its model."""
+        model = model_of(message.spec)
+        if not model.parameters and not model.has_shape:
+            return
+        try:
+            found = estimate(model, layout_of(message.spec))
+        except InvalidArgumentError as error:
+            # The gateway took the job as it is; there is nobody here to tell.
+            log.warning("a job's layout is impossible", extra={"job_id": message.job_id, "reason": error.detail})
+            transaction.on_commit(self._metrics.requirements.labels("impossible").inc)
+            return
+        event = JobRequirementEstimated(
+            job_id=message.job_id,
+            tenant_id=message.tenant_id,
+            parameters=found.parameters,
+            flops_per_step=found.flops_per_step,
+            total_flops=found.total_flops,
+            memory_bytes_per_accelerator=found.memory_bytes_per_accelerator,
+            memory_parts_bytes=found.memory_parts_bytes,
+            formula=found.formula,
+        )
+        event.estimated_at.FromDatetime(self._clock.now())
+        transaction.publish(event)
+        transaction.on_commit(self._metrics.requirements.labels("estimated").inc)

@@ -1,0 +1,224 @@
+"""Closes the windows of demand and forecasts from them.
+
+1. When a window and the time for late events have passed, its time-weighted means are made by one statement. The row of
+   the sampling is locked meanwhile, so that of several instances one closes each window.
+2. The history is kept in memory and read again when another instance has closed windows in between.
+3. All series are forecast at once in a thread. What changed, or has not been said for some windows, is published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from meridian.contracts.forecast.v1 import forecast_pb2 as pb
+from meridian.database import is_passing
+from meridian.outbox import Transaction
+from meridian.service import Kernel
+from services.forecast.backtest import Forecasts, Policy, forecast_all
+from services.forecast.history import History
+from services.forecast.ledger import Amount, Subject, SubjectKind
+from services.forecast.methods import Array, standard_methods
+from services.forecast.metrics import ForecastMetrics
+from services.forecast.settings import ForecastSettings
+from services.forecast.store import Store
+
+log = logging.getLogger(__name__)
+
+_KINDS = {
+    SubjectKind.DOMAIN: pb.FORECAST_SUBJECT_KIND_DOMAIN,
+    SubjectKind.TENANT: pb.FORECAST_SUBJECT_KIND_TENANT,
+}
+_KEEP_JOBS = timedelta(days=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A forecast at one horizon. ``low`` and ``high`` are None without a band, ``skill`` where nothing can be compared."""
+
+    horizon_s: float
+    method: str
+    expected: float
+    low: float | None
+    high: float | None
+    skill: float | None
+    wape: float | None
+    past_errors: int
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else round(value, 6)
+
+
+def points_of(found: Sequence[Forecasts], row: int, window_s: float) -> list[Point]:
+    """The points of one series."""
+    return [
+        Point(
+            horizon_s=item.horizon * window_s,
+            method=item.method[row],
+            expected=round(float(item.expected[row]), 6),
+            low=_or_none(float(item.low[row])),
+            high=_or_none(float(item.high[row])),
+            skill=_or_none(float(item.skill[row])),
+            wape=_or_none(float(item.wape[row])),
+            past_errors=int(item.errors[row]),
+        )
+        for item in found
+    ]
+
+
+def window_start(at: datetime, window_s: float) -> datetime:
+    """The start of the window that ``at`` lies in; windows are counted from the epoch."""
+    return datetime.fromtimestamp(math.floor(at.timestamp() / window_s) * window_s, UTC)
+
+
+class Sampling:
+    """The loop over windows."""
+
+    def __init__(self, kernel: Kernel, settings: ForecastSettings, metrics: ForecastMetrics) -> None:
+        self._kernel = kernel
+        self._settings = settings
+        self._metrics = metrics
+        self._history = History(settings.history_windows)
+        # Until when the history in memory reaches.
+        self._seen_until: datetime | None = None
+        self._horizons = [max(1, round(horizon_s / settings.window_s)) for horizon_s in settings.horizons_s]
+
+    async def run(self) -> None:
+        """Close windows as they pass, until cancelled; passing errors are waited out."""
+        while True:
+            try:
+                closed = await self.close_next()
+            except Exception as error:  # only what passes is waited out
+                if not is_passing(error):
+                    raise
+                log.warning("sampling was interrupted", extra={"error": repr(error)})
+                await asyncio.sleep(1.0)
+                continue
+            if not closed:
+                await asyncio.sleep(min(1.0, self._settings.window_s / 4))
+
+    async def close_next(self) -> bool:
+        """Close the next window if it is due, and forecast when no other is; False when none was."""
+        window = timedelta(seconds=self._settings.window_s)
+        now = self._kernel.clock.now()
+        due = now - timedelta(seconds=self._settings.lateness_s)
+        async with self._kernel.outbox.transaction() as transaction:
+            store = Store(transaction.connection)
+            start = await store.begin_sampling(self._settings.window_s, window_start(now, self._settings.window_s))
+            end = start + window
+            if end > due:
+                return False
+            await store.close_window(start, end)
+            seen_until = self._seen_until
+            self._seen_until = None
+            await self._extend_history(store, seen_until, start, end)
+            if end + window > due and self._history.subjects:
+                await self._forecast(transaction, end)
+        # Known to be committed.
+        self._seen_until = end
+        self._metrics.windows.inc()
+        return True
+
+    async def _extend_history(self, store: Store, seen_until: datetime | None, start: datetime, end: datetime) -> None:
+        oldest = end - timedelta(seconds=self._settings.window_s * self._settings.history_windows)
+        gone = await store.forget_windows(oldest)
+        await store.forget_jobs(end - _KEEP_JOBS)
+        if seen_until != start:
+            self._history = History(self._settings.history_windows)
+        rows = await store.load_windows(start if seen_until == start else oldest)
+        by_window: dict[datetime, dict[Subject, float]] = {}
+        for row in rows:
+            subject = Subject(SubjectKind(row.subject_kind), row.subject_id)
+            by_window.setdefault(row.window_start, {})[subject] = row.accelerators
+        window = timedelta(seconds=self._settings.window_s)
+        at = min(by_window, default=end)
+        while at < end:
+            self._history.append(by_window.get(at, {}))
+            at += window
+        self._history.drop(gone)
+
+    async def _forecast(self, transaction: Transaction, end: datetime) -> None:
+        started = time.monotonic()
+        found = await asyncio.to_thread(self._forecast_all, self._history.values.copy())
+        self._metrics.seconds.observe(time.monotonic() - started)
+        store = Store(transaction.connection)
+        levels = await store.load_levels()
+        earlier = await store.load_forecasts()
+        repeat = timedelta(seconds=self._settings.window_s * self._settings.repeat_windows)
+        bodies: dict[Subject, dict[str, Any]] = {}
+        published: list[Subject] = []
+        for row, subject in enumerate(self._history.subjects):
+            points = points_of(found, row, self._settings.window_s)
+            windows = int(np.count_nonzero(~np.isnan(self._history.values[row])))
+            body = {
+                "current": levels.get(subject, Amount()).accelerators,
+                "current_cpus": levels.get(subject, Amount()).cpus,
+                "window_s": self._settings.window_s,
+                "points": [asdict(point) for point in points],
+            }
+            last = earlier.get(subject)
+            if last is None or end - last.published_at >= repeat or _differ(last.body, body):
+                transaction.publish(_message(subject, end, body, points, windows))
+                published.append(subject)
+            bodies[subject] = {**body, "history_windows": windows}
+        await store.keep_forecasts(bodies, end, published)
+        transaction.on_commit(lambda: self._count(found, len(published)))
+
+    def _forecast_all(self, values: Array) -> list[Forecasts]:
+        methods = standard_methods(self._settings.window_s, self._settings.seasons_s, values.shape[1])
+        return [forecast_all(values, horizon, methods, Policy()) for horizon in self._horizons]
+
+    def _count(self, found: Sequence[Forecasts], published: int) -> None:
+        self._metrics.published.inc(published)
+        self._metrics.series.set(len(self._history.subjects))
+        self._metrics.serving.clear()
+        for item in found:
+            horizon = f"{item.horizon * self._settings.window_s:g}"
+            for name in sorted(set(item.method)):
+                self._metrics.serving.labels(horizon, name).set(item.method.count(name))
+            known = item.skill[~np.isnan(item.skill)]
+            self._metrics.skill.labels(horizon).set(float(np.median(known)) if known.size else 0.0)
+
+
+def _differ(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether a reader would act on the difference: the level, the expectation, the band or the method changed."""
+    if before.get("current") != after["current"] or before.get("window_s") != after["window_s"]:
+        return True
+    names = ("horizon_s", "method", "expected", "low", "high")
+    earlier = [[point.get(name) for name in names] for point in before.get("points", [])]
+    return earlier != [[point[name] for name in names] for point in after["points"]]
+
+
+def _message(
+    subject: Subject, made_at: datetime, body: Mapping[str, Any], points: Sequence[Point], windows: int
+) -> pb.DemandForecast:
+    message = pb.DemandForecast(
+        subject_kind=_KINDS[subject.kind],
+        subject_id=subject.id,
+        method="+".join(dict.fromkeys(point.method for point in points)),
+        current=body["current"],
+        history_windows=windows,
+        window_s=body["window_s"],
+        points=[
+            pb.ForecastPoint(
+                horizon_s=point.horizon_s,
+                expected=point.expected,
+                low=point.low or 0.0,
+                high=point.high or 0.0,
+                has_band=point.low is not None,
+                skill=point.skill,
+            )
+            for point in points
+        ],
+    )
+    message.made_at.FromDatetime(made_at)
+    return message

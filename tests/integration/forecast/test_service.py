@@ -1,0 +1,205 @@
+"""Forecast against a real broker and PostgreSQL: exact windows, published forecasts, requirements, HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+import asyncpg
+import pytest
+
+from meridian.contracts.common.v1.types_pb2 import Resources
+from meridian.contracts.forecast.v1 import forecast_pb2
+from meridian.contracts.forecast.v1.forecast_pb2 import DemandForecast, JobRequirementEstimated
+from meridian.contracts.graph.v1.graph_pb2 import GraphNode, GraphUpdated
+from meridian.contracts.job.v1 import job_pb2
+from meridian.contracts.job.v1.job_pb2 import (
+    JobFinished,
+    JobPlaced,
+    JobSpec,
+    JobSubmitted,
+    ModelDescription,
+    PlacedRank,
+)
+from meridian.contracts.resource.v1.resource_pb2 import Accelerator, NodeInventory
+from meridian.contracts.run.v1.run_pb2 import RunFinished
+from tests.harness import Environment, environment
+
+WINDOW_S = 2.0
+QUICK = {
+    "MERIDIAN_FORECAST_WINDOW_S": str(WINDOW_S),
+    "MERIDIAN_FORECAST_LATENESS_S": "1.5",
+    "MERIDIAN_FORECAST_HORIZONS_S": "[2, 8]",
+    "MERIDIAN_FORECAST_REPEAT_WINDOWS": "2",
+}
+
+
+@pytest.fixture
+async def stack(database_url: str) -> AsyncIterator[Environment]:
+    async with environment(database_url) as stack:
+        yield stack
+
+
+async def rows(stack: Environment, sql: str) -> list[asyncpg.Record]:
+    connection = await asyncpg.connect(stack.database_url.replace("+asyncpg", ""))
+    try:
+        await connection.execute("SET search_path TO forecast")
+        return list(await connection.fetch(sql))
+    finally:
+        await connection.close()
+
+
+async def until(stack: Environment, sql: str, count: int = 1) -> list[asyncpg.Record]:
+    async with asyncio.timeout(20):
+        while len(found := await rows(stack, sql)) < count:
+            await asyncio.sleep(0.05)
+    return found
+
+
+def submitted(job: str, ranks: int, accelerators: int, at: datetime, **fields: object) -> JobSubmitted:
+    spec = JobSpec(
+        name=job,
+        kind=job_pb2.JOB_KIND_GANG,
+        ranks=ranks,
+        resources=Resources(cpus=2, accelerators=accelerators),
+        **fields,  # type: ignore[arg-type]
+    )
+    message = JobSubmitted(job_id=job, tenant_id="acme", spec=spec)
+    message.submitted_at.FromDatetime(at)
+    return message
+
+
+def placed(job: str, at: datetime, *domains: str) -> JobPlaced:
+    message = JobPlaced(
+        job_id=job,
+        tenant_id="acme",
+        run_id=f"{job}.0.1",
+        epoch=1,
+        ranks=[
+            PlacedRank(rank=rank, domain_id=domain, node_id=f"{domain}-1", accelerator_indices=[0, 1])
+            for rank, domain in enumerate(domains)
+        ],
+    )
+    message.placed_at.FromDatetime(at)
+    return message
+
+
+async def test_windows_are_exact_means_and_forecasts_follow(stack: Environment) -> None:
+    async with stack.service("forecast", QUICK) as service:
+        await until(stack, "SELECT * FROM sampling")
+        # The window after the next boundary; everything is published when the times have passed.
+        start_s = (time.time() // WINDOW_S + 1) * WINDOW_S
+        await asyncio.sleep(start_s + 1.8 - time.time())
+
+        def at(offset_s: float) -> datetime:
+            return datetime.fromtimestamp(start_s + offset_s, UTC)
+
+        finished = RunFinished(run_id="job-a.0.1", job_id="job-a", epoch=1, domain_id="north")
+        finished.at.FromDatetime(at(1.5))
+        await stack.bus.publish(submitted("job-a", 2, 2, at(0.5)))
+        await until(stack, "SELECT * FROM units")
+        await stack.bus.publish(placed("job-a", at(1.0), "north", "south"))
+        await until(stack, "SELECT * FROM units WHERE state = 'held'")
+        await stack.bus.publish(finished)
+        found = await until(stack, f"SELECT * FROM windows WHERE window_start = to_timestamp({start_s})", 3)
+        means = {row["subject_id"]: (row["accelerators"], row["cpus"]) for row in found}
+        # acme asks for 4 from 0.5 s and holds them from 1 s; north lets go of its 2 at 1.5 s. A rank has 2 processors.
+        assert means["acme"] == pytest.approx((2.5, 2.5))
+        assert means["north"] == pytest.approx((0.5, 0.5))
+        assert means["south"] == pytest.approx((1.0, 1.0))
+
+        forecast = await stack.bus.expect(
+            DemandForecast,
+            lambda event: event.subject_id == "south" and event.current == 2 and event.points[0].expected == 2,
+        )
+        assert forecast.subject_kind == forecast_pb2.FORECAST_SUBJECT_KIND_DOMAIN
+        assert [point.horizon_s for point in forecast.points] == [2.0, 8.0]
+        assert (forecast.method, forecast.window_s) == ("persistence", WINDOW_S)
+        assert not forecast.points[0].has_band
+        # Said again every two windows though nothing changes.
+        repeats = len(stack.bus.events(DemandForecast, lambda event: event.subject_id == "south"))
+        await stack.bus.expect(DemandForecast, lambda event: event.subject_id == "south", count=repeats + 1)
+
+        graph = GraphUpdated(domain_id="south", version=1, full=True)
+        graph.nodes.append(
+            GraphNode(inventory=NodeInventory(node_id="south-1", cpus=8, accelerators=[Accelerator()] * 2))
+        )
+        await stack.bus.publish(graph)
+        await until(stack, "SELECT * FROM capacity")
+        page = (await service.http.get("/v1/forecasts", params={"subject_kind": "domain"})).json()["forecasts"]
+        south = next(item for item in page if item["subject_id"] == "south")
+        assert (south["current"], south["capacity_accelerators"], south["capacity_cpus"]) == (2, 2, 8)
+        assert south["points"][0]["low"] is None
+
+        await stack.bus.publish(JobFinished(job_id="job-a", tenant_id="acme"))
+        await until(stack, "SELECT * FROM levels WHERE subject_id = 'acme' AND accelerators = 0 AND cpus = 0")
+        assert "meridian_forecast_windows_closed_total" in (await service.http.get("/metrics")).text
+        assert not stack.bus.dead_letters
+
+
+async def test_demand_survives_a_restart_and_missed_windows_are_closed(stack: Environment) -> None:
+    now = datetime.now(UTC)
+    async with stack.service("forecast", QUICK):
+        await until(stack, "SELECT * FROM sampling")
+        await stack.bus.publish(submitted("job-a", 1, 3, now))
+        await until(
+            stack, "SELECT * FROM changes UNION ALL SELECT 0, subject_kind, subject_id, now(), 0, 0 FROM levels"
+        )
+    await asyncio.sleep(2 * WINDOW_S)
+    async with stack.service("forecast", QUICK) as service:
+        found = await until(stack, "SELECT * FROM windows WHERE subject_id = 'acme' AND accelerators = 3", 3)
+        starts = [row["window_start"] for row in found]
+        assert len(set(starts)) == len(starts)
+        await stack.bus.expect(DemandForecast, lambda event: event.subject_id == "acme")
+        page = (await service.http.get("/v1/forecasts", params={"subject_id": "acme"})).json()["forecasts"]
+        assert page[0]["current"] == 3
+        assert page[0]["history_windows"] >= 3
+
+
+async def test_requirements_of_submitted_jobs(stack: Environment) -> None:
+    now = datetime.now(UTC)
+    model = ModelDescription(
+        layers=96, hidden=12288, heads=96, sequence=2048, vocabulary=51200, global_batch=64, steps=10,
+        tensor_parallel=8, pipeline_parallel=8,
+    )  # fmt: skip
+    impossible = ModelDescription(layers=10, hidden=1024, heads=7, tensor_parallel=2)
+    async with stack.service("forecast", QUICK) as service:
+        await stack.bus.publish(
+            submitted("plain", 1, 1, now),
+            submitted("impossible", 1, 2, now, model=impossible),
+            submitted("gpt3", 64, 1, now, model=model),
+        )
+        found = await stack.bus.expect(JobRequirementEstimated)
+        assert found.job_id == "gpt3"
+        assert found.parameters == pytest.approx(174.6e9, rel=0.001)
+        assert found.total_flops == pytest.approx(found.flops_per_step * 10)
+        assert found.memory_bytes_per_accelerator == pytest.approx(sum(found.memory_parts_bytes.values()))
+        metrics = (await service.http.get("/metrics")).text
+        assert 'meridian_forecast_requirements_total{outcome="impossible"} 1.0' in metrics
+        assert len(stack.bus.events(JobRequirementEstimated)) == 1
+        assert not stack.bus.dead_letters
+
+
+async def test_estimates_over_http(stack: Environment) -> None:
+    llama = {"layers": 32, "hidden": 4096, "heads": 32, "sequence": 2048, "vocabulary": 32000, "gated_ffn": True}
+    async with stack.service("forecast", QUICK) as service:
+        chip = {**llama, "global_batch": 8, "memory_bytes_per_accelerator": 80 * 10**9}
+        alone = (await service.http.post("/v1/estimates", json=chip)).json()
+        assert alone["parameters"] == 6_738_415_616
+        assert alone["verdict"]["fits"] is False
+        assert "optimizer" in alone["verdict"]["reason"]
+        sharded = {**chip, "data_parallel": 8, "zero_stage": 3, "recompute": "full"}
+        assert (await service.http.post("/v1/estimates", json=sharded)).json()["verdict"]["fits"] is True
+
+        for change, pointer in [
+            ({"tensor_parallel": 5}, "/tensor_parallel"),
+            ({"pipeline_parallel": 3}, "/pipeline_parallel"),
+            ({"zero_stage": 9}, "/zero_stage"),
+            ({"layres": 3}, "/layres"),
+        ]:
+            answer = await service.http.post("/v1/estimates", json={**llama, **change})
+            assert answer.status_code == 422
+            assert answer.json()["code"] == "INVALID_ARGUMENT"
+            assert answer.json()["errors"][0]["pointer"] == pointer

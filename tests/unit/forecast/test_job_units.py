@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from meridian.contracts.common.v1.types_pb2 import Resources
+from meridian.contracts.job.v1 import job_pb2
+from meridian.contracts.job.v1.job_pb2 import JobSpec, ModelDescription, PlacementConstraints, WorkflowTask
+from services.forecast.job_units import layout_of, model_of, units_of
+from services.forecast.ledger import Amount
+from services.forecast.requirement import Recompute
+
+EACH = Resources(cpus=2, accelerators=4)
+
+
+def test_kinds_of_jobs() -> None:
+    def asked(**fields: object) -> list[Amount]:
+        return [unit.asked for unit in units_of(JobSpec(resources=EACH, **fields))]  # type: ignore[arg-type]
+
+    assert asked(kind=job_pb2.JOB_KIND_TASK) == [Amount(4, 2)]
+    assert asked(kind=job_pb2.JOB_KIND_GANG, ranks=3) == [Amount(12, 6)]
+    assert asked(kind=job_pb2.JOB_KIND_ARRAY, array_size=2) == [Amount(4, 2)] * 2
+    assert asked(kind=job_pb2.JOB_KIND_SERVICE, replicas=3) == [Amount(4, 2)] * 3
+
+
+def test_workflow_tasks_have_their_own_resources_and_dependencies() -> None:
+    spec = JobSpec(
+        kind=job_pb2.JOB_KIND_WORKFLOW,
+        resources=EACH,
+        tasks=[
+            WorkflowTask(name="a"),
+            WorkflowTask(name="b", depends_on=["a"], ranks=2, resources=Resources(accelerators=1)),
+        ],
+    )
+    first, second = units_of(spec)
+    assert (first.asked, first.depends_on) == (Amount(4, 2), ())
+    assert (second.asked, second.depends_on) == (Amount(2, 0), (0,))
+
+
+def test_only_domain() -> None:
+    def only(*domains: str, excluded: tuple[str, ...] = ()) -> str:
+        placement = PlacementConstraints(domains=domains, exclude_domains=excluded)
+        return units_of(JobSpec(placement=placement))[0].only_domain
+
+    assert only("north") == "north"
+    assert only("north", "south") == only() == ""
+    assert only("north", "south", excluded=("south",)) == "north"
+
+
+def test_model_and_layout() -> None:
+    spec = JobSpec(
+        ranks=8,
+        resources=EACH,
+        model=ModelDescription(
+            layers=96,
+            hidden=12288,
+            heads=96,
+            sequence=2048,
+            tensor_parallel=8,
+            global_batch=64,
+            recompute=True,
+            steps=5,
+        ),
+    )
+    layout = layout_of(spec)
+    assert model_of(spec).layers == 96
+    # 32 accelerators over 8 x 1.
+    assert (layout.data_parallel, layout.recompute, layout.precision) == (4, Recompute.FULL, "bf16")
