@@ -132,7 +132,7 @@ def place(
     run_id = run_id_of(key, epoch)
     address = address_of(draft.fleet, ranks[0].node_id)
     ports = draft.ports(address)
-    service_port = spec.demand.service_port or job.spec.service_port
+    service_port = spec.demand.service_port
     if service_port:
         ports.add(service_port)
     elif job.spec.kind is JobKind.SERVICE:
