@@ -280,6 +280,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the messages' content")
     parser.add_argument("--json", type=Path, help="write the result form here")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the brokers are stopped in that case as well
     generator = random.Random(options.seed)
     messages = [generator.randbytes(options.message_bytes) for _ in range(options.messages)]
     reason = kafka.missing()

@@ -204,6 +204,23 @@ def _stop_other(data_dir: Path) -> None:
     (data_dir / "kafka.pid").unlink(missing_ok=True)
 
 
+def _tell(node: KafkaNode) -> None:
+    print(f"Apache Kafka listens on {node.bootstrap_servers}", flush=True)
+
+
+def _run(node: KafkaNode) -> int:
+    """Start the node and wait for it to end, or end it when told to; returns the exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        node.start()
+        _tell(node)
+        return node.wait()
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        node.stop()
+
+
 def main() -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(description="Apache Kafka without Docker.")
@@ -220,14 +237,12 @@ def main() -> int:
             fetch()
         elif options.command == "stop":
             _stop_other(options.data_dir)
+        elif options.command == "run":
+            return _run(KafkaNode(options.data_dir, options.port))
         else:
             node = KafkaNode(options.data_dir, options.port)
             node.start()
-            print(f"Apache Kafka listens on {node.bootstrap_servers}", flush=True)
-            if options.command == "run":
-                with contextlib.suppress(KeyboardInterrupt):
-                    return node.wait()
-                node.stop()
+            _tell(node)
     except KafkaUnavailableError as error:
         print(error, file=sys.stderr)
         return 1
