@@ -33,6 +33,25 @@ async def test_stop_and_start_again_in_one_process(tmp_path: Path) -> None:
         await broker.stop()
 
 
+async def test_stop_does_not_wait_for_those_who_wait(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    await broker.start()
+    async with wire_client(broker) as client, wire_client(broker) as joiner:
+        await client.call(ApiKey.METADATA, 5, {"topics": [{"name": "t"}], "allow_auto_topic_creation": True})
+        wanted = {"index": 0, "fetch_offset": 0, "partition_max_bytes": 9}
+        fetch = {
+            "max_wait_ms": 60_000,
+            "min_bytes": 1,
+            "max_bytes": 9,
+            "topics": [{"name": "t", "partitions": [wanted]}],
+        }
+        waiting = [asyncio.ensure_future(client.call(ApiKey.FETCH, 11, fetch)), asyncio.ensure_future(joiner.join("g"))]
+        await asyncio.wait(waiting, timeout=0.005)
+        await asyncio.wait_for(broker.stop(), 2)
+        ended = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 2)
+        assert isinstance(ended[0], EOFError)
+
+
 async def test_two_brokers_never_share_a_folder(broker: Broker) -> None:
     other = Broker(broker.data_dir)
     with pytest.raises(ConfigurationError, match="in use"):
