@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -28,9 +29,11 @@ PROBLEM = "application/problem+json"
 class _HttpError(MeridianError):
     """An HTTP error raised by the framework itself."""
 
-    def __init__(self, status: int, detail: str) -> None:
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
         self.http_status = status
+        # A 405 must name the methods that are allowed (RFC 9110, section 15.5.6).
+        self.headers = headers
 
     def problem(self, instance: str | None = None, correlation_id: str | None = None) -> dict[str, Any]:
         body = super().problem(instance, correlation_id)
@@ -75,7 +78,7 @@ def install_errors(app: FastAPI) -> None:
     async def framework(request: Request, error: StarletteHTTPException) -> Response:
         if error.status_code == NotFoundError.status:
             return problem_response(NotFoundError(f"there is nothing at {request.url.path}"), request)
-        return problem_response(_HttpError(error.status_code, str(error.detail)), request)
+        return problem_response(_HttpError(error.status_code, str(error.detail), error.headers), request)
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:

@@ -199,7 +199,9 @@ class Relay:
 
     async def _wait(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
         try:
-            await asyncio.wait_for(self._wake.wait(), timeout=1.0)
+            # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the wake-up.
+            async with asyncio.timeout(1.0):
+                await self._wake.wait()
         except TimeoutError:
             self._metrics.outbox_age.set(0)
             # Fails when the connection, and with it the lock, is gone.

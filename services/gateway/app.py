@@ -7,6 +7,7 @@ import logging
 from datetime import timedelta
 
 import httpx
+from starlette.routing import Route
 
 from meridian.database import is_passing
 from meridian.service import Kernel
@@ -26,6 +27,7 @@ from services.gateway.upstream import Upstream
 
 log = logging.getLogger(__name__)
 
+ROUTERS = (tokens.router, jobs.router, network.router, stream.router, status_page.router)
 _FORGET_EVERY_S = 300.0
 
 
@@ -56,11 +58,14 @@ def build(kernel: Kernel) -> None:
         forecast=Upstream(http, "forecast service", addresses.forecast_url),
         http=http,
     )
-    for router in (tokens.router, jobs.router, network.router, stream.router, status_page.router):
+    for router in ROUTERS:
         kernel.http.include_router(router)
     install_openapi(kernel.http)
     kernel.http.add_middleware(
-        Edge, max_body_bytes=settings.max_body_bytes, larger={"/v1/jobs:batch": settings.max_batch_body_bytes}
+        Edge,
+        max_body_bytes=settings.max_body_bytes,
+        larger={"/v1/jobs:batch": settings.max_batch_body_bytes},
+        allowed=_methods,
     )
 
     Handlers(Signals(feed.wake, capacities.invalidate, revoked.wake)).subscribe(kernel.bus)
@@ -68,6 +73,17 @@ def build(kernel: Kernel) -> None:
     kernel.add_task("feed", feed.run)
     kernel.add_task("revocations", revoked.run)
     kernel.add_task("retention", lambda: _forget(kernel, settings))
+
+
+def _methods(path: str) -> set[str]:
+    """What may be done with a path; a router alone names the methods of the first route that fits."""
+    return {
+        method
+        for router in ROUTERS
+        for route in router.routes
+        if isinstance(route, Route) and route.path_regex.match(path)
+        for method in route.methods or ()
+    }
 
 
 async def _forget(kernel: Kernel, settings: GatewaySettings) -> None:

@@ -136,7 +136,8 @@ class RevocationList:
         """Keep the list fresh until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self._poll_s)
+                async with asyncio.timeout(self._poll_s):
+                    await self._changed.wait()
             self._changed.clear()
             try:
                 await self.load()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from meridian.errors import MeridianError
 from meridian.http import PROBLEM
+
+# A body that is too large is thrown away up to this many times the limit; then the connection is closed on the sender.
+_DRAINED = 8
 
 
 class BodyTooLargeError(MeridianError):
@@ -21,8 +26,11 @@ class BodyTooLargeError(MeridianError):
 class Edge:
     """ASGI middleware: reads the body up to the route's limit before the application sees the request."""
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int, larger: dict[str, int]) -> None:
+    def __init__(
+        self, app: ASGIApp, max_body_bytes: int, larger: dict[str, int], allowed: Callable[[str], set[str]]
+    ) -> None:
         self._app = app
+        self._allowed = allowed
         self._max_body_bytes = max_body_bytes
         self._larger = larger
 
@@ -40,6 +48,8 @@ class Edge:
                 for name, value in (state.get("headers") or {}).items():
                     found[name] = value
                 found["X-Content-Type-Options"] = "nosniff"
+                if message["status"] == 405:
+                    found["Allow"] = ", ".join(sorted(self._allowed(scope["path"])))
             await send(message)
 
         if scope["method"] in {"POST", "PUT", "PATCH", "DELETE"}:
@@ -60,21 +70,24 @@ class Edge:
 
 
 async def _read(scope: Scope, receive: Receive, limit: int) -> bytes | None:
+    """The body, or None when it is larger than ``limit``; then it is read to its end, within reason, so that the client
+    comes to read the answer."""
     declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-    if not declared.isdigit() or int(declared) > limit:
+    if not declared.isdigit() or int(declared) > _DRAINED * limit:
         return None
     parts: list[bytes] = []
     size = 0
-    while True:
+    while size <= _DRAINED * limit:
         message = await receive()
         if message["type"] != "http.request":
-            return b"".join(parts)
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > limit:
-            return None
+            break
+        part = message.get("body", b"")
+        size += len(part)
+        if size <= limit:
+            parts.append(part)
         if not message.get("more_body", False):
-            return b"".join(parts)
+            break
+    return b"".join(parts) if size <= limit else None
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

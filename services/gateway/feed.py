@@ -64,7 +64,8 @@ class Feed:
 
     async def _follow(self) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._written.wait(), POLL_S)
+            async with asyncio.timeout(POLL_S):
+                await self._written.wait()
         self._written.clear()
         while True:
             async with self._database.reading() as connection:

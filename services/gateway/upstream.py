@@ -8,6 +8,7 @@ import httpx
 
 from meridian.errors import (
     ConflictError,
+    FieldError,
     InvalidArgumentError,
     MeridianError,
     NotFoundError,
@@ -38,14 +39,14 @@ class Upstream:
         json: Any = None,
         params: dict[str, Any] | None = None,
         headers: dict[str, str] | None = None,
-    ) -> Any:
-        """The JSON answer. Its 404, 409 and 422 become ours, everything else is UnavailableError."""
+    ) -> dict[str, Any]:
+        """The JSON object it answers. Its 404, 409 and 422 become ours, everything else is UnavailableError."""
         answer = await self.send(method, path, json=json, params=params, headers=headers)
         if answer.is_success:
-            try:
-                return answer.json() if answer.content else {}
-            except ValueError:
-                raise UnavailableError(f"the {self._name} gave an answer that cannot be read") from None
+            body = _object(answer) if answer.content else {}
+            if body is None:
+                raise UnavailableError(f"the {self._name} gave an answer that cannot be read")
+            return body
         raise self._error(answer)
 
     async def send(
@@ -68,14 +69,25 @@ class Upstream:
             raise UnavailableError(f"the {self._name} does not answer") from None
 
     def _error(self, answer: httpx.Response) -> MeridianError:
-        try:
-            body = answer.json()
-            detail = str(body.get("detail") or body.get("title") or "")
-        except (ValueError, AttributeError):
-            detail = ""
+        body = _object(answer) or {}
+        detail = str(body.get("detail") or body.get("title") or "")
         kind = _PASSED_ON.get(answer.status_code)
         if kind is None:
             return UnavailableError(
                 f"the {self._name} answered with status {answer.status_code}: {detail}".rstrip(": ")
             )
-        return kind(detail or f"the {self._name} refused this with status {answer.status_code}")
+        named = body.get("errors")
+        errors = tuple(
+            FieldError(str(item.get("pointer", "")), str(item.get("detail", "")))
+            for item in (named if isinstance(named, list) else [])
+            if isinstance(item, dict)
+        )
+        return kind(detail or f"the {self._name} refused this with status {answer.status_code}", errors=errors)
+
+
+def _object(answer: httpx.Response) -> dict[str, Any] | None:
+    try:
+        body = answer.json()
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None

@@ -15,17 +15,18 @@ from meridian.contracts.job.v1 import job_pb2
 from meridian.errors import ConflictError, NotFoundError
 from meridian.outbox import Transaction
 from services.gateway import cursor
+from services.gateway.agents import Agent
 from services.gateway.api import answers
 from services.gateway.api.answers import problems
+from services.gateway.api.paging import PageSize, PageToken, page, position
 from services.gateway.auth import Caller
-from services.gateway.context import Gateway, JobReader, JobWriter, Parts
+from services.gateway.context import JobReader, JobWriter, Parts
 from services.gateway.jobfile import JobFile, JobKindName, Section
 from services.gateway.lifecycle import JobState
 from services.gateway.store import jobs as store
 from services.gateway.store import network, stream, submissions
 from services.gateway.store.jobs import JobRow
 from services.gateway.submission import Answer, check, once, request_hash, submit
-from services.gateway.upstream import Upstream
 from services.gateway.wire import time_text, to_text
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
@@ -34,8 +35,6 @@ UNITS_SHOWN = 1000
 TRACE_EVENTS = 10_000
 
 JobId = Annotated[str, Path(pattern=r"^[A-Za-z0-9._-]{1,128}$", description="as given at submission")]
-PageSize = Annotated[int, Query(ge=1, le=1000, description="items in one answer")]
-PageToken = Annotated[str | None, Query(max_length=200, description="from the answer before")]
 IdempotencyKey = Annotated[
     str | None,
     Header(pattern=r"^[!-~]{1,255}$", description="the same request with the same key is carried out once"),
@@ -109,20 +108,12 @@ async def list_jobs(
     page_token: PageToken = None,
 ) -> dict[str, Any]:
     """One's jobs, newest first."""
-    before = None if page_token is None else cursor.decode("jobs", page_token)
+    before = position("jobs", page_token)
     async with parts.kernel.database.reading() as connection:
         found = await store.find(
             connection, tenant_id=caller.sees, state=state, kind=kind, before=before, limit=page_size + 1
         )
     return page("jobs", found, page_size)
-
-
-def page(kind: str, found: list[tuple[int, dict[str, Any]]], page_size: int) -> dict[str, Any]:
-    """A page of ``found`` (one more than fits, where there is more), whose token is the position of its last item."""
-    more = len(found) > page_size
-    found = found[:page_size]
-    token = cursor.encode(kind, found[-1][0]) if more else None
-    return {"items": [body for _, body in found], "next_page_token": token}
 
 
 async def _own(connection: AsyncConnection, caller: Caller, job_id: str) -> JobRow:
@@ -227,7 +218,7 @@ async def list_units(
     parts: Parts, caller: JobReader, job_id: JobId, page_size: PageSize = 100, page_token: PageToken = None
 ) -> dict[str, Any]:
     """The units of a job by index."""
-    first = 0 if page_token is None else cursor.decode("units", page_token)
+    first = position("units", page_token) or 0
     async with parts.kernel.database.reading() as connection:
         row = await _own(connection, caller, job_id)
         items = await store.units(connection, row, first=first, limit=page_size)
@@ -240,7 +231,7 @@ async def list_runs(
     parts: Parts, caller: JobReader, job_id: JobId, page_size: PageSize = 100, page_token: PageToken = None
 ) -> dict[str, Any]:
     """The runs of a job, newest first."""
-    before = None if page_token is None else cursor.decode("runs", page_token)
+    before = position("runs", page_token)
     async with parts.kernel.database.reading() as connection:
         await _own(connection, caller, job_id)
         found = await store.runs(connection, job_id, before=before, limit=page_size + 1)
@@ -268,7 +259,7 @@ async def list_events(
     parts: Parts, caller: JobReader, job_id: JobId, page_size: PageSize = 100, page_token: PageToken = None
 ) -> dict[str, Any]:
     """The events of a job in the order in which they arrived."""
-    after = 0 if page_token is None else cursor.decode("events", page_token)
+    after = position("events", page_token) or 0
     async with parts.kernel.database.reading() as connection:
         await _own(connection, caller, job_id)
         found = await stream.read_after(connection, after, page_size + 1, job_id=job_id)
@@ -326,13 +317,9 @@ async def get_log(
         place = next((item for item in run["placement"] if item["rank"] == rank), None) if run else None
         if run is None or place is None:
             raise NotFoundError(f"rank {rank} of unit {unit} of job {job_id!r} was not placed (yet)")
-        agent = await agent_of(parts, connection, place["domain_id"])
-    log = await agent.ask(
-        "GET",
-        f"/runs/{run['run_id']}/logs",
-        params={"rank": rank, "offset": offset},
-        headers=agent_headers(parts),
-    )
+        domain = await network.agent_of(connection, place["domain_id"])
+    url = domain[0] if domain is not None else ""
+    log = await Agent(parts.http, parts.settings.agent_token, place["domain_id"], url).log(run["run_id"], rank, offset)
     return {
         "run_id": run["run_id"],
         "unit_index": unit,
@@ -343,18 +330,3 @@ async def get_log(
         "text": log.get("text", ""),
         "complete": bool(log.get("complete", False)),
     }
-
-
-async def agent_of(parts: Gateway, connection: AsyncConnection, domain_id: str) -> Upstream:
-    """The agent of a domain; ConflictError when the domain named no address for it."""
-    found = await network.agent_of(connection, domain_id)
-    if found is None:
-        raise NotFoundError(f"there is no domain {domain_id!r}")
-    if not found[0]:
-        raise ConflictError(f"the agent of domain {domain_id!r} cannot be reached from here")
-    return Upstream(parts.http, f"agent of domain {domain_id!r}", found[0])
-
-
-def agent_headers(parts: Gateway) -> dict[str, str]:
-    """What shows an agent that the gateway calls."""
-    return {"Authorization": f"Bearer {parts.settings.agent_token}"}

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import Field
 
 from meridian.errors import ConflictError, NotFoundError
 from services.gateway import cursor
+from services.gateway.agents import Agent
 from services.gateway.api import answers
 from services.gateway.api.answers import problems
-from services.gateway.api.jobs import PageSize, PageToken, agent_headers, agent_of, page
+from services.gateway.api.paging import PageSize, PageToken, page, position
 from services.gateway.context import JobReader, Operator, Parts, ResourceReader
 from services.gateway.jobfile import JobFile, ModelSection, Section, TypeName
 from services.gateway.store import network as store
@@ -53,7 +54,7 @@ async def list_nodes(
     page_token: PageToken = None,
 ) -> dict[str, Any]:
     """Nodes by id."""
-    skip = 0 if page_token is None else cursor.decode("nodes", page_token)
+    skip = position("nodes", page_token) or 0
     async with parts.kernel.database.reading() as connection:
         found = await store.nodes(connection, domain_id=domain, state=state, skip=skip, limit=page_size + 1)
     more = len(found) > page_size
@@ -86,9 +87,8 @@ async def kill_node(parts: Parts, _caller: Operator, node_id: Id) -> dict[str, A
         domain = await store.agent_of(connection, domain_id)
         if domain is None or not domain[1]:
             raise ConflictError(f"domain {domain_id!r} is not emulated, its nodes are not killed")
-        agent = await agent_of(parts, connection, domain_id)
     requested_at = parts.kernel.clock.now()
-    await agent.ask("POST", f"/nodes/{node_id}/kill", headers=agent_headers(parts))
+    await Agent(parts.http, parts.settings.agent_token, domain_id, domain[0]).kill(node_id)
     return {"node_id": node_id, "domain_id": domain_id, "requested_at": requested_at}
 
 
@@ -112,7 +112,7 @@ async def list_incidents(
     page_token: PageToken = None,
 ) -> dict[str, Any]:
     """Failures and recoveries, newest first."""
-    before = None if page_token is None else cursor.decode("incidents", page_token)
+    before = position("incidents", page_token)
     async with parts.kernel.database.reading() as connection:
         found = await store.incidents(
             connection, is_open=is_open, before=before, limit=page_size + 1, tenant_id=caller.sees
@@ -149,13 +149,24 @@ async def what_if(parts: Parts, caller: JobReader, job: JobFile) -> Any:
     return await parts.scheduler.ask("POST", "/v1/what-if", json=body)
 
 
-@router.get("/identities", response_model=dict[str, Any], responses=problems(401, 403, 404, 409, 429, 503))
+@router.get(
+    "/identities", response_model=answers.Page[dict[str, Any]], responses=problems(401, 403, 404, 409, 429, 503)
+)
 async def list_identities(
+    request: Request,
     parts: Parts,
     _caller: Operator,
-    kind: Name = None,
+    kind: Annotated[Literal["agent", "node", "device", "tenant"] | None, Query()] = None,
     domain: Name = None,
-) -> Any:
-    """Identities of agents, nodes and devices."""
-    params = {name: value for name, value in (("kind", kind), ("domain_id", domain)) if value is not None}
-    return await parts.identity.ask("GET", "/v1/identities", params=params)
+    page_size: PageSize = 100,
+    page_token: PageToken = None,
+) -> dict[str, Any]:
+    """Identities of agents, nodes, devices and tenants, as identity keeps them."""
+    given = {"kind": kind, "domain_id": domain, "cursor": page_token, "limit": page_size}
+    found = await parts.identity.ask(
+        "GET",
+        "/v1/identities",
+        params={name: value for name, value in given.items() if value is not None},
+        headers={"Authorization": request.headers["authorization"]},
+    )
+    return {"items": found.get("items", []), "next_page_token": found.get("next_cursor")}

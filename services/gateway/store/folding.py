@@ -27,10 +27,14 @@ async def load(connection: AsyncConnection, touched: Touched) -> Fold:
     units: list[UnitRecord] = []
     if touched.units:
         pairs = sorted(touched.units)
-        wanted = sa.func.unnest(
-            sa.literal([job_id for job_id, _ in pairs], sa.ARRAY(sa.Text)),
-            sa.literal([index for _, index in pairs], sa.ARRAY(sa.Integer)),
-        ).table_valued(sa.column("job_id", sa.Text), sa.column("unit_index", sa.Integer), name="wanted")
+        wanted = (
+            sa.func.unnest(
+                sa.literal([job_id for job_id, _ in pairs], sa.ARRAY(sa.Text)),
+                sa.literal([index for _, index in pairs], sa.ARRAY(sa.Integer)),
+            )
+            .table_valued(sa.column("job_id", sa.Text), sa.column("unit_index", sa.Integer), name="wanted")
+            .render_derived()
+        )
         query = sa.select(*_UNIT_COLUMNS).join(
             wanted, (unit.c.job_id == wanted.c.job_id) & (unit.c.unit_index == wanted.c.unit_index)
         )

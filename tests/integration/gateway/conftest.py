@@ -36,9 +36,7 @@ class Stack:
     async def rows(self, *tables: str) -> dict[str, int]:
         """How many rows the tables hold."""
         async with self.service.kernel.database.reading() as connection:
-            return {
-                name: await connection.scalar(sa.text(f"SELECT count(*) FROM {name}")) for name in tables or TABLES
-            }
+            return {name: await connection.scalar(sa.text(f"SELECT count(*) FROM {name}")) for name in tables or TABLES}
 
 
 @pytest_asyncio.fixture
