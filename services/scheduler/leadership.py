@@ -16,8 +16,11 @@ from meridian.errors import UnavailableError
 _CONFIRM_S = 1.0
 
 
-class LeadershipLostError(UnavailableError):
-    """Another scheduler has taken over; this process must end."""
+class LeadershipLostError(UnavailableError, ConnectionError):
+    """Another scheduler has taken over; this process must end.
+
+    A ConnectionError, so that the bus holds its events back for the new leader instead of burying them.
+    """
 
     code = "LEADERSHIP_LOST"
 

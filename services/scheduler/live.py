@@ -222,7 +222,7 @@ class LiveScheduler:
             try:
                 await work()
             except Exception as error:  # what does not pass is raised: the process ends and a fresh one takes over
-                if not is_passing(error):
+                if isinstance(error, LeadershipLostError) or not is_passing(error):
                     raise
                 log.warning("tried again after a passing error", extra={"error": repr(error)})
                 await asyncio.sleep(delay_s)

@@ -136,6 +136,7 @@ class Draft:
 
     def __init__(self, book: Book) -> None:
         self._book = book
+        self.fleet_before = book.fleet
         self.fleet = book.fleet
         self.jobs: dict[str, Job] = {}
         self.units: dict[UnitKey, Unit] = {}
@@ -148,12 +149,7 @@ class Draft:
     @property
     def changed(self) -> bool:
         """Whether there is anything to write."""
-        return bool(self.jobs or self.units or self.runs or self.effects or self.fleet is not self._book.fleet)
-
-    @property
-    def fleet_before(self) -> Fleet:
-        """The fleet that this draft began with."""
-        return self._book.fleet
+        return bool(self.jobs or self.units or self.runs or self.effects or self.fleet is not self.fleet_before)
 
     def job(self, job_id: str) -> Job | None:
         """The job, unless it is unknown or was finished before this draft."""
