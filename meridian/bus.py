@@ -58,12 +58,15 @@ class Progress:
     positions: dict[TopicPartition, int]
 
 
-async def ensure_topics(bootstrap_servers: str, specs: Sequence[TopicSpec] | None = None) -> None:
-    """Create the topics of the contracts and their dead-letter topics where they are missing."""
+async def ensure_topics(
+    bootstrap_servers: str, specs: Sequence[TopicSpec] | None = None, *, replication: int = 1
+) -> None:
+    """Create the topics of the contracts and their dead-letter topics where they are missing, with so many copies."""
     specs = list(catalogue().topics.values()) if specs is None else specs
-    wanted = [NewTopic(spec.name, spec.partitions, 1, topic_configs=spec.configs()) for spec in specs]
+    wanted = [NewTopic(spec.name, spec.partitions, replication, topic_configs=spec.configs()) for spec in specs]
     wanted += [
-        NewTopic(spec.dead_letter, 1, 1, topic_configs={"retention.ms": str(_POISON_RETENTION_MS)}) for spec in specs
+        NewTopic(spec.dead_letter, 1, replication, topic_configs={"retention.ms": str(_POISON_RETENTION_MS)})
+        for spec in specs
     ]
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
     await admin.start()

@@ -246,7 +246,7 @@ async def prepare(names: Sequence[str]) -> None:
     """Create the topics and bring the schemas of the named services up to date."""
     settings = load(KernelSettings)
     configure_logging(settings.log_level)
-    await ensure_topics(settings.kafka_bootstrap_servers)
+    await ensure_topics(settings.kafka_bootstrap_servers, replication=settings.topic_replication)
     for name in names:
         _, module = _module_of(name)
         assert module.__file__ is not None

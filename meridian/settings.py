@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from meridian.errors import ConfigurationError
@@ -19,6 +19,8 @@ class KernelSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="MERIDIAN_", extra="ignore")
 
     kafka_bootstrap_servers: str = "127.0.0.1:9092"
+    # Copies of each record; used when topics are created. The embedded broker keeps one.
+    topic_replication: int = Field(default=1, ge=1)
     database_url: str = "postgresql+asyncpg://meridian:meridian@127.0.0.1:5432/meridian"
     redis_url: str = "redis://127.0.0.1:6379/0"
     data_dir: Path = Path("var")
