@@ -633,8 +633,10 @@ class Store:
     # -- upkeep --------------------------------------------------------------------------------------------------
 
     async def forget_older_than(self, now: datetime, keep: timedelta) -> None:
-        """Remove ended runs with what belongs to them, and closed incidents, older than ``keep``."""
+        """Remove ended runs with what belongs to them, closed incidents, and nodes that never came back."""
         limit = now - keep
+        gone = sa.delete(nodes).where(nodes.c.state == NodeState.FAILED, nodes.c.changed_at < limit)
+        await self._connection.execute(gone)
         old_runs = sa.select(runs.c.run_id).where(runs.c.ended_at < limit)
         await self._connection.execute(sa.delete(run_domains).where(run_domains.c.run_id.in_(old_runs)))
         await self._connection.execute(sa.delete(runs).where(runs.c.ended_at < limit))
