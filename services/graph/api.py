@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar
 
 from fastapi import APIRouter, Query
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, StringConstraints
 
 from meridian.clock import Clock
 from meridian.database import Database
@@ -81,7 +81,7 @@ def graph_router(database: Database, clock: Clock) -> APIRouter:
         return {"version": version, "items": [wire.change_body(item) for item in found], "more": len(found) == limit}
 
     @router.get("/v1/nodes/{node_id}")
-    async def node(node_id: str) -> dict[str, Any]:
+    async def node(node_id: Annotated[str, StringConstraints(max_length=256, pattern=r"^[^\x00]*$")]) -> dict[str, Any]:
         async with database.reading() as connection:
             view = await store.node(connection, node_id)
         if view is None:

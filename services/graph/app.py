@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meridian.periodic import every
 from meridian.service import Kernel
 from meridian.settings import load
 from services.graph.api import graph_router
@@ -21,5 +22,5 @@ def build(kernel: Kernel) -> None:
     intake = GraphIntake(kernel.clock, publication)
     upkeep = Upkeep(settings, kernel.outbox, kernel.clock, publication, measures)
     kernel.bus.subscribe_batch("inputs", INPUTS, intake.handle)
-    kernel.add_task("upkeep", upkeep.run)
+    kernel.add_task("upkeep", every(settings.tick_s, upkeep.tick))
     kernel.http.include_router(graph_router(kernel.database, kernel.clock))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from datetime import timedelta
 
@@ -18,7 +17,7 @@ _FORGET_INTERVAL_S = 60.0
 
 
 class Upkeep:
-    """Looks every ``tick_s``; several processes may, because a domain is locked while it is looked at."""
+    """`tick` is called every ``tick_s``; several processes may, because a domain is locked while it is looked at."""
 
     def __init__(
         self, settings: GraphSettings, outbox: Outbox, clock: Clock, publication: Publication, measures: GraphMeasures
@@ -29,12 +28,6 @@ class Upkeep:
         self._publication = publication
         self._measures = measures
         self._forgotten_at_s = 0.0
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            await self.tick()
-            await asyncio.sleep(self._settings.tick_s)
 
     async def tick(self) -> None:
         """Look once."""

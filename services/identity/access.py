@@ -75,7 +75,7 @@ class Access:
     async def grant(self, client_id: str, secret: str, scope: str) -> tuple[str, Grant]:
         """A token with all scopes of the client or the named ones. OAuthError says why there is none."""
         async with self._database.reading() as connection:
-            client = await access_store.client(connection, client_id)
+            client = await access_store.client(connection, client_id.replace("\x00", " "))
         async with self._hashing:
             matches = await asyncio.to_thread(secret_matches, secret, client.secret_hash if client else NOBODY)
         if client is None or not matches or client.blocked:

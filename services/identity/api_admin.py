@@ -18,12 +18,13 @@ from services.identity.api_registration import bearer
 from services.identity.measures import IdentityMeasures
 from services.identity.records import Identity, Kind, Status
 from services.identity.revocation import Revocation
-from services.identity.tenancy import Name, Tenancy
+from services.identity.tenancy import Name, Tenancy, Text
 from services.identity.token_keys import Grant
 
-Reason = Annotated[str, StringConstraints(min_length=1, max_length=1000, strip_whitespace=True)]
+Reason = Annotated[str, StringConstraints(min_length=1, max_length=1000, strip_whitespace=True, pattern=r"^[^\x00]*$")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
-Cursor = Annotated[str, Query(max_length=128)]
+Filter = Annotated[Text | None, Query()]
+Cursor = Annotated[Text, Query()]
 
 
 class RevocationRequest(BaseModel):
@@ -31,12 +32,12 @@ class RevocationRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    compute_id: str | None = None
-    agent_id: str | None = None
-    tenant_id: str | None = None
-    client_id: str | None = None
-    token_id: str | None = None
-    join_token_id: str | None = None
+    compute_id: Text | None = None
+    agent_id: Text | None = None
+    tenant_id: Text | None = None
+    client_id: Text | None = None
+    token_id: Text | None = None
+    join_token_id: Text | None = None
     reason: Reason
 
     @model_validator(mode="after")
@@ -55,8 +56,8 @@ class RevocationRequest(BaseModel):
         return self._given()[0]
 
 
-class ReleaseRequest(BaseModel):
-    """Why an identity leaves quarantine."""
+class ReasonRequest(BaseModel):
+    """Why an identity leaves quarantine, or an agent key is retired."""
 
     reason: Reason
 
@@ -67,7 +68,7 @@ class TenantRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     tenant_id: Name
-    name: Annotated[str, StringConstraints(max_length=256)] = ""
+    name: Text = ""
 
 
 class ClientRequest(BaseModel):
@@ -144,9 +145,9 @@ def admin_router(
         _grant: Grant = operator,
         kind: Kind | None = None,
         status: Status | None = None,
-        domain_id: str | None = None,
-        node_id: str | None = None,
-        agent_id: str | None = None,
+        domain_id: Filter = None,
+        node_id: Filter = None,
+        agent_id: Filter = None,
         cursor: Cursor = "",
         limit: Limit = 100,
     ) -> dict[str, Any]:
@@ -157,7 +158,7 @@ def admin_router(
         return _page([_view(item) for item in items], limit, lambda item: str(item.identity_id))
 
     @router.get("/v1/identities/{identity_id}")
-    async def identity(identity_id: str, _grant: Grant = operator) -> dict[str, Any]:
+    async def identity(identity_id: Text, _grant: Grant = operator) -> dict[str, Any]:
         async with database.reading() as connection:
             item = await store.identity(connection, identity_id)
             if item is None:
@@ -167,8 +168,12 @@ def admin_router(
         return _view(item).model_dump() | {"aliases": found_aliases, "history": history}
 
     @router.post("/v1/identities/{identity_id}/release")
-    async def release(identity_id: str, request: ReleaseRequest, grant: Grant = admin) -> IdentityView:
+    async def release(identity_id: Text, request: ReasonRequest, grant: Grant = admin) -> IdentityView:
         return _view(await revocation.release(identity_id, request.reason, grant.client_id))
+
+    @router.post("/v1/identities/{identity_id}/retire")
+    async def retire(identity_id: Text, request: ReasonRequest, grant: Grant = admin) -> IdentityView:
+        return _view(await revocation.retire_agent(identity_id, request.reason, grant.client_id))
 
     @router.post("/v1/revocations", status_code=201)
     async def revoke(request: RevocationRequest, grant: Grant = admin) -> dict[str, Any]:
@@ -219,7 +224,7 @@ def admin_router(
 
     @router.get("/v1/clients")
     async def clients(
-        _grant: Grant = admin, tenant_id: str | None = None, cursor: Cursor = "", limit: Limit = 100
+        _grant: Grant = admin, tenant_id: Filter = None, cursor: Cursor = "", limit: Limit = 100
     ) -> dict[str, Any]:
         async with database.reading() as connection:
             items = await access_store.page_of_clients(connection, tenant_id, cursor, limit)

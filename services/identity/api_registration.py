@@ -18,11 +18,11 @@ from services.identity.enrolment import Enrolled, Enrolment
 from services.identity.measures import IdentityMeasures
 from services.identity.registration import ClaimedDevice, ClaimedNode, Decision
 from services.identity.spiffe import compute_spiffe_id
-from services.identity.tenancy import Name
+from services.identity.tenancy import Name, Text
 
 NodeName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
-Text = Annotated[str, StringConstraints(max_length=256)]
-Aliases = Annotated[dict[Annotated[str, StringConstraints(min_length=1, max_length=64)], Text], Field(max_length=32)]
+Scheme = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Aliases = Annotated[dict[Scheme, Text], Field(max_length=32)]
 
 
 class AcceleratorClaim(BaseModel):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from functools import partial
 
+from meridian.periodic import every
 from meridian.service import Kernel
 from meridian.settings import load
 from services.identity import access_store, store
@@ -77,20 +77,18 @@ def build(kernel: Kernel) -> None:
             await apply_bootstrap(transaction, content, enrolment.join_token_salt, settings.trust_domain, clock.now())
 
     async def upkeep() -> None:
-        while True:
-            await open_keys()
-            async with database.transaction() as connection:
-                limit = clock.now() - _KEEP_EXPIRED
-                await store.forget_certificates(connection, limit)
-                await access_store.forget_tokens(connection, limit)
-                counts = await store.count_by_state(connection)
-            measures.identities.clear()
-            for kind, status, count in counts:
-                measures.identities.labels(kind, status).set(count)
-            await asyncio.sleep(_UPKEEP_INTERVAL_S)
+        await open_keys()
+        async with database.transaction() as connection:
+            limit = clock.now() - _KEEP_EXPIRED
+            await store.forget_certificates(connection, limit)
+            await access_store.forget_tokens(connection, limit)
+            counts = await store.count_by_state(connection)
+        measures.identities.clear()
+        for kind, status, count in counts:
+            measures.identities.labels(kind, status).set(count)
 
     kernel.before_start += [open_keys, bootstrap]
-    kernel.add_task("upkeep", upkeep)
+    kernel.add_task("upkeep", every(_UPKEEP_INTERVAL_S, upkeep))
     kernel.http.include_router(
         registration_router(enrolment, authority, database, clock, measures, crl_ttl_s=settings.crl_ttl_s)
     )

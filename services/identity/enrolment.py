@@ -17,7 +17,7 @@ from services.identity import access_store, announcements, store
 from services.identity.authority import CertificateAuthority
 from services.identity.compute_ids import MintId
 from services.identity.credentials import hash_secret
-from services.identity.records import EvidenceLevel, Identity, Kind, Status
+from services.identity.records import LIVE, EvidenceLevel, Identity, Kind, Status
 from services.identity.registration import (
     Action,
     ClaimedDevice,
@@ -128,11 +128,9 @@ class Enrolment:
     ) -> tuple[Identity, bool]:
         agent = await store.agent_of_key(connection, fingerprint)
         if agent is not None:
-            if agent.status is Status.REVOKED:
-                raise PermissionDeniedError(
-                    f"the agent with this key was revoked: {agent.reason}",
-                    errors=(FieldError("/agent_csr_pem", f"this key was revoked: {agent.reason}"),),
-                )
+            if agent.status not in LIVE:
+                detail = f"the agent with this key is {agent.status}: {agent.reason}"
+                raise PermissionDeniedError(detail, errors=(FieldError("/agent_csr_pem", detail),))
             if agent.domain_id != domain_id:
                 detail = f"this key belongs to an agent of domain {agent.domain_id!r}"
                 raise ConflictError(detail, errors=(FieldError("/agent_csr_pem", detail),))

@@ -1,4 +1,4 @@
-"""Revocation by an administrator, and the release of what stands in quarantine."""
+"""Revocation by an administrator, the retirement of agent keys, and the release of what stands in quarantine."""
 
 from __future__ import annotations
 
@@ -109,6 +109,27 @@ class Revocation:
         for token_id, tenant_id in revoked:
             transaction.publish(announcements.revoked(_tenant(tenant_id, now), now, reason, token_id=token_id))
         return tuple(token_id for token_id, _ in revoked)
+
+    async def retire_agent(self, agent_id: str, reason: str, retired_by: str) -> Identity:
+        """End an agent key without suspicion: its nodes and devices keep their compute ids and pass to the next key.
+
+        NotFoundError when there is no such agent, ConflictError when it is retired or revoked already.
+        """
+        now = self._clock.now()
+        async with self._outbox.transaction() as transaction:
+            connection = transaction.connection
+            await store.lock_registrations(connection)
+            item = await store.identity(connection, agent_id)
+            if item is None or item.kind is not Kind.AGENT:
+                raise NotFoundError(f"there is no agent {agent_id!r}")
+            changed = await store.set_status(connection, {agent_id: reason}, Status.RETIRED, now)
+            if not changed:
+                raise ConflictError(f"{agent_id} is {item.status} already: {item.reason}")
+            serials = await store.revoke_certificates(connection, [agent_id], now)
+            await store.add_life_events(connection, [(agent_id, "retired", f"by {retired_by}: {reason}")], now)
+            serial = serials.get(agent_id, "")
+            transaction.publish(announcements.revoked(changed[0], now, f"retired: {reason}", serial=serial))
+        return changed[0]
 
     async def release(self, identity_id: str, reason: str, released_by: str) -> Identity:
         """Take an identity out of quarantine. ConflictError while another living identity claims its vendor id."""

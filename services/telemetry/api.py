@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, StringConstraints
 
 from meridian.clock import Clock
 from meridian.contracts.resource.v1 import resource_pb2
@@ -21,6 +21,8 @@ _SOURCES = {number: name.removeprefix("READING_SOURCE_").lower() for name, numbe
 _STATISTICS = {
     number: name.removeprefix("READING_STATISTIC_").lower() for name, number in resource_pb2.ReadingStatistic.items()
 }
+# PostgreSQL stores no NUL.
+Text = Annotated[str, StringConstraints(max_length=256, pattern=r"^[^\x00]*$")]
 Limit = Annotated[int, Query(ge=1, le=10_000)]
 
 
@@ -81,7 +83,7 @@ def telemetry_router(database: Database, clock: Clock) -> APIRouter:
 
     @router.get("/v1/observations")
     async def observations(
-        node: str | None = None, domain: str | None = None, metric: str | None = None, limit: Limit = 1000
+        node: Text | None = None, domain: Text | None = None, metric: Text | None = None, limit: Limit = 1000
     ) -> dict[str, Any]:
         _known_metric(metric)
         async with database.reading() as connection:
@@ -91,7 +93,7 @@ def telemetry_router(database: Database, clock: Clock) -> APIRouter:
 
     @router.get("/v1/observations/history")
     async def history(
-        node: str, metric: str, since: AwareDatetime | None = None, limit: Limit = 1000
+        node: Text, metric: Text, since: AwareDatetime | None = None, limit: Limit = 1000
     ) -> dict[str, Any]:
         _known_metric(metric)
         async with database.reading() as connection:
@@ -106,7 +108,7 @@ def telemetry_router(database: Database, clock: Clock) -> APIRouter:
 
     @router.get("/v1/quality")
     async def quality(
-        node: str | None = None, domain: str | None = None, since: AwareDatetime | None = None, limit: Limit = 1000
+        node: Text | None = None, domain: Text | None = None, since: AwareDatetime | None = None, limit: Limit = 1000
     ) -> dict[str, Any]:
         async with database.reading() as connection:
             rows = await store.read_quality(connection, node_id=node, domain_id=domain, since=since, limit=limit)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 
 from meridian.contracts.resource.v1.resource_pb2 import ResourceReported
+from meridian.periodic import every
 from meridian.service import Kernel
 from meridian.settings import load
 from services.telemetry import store
@@ -23,20 +23,18 @@ def build(kernel: Kernel) -> None:
     intake = ReportIntake(settings, kernel.clock, measures)
 
     async def upkeep() -> None:
-        while True:
-            now = kernel.clock.now()
-            async with kernel.database.transaction() as connection:
-                await store.forget(
-                    connection,
-                    history_before=now - timedelta(seconds=settings.history_retention_s),
-                    quality_before=now - timedelta(seconds=settings.quality_retention_s),
-                    series_before=now - timedelta(seconds=max(settings.history_retention_s, 3600.0)),
-                )
-                reported = await store.oldest_report(connection)
-            for domain_id, reported_at in reported:
-                measures.silence.labels(domain_id).set(max(0.0, (now - reported_at).total_seconds()))
-            await asyncio.sleep(settings.upkeep_interval_s)
+        now = kernel.clock.now()
+        async with kernel.database.transaction() as connection:
+            await store.forget(
+                connection,
+                history_before=now - timedelta(seconds=settings.history_retention_s),
+                quality_before=now - timedelta(seconds=settings.quality_retention_s),
+                series_before=now - timedelta(seconds=max(settings.history_retention_s, 3600.0)),
+            )
+            reported = await store.last_reports(connection)
+        for domain_id, reported_at in reported:
+            measures.silence.labels(domain_id).set(max(0.0, (now - reported_at).total_seconds()))
 
     kernel.bus.subscribe_batch("reports", [ResourceReported], intake.handle)
-    kernel.add_task("upkeep", upkeep)
+    kernel.add_task("upkeep", every(settings.upkeep_interval_s, upkeep))
     kernel.http.include_router(telemetry_router(kernel.database, kernel.clock))

@@ -12,6 +12,7 @@ from meridian.contracts.resource.v1.resource_pb2 import ResourceReported
 from meridian.observability import traced
 from meridian.outbox import Transaction
 from services.telemetry import store
+from services.telemetry.inventory_check import is_node_id
 from services.telemetry.issues import Issue
 from services.telemetry.measures import TelemetryMeasures
 from services.telemetry.reading_check import Limits, Series, SeriesKey
@@ -37,7 +38,8 @@ class ReportIntake:
         connection, now = transaction.connection, self._clock.now()
         reports = [(envelope, cast("ResourceReported", envelope.data)) for envelope in envelopes]
         domain_ids = sorted({report.domain_id for _, report in reports})
-        node_ids = sorted({node.node_id for _, report in reports for node in report.inventory.nodes})
+        listed_ids = {node.node_id for _, report in reports for node in report.inventory.nodes}
+        node_ids = sorted(node_id for node_id in listed_ids if is_node_id(node_id))
         await store.lock_domains(connection, domain_ids)
         known = await store.newest_of_domains(connection, domain_ids)
         incarnations = await store.incarnations_of(connection, domain_ids)

@@ -12,13 +12,19 @@ MAX_ID_CHARACTERS = 128
 MAX_INDEX = 1023
 
 
+def is_node_id(text: str) -> bool:
+    """1 to 128 printable characters."""
+    return 0 < len(text) <= MAX_ID_CHARACTERS and text.isprintable()
+
+
 def _amount(value: float) -> bool:
     return isfinite(value) and value >= 0
 
 
 def _node_problems(node: pb.NodeInventory) -> Iterator[tuple[IssueKind, int, str, str]]:
-    if not node.node_id or len(node.node_id) > MAX_ID_CHARACTERS:
-        yield IssueKind.UNKNOWN_DEVICE, WHOLE_NODE, "node_id", f"a node id has 1 to {MAX_ID_CHARACTERS} characters"
+    if not is_node_id(node.node_id):
+        detail = f"a node id has 1 to {MAX_ID_CHARACTERS} printable characters"
+        yield IssueKind.UNKNOWN_DEVICE, WHOLE_NODE, "node_id", detail
     if not _amount(node.cpus):
         yield IssueKind.OUT_OF_RANGE, WHOLE_NODE, "cpus", f"{node.cpus} processors"
     if node.memory_bytes < 0:

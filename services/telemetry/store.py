@@ -24,6 +24,11 @@ def _statement(sql: str, **arrays: sa.types.TypeEngine[Any]) -> sa.TextClause:
     return sa.text(sql).bindparams(*(sa.bindparam(name, type_=kind) for name, kind in arrays.items()))
 
 
+def _storable(text: str) -> str:
+    """PostgreSQL stores no NUL."""
+    return text.replace("\x00", "\ufffd")
+
+
 async def lock_domains(connection: AsyncConnection, domain_ids: Sequence[str]) -> None:
     """One writer per domain until the transaction ends (partitions move between processes)."""
     statement = _statement(
@@ -140,7 +145,7 @@ async def save_newest(connection: AsyncConnection, changed: Mapping[tuple[str, S
             "times": [item.observed_at_s for item in series],
             "sources": [item.source for item in series],
             "statistics": [item.statistic for item in series],
-            "reasons": [item.reason for item in series],
+            "reasons": [_storable(item.reason) for item in series],
             "unchanged": [item.unchanged_reports for item in series],
             "history_times": [item.history_at_s for item in series],
         },
@@ -175,8 +180,14 @@ async def add_issues(connection: AsyncConnection, issues: Sequence[tuple[str, Is
         return
     counted: dict[tuple[str, str, int, str, int], tuple[str, int]] = {}
     for domain_id, issue in issues:
-        key = (domain_id, issue.node_id, issue.accelerator_index, issue.metric, issue.kind.value)
-        counted[key] = (issue.detail, counted.get(key, ("", 0))[1] + 1)
+        key = (
+            domain_id,
+            _storable(issue.node_id),
+            issue.accelerator_index,
+            _storable(issue.metric),
+            issue.kind.value,
+        )
+        counted[key] = (_storable(issue.detail), counted.get(key, ("", 0))[1] + 1)
     statement = _statement(
         "INSERT INTO quality (domain_id, node_id, accelerator_index, metric, kind, detail, first_at, last_at, occurrences) "
         "SELECT d, n, a, m, k, t, :now, :now, c "
@@ -215,7 +226,7 @@ async def forget(
     return removed
 
 
-async def oldest_report(connection: AsyncConnection) -> list[tuple[str, datetime]]:
+async def last_reports(connection: AsyncConnection) -> list[tuple[str, datetime]]:
     """When each domain reported last."""
     rows = await connection.execute(sa.text("SELECT domain_id, max(reported_at) FROM agents GROUP BY domain_id"))
     return [(row[0], row[1]) for row in rows]

@@ -50,6 +50,7 @@ async def test_token_requests_are_refused_with_the_oauth_error(identity: Running
     grant = {"grant_type": "client_credentials"}
     assert await error_of(grant | APP | {"client_secret": "wrong"}) == (401, "invalid_client")
     assert await error_of(grant | {"client_id": "nobody", "client_secret": "wrong"}) == (401, "invalid_client")
+    assert await error_of(grant | {"client_id": "a\x00", "client_secret": "\x00"}) == (401, "invalid_client")
     assert await error_of(grant | APP | {"scope": "admin"}) == (400, "invalid_scope")
     assert await error_of(APP | {"grant_type": "password"}) == (400, "unsupported_grant_type")
     malformed = await identity.http.post("/v1/tokens", content=b"{", headers={"content-type": "application/json"})

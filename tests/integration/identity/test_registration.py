@@ -172,3 +172,21 @@ async def test_a_revoked_node_is_refused_and_the_rest_goes_on(identity: RunningS
     assert [item["status"] for item in again["nodes"]] == ["revoked", "issued"]
     assert [item["status"] for item in again["nodes"][0]["accelerators"]] == ["revoked", "revoked"]
     assert ids_of(again) == ids_of(first)
+
+
+async def test_a_retired_key_hands_its_nodes_to_the_next(
+    stack: Environment, identity: RunningService, admin: dict[str, str]
+) -> None:
+    http = identity.http
+    old, new = AgentSide(), AgentSide()
+    first = (await old.register(http, NODES)).json()
+    retire = f"/v1/identities/{first['agent_id']}/retire"
+    assert (await http.post(retire, json={"reason": "new machine"}, headers=admin)).status_code == 200
+    assert (await http.post(retire, json={"reason": "again"}, headers=admin)).status_code == 409
+    assert (await old.register(http, NODES)).status_code == 403
+    second = await new.register(http, NODES)
+    assert second.status_code == 201, second.text
+    assert ids_of(second.json()) == ids_of(first)
+    event = await stack.bus.expect(IdentityRevoked)
+    assert (event.identity_id, event.serial) == (first["agent_id"], first["serial"])
+    assert len(stack.bus.events(IdentityRevoked)) == 1

@@ -90,3 +90,15 @@ async def test_the_catalogue_and_unknown_metrics(telemetry: RunningService) -> N
     wrong = await telemetry.http.get("/v1/observations", params={"metric": "hw.nothing"})
     assert wrong.status_code == 422
     assert wrong.json()["errors"][0]["pointer"] == "query:metric"
+
+
+async def test_odd_names_neither_stop_the_service_nor_get_lost(stack: Environment, telemetry: RunningService) -> None:
+    odd = report(
+        [reading("hw.\x00", 1, "1"), reading("hw.power", 1, "W", node_id="n\x00")], [node("bad\x00"), node("good")]
+    )
+    await stack.bus.publish(odd)
+    observation = await stack.bus.expect(ObservationRecorded)
+    assert [item.node_id for item in observation.inventory.nodes] == ["good"]
+    quality = (await telemetry.http.get("/v1/quality")).json()["items"]
+    assert sorted(item["kind"] for item in quality) == ["unknown_device", "unknown_device", "unknown_metric"]
+    assert (await telemetry.http.get("/v1/observations", params={"node": "a\x00"})).status_code == 422

@@ -1,0 +1,83 @@
+"""Secrets, token keys and the bootstrap file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from meridian.errors import ConfigurationError, UnauthenticatedError
+from services.identity.bootstrap import read_bootstrap
+from services.identity.credentials import NOBODY, hash_secret, secret_matches
+from services.identity.token_keys import Grant, TokenKeys
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+GRANT = Grant("tok-1", "app", "acme", ("jobs:read",), NOW, NOW + timedelta(hours=1))
+
+
+def keys(directory: Path, now: datetime = NOW, audience: str = "meridian") -> TokenKeys:
+    found = TokenKeys(directory, issuer="https://issuer", audience=audience, key_ttl_s=86400, token_ttl_s=3600)
+    found.open(now)
+    return found
+
+
+def test_a_secret_matches_its_hash_and_no_other() -> None:
+    stored = hash_secret("s3cret-s3cret", b"salt-salt-salt-1")
+    assert "s3cret" not in stored
+    assert secret_matches("s3cret-s3cret", stored)
+    assert not secret_matches("s3cret-s3creT", stored)
+    assert not secret_matches("", NOBODY)
+    assert hash_secret("s3cret-s3cret", b"salt-salt-salt-2") != stored
+
+
+def test_a_token_comes_back_as_it_was_granted(tmp_path: Path) -> None:
+    ring = keys(tmp_path)
+    assert ring.read(ring.sign(GRANT), NOW) == GRANT
+
+
+def test_a_token_that_is_late_forged_or_of_another_issuer_is_refused(tmp_path: Path) -> None:
+    ring = keys(tmp_path / "one")
+    token = ring.sign(GRANT)
+    head, body, signature = token.split(".")
+    forged = keys(tmp_path / "two").sign(replace(GRANT, scopes=("admin",)))
+    unsigned = "eyJhbGciOiJub25lIn0." + body + "."
+    flipped = f"{head}.{body}.{('A' if signature[0] != 'A' else 'B') + signature[1:]}"
+    other_audience = keys(tmp_path / "one", audience="elsewhere").sign(GRANT)
+    for bad in (forged, unsigned, flipped, other_audience, "", "a.b.c", token[:-10]):
+        with pytest.raises(UnauthenticatedError):
+            ring.read(bad, NOW)
+    with pytest.raises(UnauthenticatedError):
+        ring.read(token, NOW + timedelta(hours=2))
+
+
+def test_keys_change_with_time_and_old_tokens_stay_good(tmp_path: Path) -> None:
+    token = keys(tmp_path).sign(replace(GRANT, expires_at=NOW + timedelta(days=2)))
+    later = keys(tmp_path, NOW + timedelta(days=1))
+    assert len(later.public_set()["keys"]) == 2
+    assert later.read(token, NOW + timedelta(days=1)).token_id == "tok-1"
+    assert "d" not in later.public_set()["keys"][0]
+    much_later = keys(tmp_path, NOW + timedelta(days=9))
+    assert len(much_later.public_set()["keys"]) == 1
+
+
+def test_the_bootstrap_file_is_checked(tmp_path: Path) -> None:
+    path = tmp_path / "bootstrap.json"
+    client = {"client_id": "app", "client_secret": "12345678", "tenant_id": "acme", "scopes": ["jobs:read"]}
+    path.write_text(json.dumps({"join_tokens": ["12345678"], "clients": [client]}))
+    assert read_bootstrap(path).clients[0].client_id == "app"
+    for content, problem in (
+        ("{", "JSON"),
+        (json.dumps({"join_tokens": ["short"]}), "join_tokens"),
+        (json.dumps({"clients": [client | {"scopes": ["fly"]}]}), "fly"),
+        (json.dumps({"clients": [client | {"tenant_id": "Not allowed"}]}), "tenant_id"),
+        (json.dumps({"client": []}), "client"),
+    ):
+        path.write_text(content)
+        with pytest.raises(ConfigurationError, match=problem) as caught:
+            read_bootstrap(path)
+        assert "12345678" not in caught.value.detail
+    with pytest.raises(ConfigurationError):
+        read_bootstrap(tmp_path / "missing.json")
