@@ -161,8 +161,8 @@ async def run_service(kernel: Kernel, stop: asyncio.Event) -> None:
             cleanup.push_async_callback(kernel.database.close)
             for task in kernel.after_stop:
                 cleanup.push_async_callback(task)
-            for step in kernel.before_start:
-                await step()
+            if not await _prepared(kernel, stop):
+                return
             await kernel.bus.start()
             cleanup.push_async_callback(kernel.bus.stop)
             assert kernel.bus.producer is not None
@@ -179,6 +179,27 @@ async def run_service(kernel: Kernel, stop: asyncio.Event) -> None:
             await _run_until(stop, tasks, server)
             kernel.ready = False
     log.info("service has stopped")
+
+
+async def _prepared(kernel: Kernel, stop: asyncio.Event) -> bool:
+    """Take the steps before the start; False when the service is told to stop meanwhile (a step may wait for long)."""
+
+    async def take_steps() -> None:
+        for step in kernel.before_start:
+            await step()
+
+    steps = asyncio.create_task(take_steps())
+    waiting = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({steps, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not steps.done():
+            return False
+        steps.result()
+        return True
+    finally:
+        steps.cancel()
+        waiting.cancel()
+        await asyncio.gather(steps, waiting, return_exceptions=True)
 
 
 async def _run_until(stop: asyncio.Event, tasks: dict[str, Task], server: uvicorn.Server) -> None:

@@ -115,6 +115,9 @@ def _alternatives(view: View, demand: Demand, policy: Policy) -> list[Candidates
 
 
 def _best(alternatives: Sequence[Candidates]) -> tuple[Candidates, Choice] | None:
+    if len(alternatives) == 1:
+        choice = alternatives[0].choose()
+        return (alternatives[0], choice) if choice is not None else None
     found = [(candidates, choice) for candidates in alternatives if (choice := candidates.choose()) is not None]
     # Fewest domains first, then the best score.
     return max(found, key=lambda pair: (-len(pair[1].domains), pair[1].score), default=None)

@@ -26,20 +26,19 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A place that was considered: ``parts`` are (plugin, value in 0-1, weight); the score is their weighted sum."""
+    """A place that was considered: ``parts`` are the plugins' values in 0-1; the score is their weighted sum."""
 
     place: str
     score: float
     ranks_that_fit: int
-    parts: tuple[tuple[str, float, float], ...]
+    parts: tuple[tuple[str, float], ...]
 
     def as_json(self) -> dict[str, Any]:
-        parts = {name: {"value": round(value, 4), "weight": weight} for name, value, weight in self.parts}
         return {
             "place": self.place,
             "score": round(self.score, 4),
             "ranks_that_fit": self.ranks_that_fit,
-            "parts": parts,
+            "parts": {name: round(value, 4) for name, value in self.parts},
         }
 
 
@@ -48,7 +47,7 @@ class Ranking:
     """Scores as they stood when the decision was made: ``parts`` (plugins, places), ``totals`` and ``fits`` (places)."""
 
     places: Sequence[str]
-    plugins: Sequence[tuple[str, float]]
+    plugins: Sequence[str]
     parts: Floats
     totals: Floats
     fits: Ints
@@ -60,13 +59,11 @@ class Ranking:
 
     def top(self, limit: int) -> tuple[Candidate, ...]:
         """The best places with room, best first."""
-        order = [int(place) for place in np.argsort(-self.totals, kind="stable") if self.fits[place] > 0]
+        totals, fits, parts = self.totals.tolist(), self.fits.tolist(), self.parts.T.tolist()
+        order = sorted((place for place, fit in enumerate(fits) if fit > 0), key=lambda place: -totals[place])
         return tuple(
             Candidate(
-                self.places[place],
-                float(self.totals[place]),
-                int(self.fits[place]),
-                tuple((name, float(self.parts[row, place]), weight) for row, (name, weight) in enumerate(self.plugins)),
+                self.places[place], totals[place], fits[place], tuple(zip(self.plugins, parts[place], strict=True))
             )
             for place in order[:limit]
         )
@@ -74,11 +71,12 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Explanation:
-    """One decision about one class of units, on one state of the fleet."""
+    """One decision about one class of units, on one state of the fleet. ``weights`` are those of all score plugins."""
 
     policy_version: str
     considered: int
     rejections: tuple[Rejection, ...]
+    weights: Sequence[tuple[str, float]]
     domains: Ranking
     nodes: Ranking | None = None
     chosen: str = ""
@@ -96,12 +94,13 @@ class Explanation:
         return f"{self.chosen}: score {self.score:.2f}, {against}"
 
     def as_json(self) -> dict[str, Any]:
-        """The explanation as an object."""
+        """The explanation as an object; filters that rejected nothing are left out."""
         body: dict[str, Any] = {
             "reason": self.reason,
             "policy_version": self.policy_version,
             "nodes_considered": self.considered,
-            "filters": [rejection.as_json() for rejection in self.rejections],
+            "filters": [rejection.as_json() for rejection in self.rejections if rejection.rejected],
+            "weights": dict(self.weights),
             "domains": [candidate.as_json() for candidate in self.domains.top(self.shown)],
         }
         if self.nodes is not None:

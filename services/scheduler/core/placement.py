@@ -54,12 +54,18 @@ class Choice:
     score: float
 
 
+def _stack(values: list[Floats], size: int) -> Floats:
+    """Rows as a matrix, also when there are none."""
+    return np.array(values) if values else np.zeros((0, size))
+
+
 class Candidates:
     """The places of one class of units. ``columns`` are the device models it may use."""
 
     def __init__(self, view: View, demand: Demand, columns: Ints, policy: Policy) -> None:
         self._view, self._table = view, view.table
         self._demand, self._columns, self._policy = demand, columns, policy
+        self._version = policy.version
         plugins = plugins_of(policy)
         self._scores = plugins.scores
         self._again = tuple(item for item in plugins.filters if item.dynamic and item.name != "capacity")
@@ -78,12 +84,18 @@ class Candidates:
         self._allowed = static
         self.fits: Ints = np.where(mask, view.ranks_that_fit(demand, columns), 0)
         self.domain_fits: Ints = self._per_domain(self.fits)
-        self._domain_parts = np.array([score.domains(view, demand) for score, _ in self._scores.domain])
-        self._node_parts = np.array([score.nodes(view, demand, everything) for score, _ in self._scores.node])
+        self._domain_parts = _stack(
+            [score.domains(view, demand) for score, _ in self._scores.domain], len(self._table.domain_ids)
+        )
+        self._node_parts = _stack(
+            [score.nodes(view, demand, everything) for score, _ in self._scores.node], len(self._table.nodes)
+        )
+        self._domain_names = tuple(score.name for score, _ in self._scores.domain)
+        self._node_names = tuple(score.name for score, _ in self._scores.node)
         self._domain_weights = np.array([weight for _, weight in self._scores.domain])
         self._node_weights = np.array([weight for _, weight in self._scores.node])
         self._whole = sum(weight * score.domain_set(view, demand, (0,)) for score, weight in self._scores.domain_set)
-        self._node_totals = self._weigh(self._node_weights, self._node_parts, len(self._table.nodes))
+        self._node_totals: Floats = self._node_weights @ self._node_parts
         self._domain_totals = self._weigh_domains()
 
     # -- judging -----------------------------------------------------------------------------------------------------
@@ -93,7 +105,8 @@ class Candidates:
         taken = self._view.taken
         if self._seen == len(taken):
             return
-        rows = np.array(sorted(set(taken[self._seen :])), dtype=np.int64)
+        new = taken[self._seen :]
+        rows = np.array(new if len(new) == 1 else sorted(set(new)), dtype=np.int64)
         self._seen = len(taken)
         fits = self._view.ranks_that_fit(self._demand, self._columns, rows)
         fits[~self._allowed[rows]] = 0
@@ -105,18 +118,15 @@ class Candidates:
         for index, (score, _) in enumerate(self._scores.node):
             if score.dynamic:
                 self._node_parts[index, rows] = score.nodes(self._view, self._demand, rows)
-        self._node_totals[rows] = self._weigh(self._node_weights, self._node_parts[:, rows], len(rows))
+        self._node_totals[rows] = self._node_weights @ self._node_parts[:, rows]
         for index, (domain_score, _) in enumerate(self._scores.domain):
             if domain_score.dynamic:
                 self._domain_parts[index] = domain_score.domains(self._view, self._demand)
         self._domain_totals = self._weigh_domains()
 
     def _weigh_domains(self) -> Floats:
-        return self._weigh(self._domain_weights, self._domain_parts, len(self._table.domain_ids)) + self._whole
-
-    @staticmethod
-    def _weigh(weights: Floats, parts: Floats, size: int) -> Floats:
-        return weights @ parts if len(weights) else np.zeros(size)
+        totals: Floats = self._domain_weights @ self._domain_parts
+        return totals + self._whole
 
     def _per_domain(self, values: Ints) -> Ints:
         sums = np.bincount(self._table.node_domain, weights=values, minlength=len(self._table.domain_ids))
@@ -212,44 +222,44 @@ class Candidates:
 
     def explain(self, choice: Choice) -> Explanation:
         """Why this choice; to be asked before it is taken."""
-        part = self._table.domain_slice[choice.domains[0]]
-        return Explanation(
-            self._policy.version,
-            len(self._table.nodes),
-            self.rejections,
-            self._domain_ranking(),
-            Ranking(
-                tuple(node.node_id for node in self._table.nodes[part]),
-                tuple((score.name, weight) for score, weight in self._scores.node),
-                self._node_parts[:, part].copy(),
-                self._node_totals[part].copy(),
-                self.fits[part].copy(),
-            ),
-            "+".join(self._table.domain_ids[domain] for domain in choice.domains),
-            choice.score,
-            shown=self._policy.shown_candidates,
+        domain = choice.domains[0]
+        part = self._table.domain_slice[domain]
+        nodes = Ranking(
+            self._table.domain_nodes[domain],
+            self._node_names,
+            self._node_parts[:, part].copy(),
+            self._node_totals[part].copy(),
+            self.fits[part].copy(),
         )
+        place = "+".join([self._table.domain_ids[domain] for domain in choice.domains])
+        return self._explanation(nodes=nodes, chosen=place, score=choice.score)
 
     def explain_waiting(self) -> Explanation:
         """Why there is no place now, and whether there could ever be one."""
         self.refresh()
-        return Explanation(
-            self._policy.version,
-            len(self._table.nodes),
-            self.rejections,
-            self._domain_ranking(),
-            blocked=self._blocked(),
-            shown=self._policy.shown_candidates,
-        )
+        return self._explanation(blocked=self._blocked())
 
-    def _domain_ranking(self) -> Ranking:
-        names = [(score.name, weight) for score, weight in self._scores.domain]
-        return Ranking(
+    def _explanation(
+        self, *, nodes: Ranking | None = None, chosen: str = "", score: float = 0.0, blocked: str = ""
+    ) -> Explanation:
+        domains = Ranking(
             self._table.domain_ids,
-            names,
+            self._domain_names,
             self._domain_parts.copy(),
             self._domain_totals.copy(),
             self.domain_fits.copy(),
+        )
+        return Explanation(
+            self._version,
+            len(self._table.nodes),
+            self.rejections,
+            self._policy.scores,
+            domains,
+            nodes,
+            chosen,
+            score,
+            blocked,
+            self._policy.shown_candidates,
         )
 
     def _blocked(self) -> str:

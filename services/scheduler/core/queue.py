@@ -131,7 +131,8 @@ class Queue:
             lanes.setdefault(unit.tenant_id, []).append((self._key(unit), unit.queued_at_s, unit.key, unit))
         # Reversed, so that the next unit is popped off the end.
         self._lanes = {tenant: sorted(lane, reverse=True) for tenant, lane in lanes.items()}
-        self._heap: list[tuple[tuple[float, ...], float, UnitKey, str]] = []
+        self._heap: list[tuple[tuple[float, ...], float, UnitKey, str, int]] = []
+        self._charges = dict.fromkeys(lanes, 0)
         for tenant in self._lanes:
             self._enter(tenant)
 
@@ -141,14 +142,12 @@ class Queue:
     def pop(self) -> PendingUnit | None:
         """The next unit; None when the queue is empty."""
         while self._heap:
-            key, _, unit_key, tenant = heapq.heappop(self._heap)
-            unit = self._lanes[tenant][-1][3]
-            fresh = self._key(unit)
-            if fresh != key:
-                # The tenant was charged since it entered.
-                heapq.heappush(self._heap, (fresh, unit.queued_at_s, unit_key, tenant))
+            *_, tenant, charges = heapq.heappop(self._heap)
+            if charges != self._charges[tenant]:
+                # Its key may have grown since it entered.
+                self._enter(tenant)
                 continue
-            self._lanes[tenant].pop()
+            unit = self._lanes[tenant].pop()[3]
             self._enter(tenant)
             return unit
         return None
@@ -156,6 +155,7 @@ class Queue:
     def charge(self, unit: PendingUnit) -> None:
         """The unit was placed: its tenant's share grows."""
         self._shares.charge(unit.tenant_id, unit.demand)
+        self._charges[unit.tenant_id] += 1
 
     def _key(self, unit: PendingUnit) -> tuple[float, ...]:
         return tuple([order.key(unit, self._shares) for order in self._order])
@@ -164,4 +164,4 @@ class Queue:
         lane = self._lanes[tenant]
         if lane:
             _, queued_at_s, key, unit = lane[-1]
-            heapq.heappush(self._heap, (self._key(unit), queued_at_s, key, tenant))
+            heapq.heappush(self._heap, (self._key(unit), queued_at_s, key, tenant, self._charges[tenant]))

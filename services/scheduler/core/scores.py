@@ -155,13 +155,13 @@ class PackScore:
     dynamic = True
 
     def nodes(self, view: View, demand: Demand, rows: Any) -> Floats:
-        devices = view.table.devices[rows].sum(axis=1)
-        left_cpus = (view.free_cpus[rows] - demand.cpus) / np.maximum(view.table.cpus[rows], 1e-9)
+        table = view.table
+        used: Floats = 1.0 - (view.free_cpus[rows] - demand.cpus) / np.maximum(table.cpus[rows], 1e-9)
         if demand.accelerators:
-            left = (view.free_devices[rows].sum(axis=1) - demand.accelerators) / np.maximum(devices, 1)
-            filled: Floats = 1.0 - np.clip(0.8 * left + 0.2 * left_cpus, 0.0, 1.0)
+            left = (view.free_device_totals[rows] - demand.accelerators) / np.maximum(table.device_totals[rows], 1)
+            filled: Floats = 0.8 * (1.0 - left) + 0.2 * used
             return filled
-        apart: Floats = 0.5 * (1.0 - np.clip(left_cpus, 0.0, 1.0)) + 0.5 * (devices == 0)
+        apart: Floats = 0.5 * used + 0.5 * (table.device_totals[rows] == 0)
         return apart
 
 

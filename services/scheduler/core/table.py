@@ -61,10 +61,12 @@ class Table:
     node_index: Mapping[str, int]
     node_domain: Ints
     domain_slice: tuple[slice, ...]
+    domain_nodes: tuple[tuple[str, ...], ...]
     cpus: Floats
     memory_bytes: Ints
     models: tuple[DeviceModel, ...]
     devices: Ints
+    device_totals: Ints
     devices_of: tuple[tuple[tuple[int, int], ...], ...]
     down: tuple[str, ...]
     up: Bools
@@ -112,6 +114,7 @@ def table_of(fleet: Fleet) -> Table:
                 if link.bandwidth_bytes_per_s > 0 and (a == row or np.isnan(bandwidth[a, b])):
                     bandwidth[a, b] = link.bandwidth_bytes_per_s
     np.fill_diagonal(rtt, 0.0)
+    slices = tuple(slice(int(bounds[d]), int(bounds[d + 1])) for d in range(size))
     cpus = np.array([node.cpus for node in nodes], dtype=np.float64)
     up = np.array([not reason for reason in down], dtype=np.bool_)
     return Table(
@@ -119,11 +122,13 @@ def table_of(fleet: Fleet) -> Table:
         domain_ids=domain_ids,
         node_index={node.node_id: index for index, node in enumerate(nodes)},
         node_domain=node_domain,
-        domain_slice=tuple(slice(int(bounds[d]), int(bounds[d + 1])) for d in range(size)),
+        domain_slice=slices,
+        domain_nodes=tuple(tuple(node.node_id for node in nodes[part]) for part in slices),
         cpus=cpus,
         memory_bytes=np.array([node.memory_bytes for node in nodes], dtype=np.int64),
         models=models,
         devices=counts,
+        device_totals=counts.sum(axis=1),
         devices_of=devices_of,
         down=down,
         up=up,
@@ -178,9 +183,10 @@ class View:
                 left = [(index, model) for index, model in table.devices_of[row] if index not in held.devices]
                 self._free_lists[row] = left
                 self.free_devices[row] = np.bincount([model for _, model in left], minlength=len(table.models))
+        self.free_device_totals: Ints = self.free_devices.sum(axis=1)
         size = len(table.domain_ids)
         self.domain_free_cpus = sum_by(table.node_domain, self.free_cpus * table.up, size)
-        self.domain_free_devices = sum_by(table.node_domain, self.free_devices.sum(axis=1) * table.up, size)
+        self.domain_free_devices = sum_by(table.node_domain, self.free_device_totals * table.up, size)
 
     def columns(self, demand: Demand) -> Ints:
         """Device models that the demand accepts."""
@@ -238,5 +244,6 @@ class View:
         chosen = [pair for pair in free if pair[1] == model][: demand.accelerators]
         self._free_lists[row] = [pair for pair in free if pair not in chosen]
         self.free_devices[row, model] -= demand.accelerators
+        self.free_device_totals[row] -= demand.accelerators
         self.domain_free_devices[domain] -= demand.accelerators
         return tuple(index for index, _ in chosen)
