@@ -62,7 +62,8 @@ def serving() -> Iterator[Issuer]:
         def _answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             path = self.path.split("?")[0]
-            issuer.requests.append((self.command, self.path, dict(self.headers), body))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            issuer.requests.append((self.command, self.path, headers, body))
             if issuer.down:
                 status, answer = 500, {"detail": "down"}
             elif path == "/.well-known/jwks.json":

@@ -1,0 +1,141 @@
+"""Server-sent events: complete, in order, resumable, and only what the caller may see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+
+from meridian.contracts.graph.v1 import graph_pb2
+from meridian.contracts.job.v1 import job_pb2
+from meridian.contracts.run.v1 import run_pb2
+from tests.integration.gateway.conftest import Stack, task_file
+from tests.integration.gateway.test_jobs import finished, run_event, submit
+
+
+async def messages(answer: httpx.Response) -> AsyncIterator[dict[str, str]]:
+    """The events of a stream as the standard parses them (comments and events without data are passed over)."""
+    fields: dict[str, str] = {}
+    async for line in answer.aiter_lines():
+        if not line:
+            if "data" in fields:
+                yield fields
+            fields = {}
+        elif not line.startswith(":"):
+            name, _, value = line.partition(": ")
+            fields[name] = value
+
+
+async def take(stream: AsyncIterator[dict[str, str]], count: int, timeout_s: float = 10.0) -> list[dict[str, str]]:
+    found = []
+    async with asyncio.timeout(timeout_s):
+        while len(found) < count:
+            found.append(await anext(stream))
+    return found
+
+
+def changed(reason: str) -> graph_pb2.NodeStateChanged:
+    event = graph_pb2.NodeStateChanged(domain_id="beijing", node_id="beijing-1", reason=reason)
+    event.changed_at.GetCurrentTime()
+    return event
+
+
+def queued(job_id: str, tenant_id: str = "tenant-a") -> job_pb2.JobQueued:
+    event = job_pb2.JobQueued(job_id=job_id, tenant_id=tenant_id, units=1)
+    event.queued_at.GetCurrentTime()
+    return event
+
+
+async def test_a_stream_shows_own_jobs_and_the_network(stack: Stack) -> None:
+    headers = stack.issuer.headers()
+    async with stack.http.stream("GET", "/v1/events", headers=headers) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["cache-control"] == "no-cache"
+        stream = messages(answer)
+        theirs = await stack.http.post("/v1/jobs", json=task_file(), headers=stack.issuer.headers(tenant="tenant-b"))
+        await stack.bus.expect(job_pb2.JobSubmitted)
+        await asyncio.sleep(0.3)
+        mine = await submit(stack)
+        [first] = await take(stream, 1)
+        assert first["event"] == "JobSubmitted"
+        body = json.loads(first["data"])
+        assert body["job_id"] == mine != theirs.json()["job_id"]
+        assert str(body["id"]) == first["id"]
+        assert body["data"]["spec"]["command"] == ["echo", "hello"]
+        assert len(body["trace_id"]) == 32
+        await stack.bus.publish(changed("a reason"))
+        [second] = await take(stream, 1)
+        assert (second["event"], json.loads(second["data"])["data"]["reason"]) == ("NodeStateChanged", "a reason")
+        assert int(second["id"]) > int(first["id"])
+    network_only = stack.issuer.headers(scope="resources:read")
+    async with stack.http.stream("GET", "/v1/events?after=0", headers=network_only) as answer:
+        [only] = await take(messages(answer), 1)
+        assert only["event"] == "NodeStateChanged"
+    async with stack.http.stream("GET", f"/v1/events?after=0&job={mine}", headers=headers) as answer:
+        assert (await take(messages(answer), 1))[0]["event"] == "JobSubmitted"
+    async with stack.http.stream("GET", "/v1/events?after=0&type=NodeStateChanged", headers=headers) as answer:
+        assert (await take(messages(answer), 1))[0]["event"] == "NodeStateChanged"
+
+
+async def test_resuming_streams_miss_nothing_and_repeat_nothing(stack: Stack) -> None:
+    headers = stack.issuer.headers()
+    expected = 1500
+    # Far more than the feed keeps in memory in this test, written by several handlers at once.
+    stack.service.kernel.http.state.gateway.feed._newest = type(stack.service.kernel.http.state.gateway.feed._newest)(
+        maxlen=50
+    )
+
+    async def publish() -> None:
+        for start in range(0, expected, 100):
+            await stack.bus.publish(*(queued(f"job-{number}") for number in range(start, start + 50)))
+            await stack.bus.publish(*(changed(str(number)) for number in range(start + 50, start + 100)))
+
+    async def listen(pieces: int) -> list[int]:
+        seen: list[int] = []
+        last = "0"
+        while len(seen) < expected:
+            resume = {**headers, "Last-Event-ID": last}
+            async with stack.http.stream("GET", "/v1/events", headers=resume, timeout=20) as answer:
+                stream = messages(answer)
+                for message in await take(stream, min(pieces, expected - len(seen)), timeout_s=30):
+                    seen.append(int(message["id"]))
+                    last = message["id"]
+        return seen
+
+    publishing = asyncio.create_task(publish())
+    slow, fast, whole = await asyncio.gather(listen(97), listen(400), listen(expected))
+    await publishing
+    assert slow == fast == whole
+    assert len(set(whole)) == expected
+    assert whole == sorted(whole)
+
+
+async def test_progress_is_thinned_in_the_stream_but_not_in_the_view(stack: Stack) -> None:
+    job_id = await submit(stack)
+    headers = stack.issuer.headers()
+    events = []
+    for step in range(1, 101):
+        event = run_event(run_pb2.RunProgress, job_id, step=step, total_steps=100)
+        event.at.FromMilliseconds(1_800_000_000_000 + 20 * step)
+        events.append(event)
+    await stack.bus.publish(*events)
+    await stack.bus.publish(run_event(run_pb2.RunFinished, job_id), finished(job_id))
+    async with stack.http.stream("GET", f"/v1/events?after=0&job={job_id}", headers=headers) as answer:
+        stream = messages(answer)
+        kinds: list[Any] = []
+        while not {"RunFinished", "JobFinished", "JobSubmitted"} <= set(kinds):
+            kinds.append((await take(stream, 1))[0]["event"])
+    # 2 s of steps at two a second.
+    assert 4 <= kinds.count("RunProgress") <= 5
+    runs = (await stack.http.get(f"/v1/jobs/{job_id}/runs", headers=headers)).json()["items"]
+    assert runs[0]["step"] == 100
+
+
+async def test_a_position_from_another_database_does_not_silence_the_stream(stack: Stack) -> None:
+    headers = {**stack.issuer.headers(), "Last-Event-ID": "9000000000"}
+    async with stack.http.stream("GET", "/v1/events", headers=headers) as answer:
+        await stack.bus.publish(changed("here"))
+        assert (await take(messages(answer), 1))[0]["event"] == "NodeStateChanged"

@@ -1,0 +1,91 @@
+"""What can never run is refused, what could run is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.gateway.capacity import AcceleratorCapacity, DomainCapacity, NodeCapacity, impossibilities
+from services.gateway.jobfile import JobFile
+
+GIB = 1 << 30
+
+
+def domain(
+    name: str, nodes: int, cpus: float = 8, accelerators: int = 4, model: str = "A", level: int = 1
+) -> DomainCapacity:
+    kinds = (AcceleratorCapacity(model, emulated=True, count=accelerators),)
+    return DomainCapacity(
+        name, level, tuple(NodeCapacity(f"{name}-{index}", cpus, 16 * GIB, kinds) for index in range(nodes))
+    )
+
+
+NETWORK = {item.domain_id: item for item in (domain("one", 2), domain("two", 3, model="B", level=3))}
+
+
+def pointers(network: dict[str, DomainCapacity] | None = None, **changes: Any) -> list[str]:
+    body = {"name": "n", "kind": "task", "command": ["x"], **changes}
+    found = impossibilities(JobFile.model_validate(body), NETWORK if network is None else network)
+    return [error.pointer for error in found]
+
+
+def test_without_any_node_nothing_is_refused() -> None:
+    assert pointers({}, resources={"cpus": 4000}) == []
+    assert pointers({"empty": DomainCapacity("empty", 0, ())}, placement={"domains": ["typo"]}) == []
+
+
+def test_each_limit_is_exact() -> None:
+    assert pointers(resources={"cpus": 8, "memory_bytes": 16 * GIB, "accelerators": 4}) == []
+    assert pointers(resources={"cpus": 8.01}) == ["/resources/cpus"]
+    assert pointers(resources={"memory_bytes": 16 * GIB + 1}) == ["/resources/memory_bytes"]
+    assert pointers(resources={"accelerators": 5}) == ["/resources/accelerators"]
+
+
+def test_a_gang_must_fit_into_one_domain_unless_it_may_cross() -> None:
+    per_rank = {"cpus": 1, "accelerators": 2}
+    assert pointers(kind="gang", gang={"ranks": 6}, resources=per_rank) == []
+    assert pointers(kind="gang", gang={"ranks": 7}, resources=per_rank) == ["/gang/ranks"]
+    assert pointers(kind="gang", gang={"ranks": 10, "allow_cross_domain": True}, resources=per_rank) == []
+    assert pointers(kind="gang", gang={"ranks": 11, "allow_cross_domain": True}, resources=per_rank) == ["/gang/ranks"]
+    one_type = {**per_rank, "accelerator_types": ["A"]}
+    assert pointers(kind="gang", gang={"ranks": 5, "allow_cross_domain": True}, resources=one_type) == ["/gang/ranks"]
+
+
+def test_resources_must_come_together_on_one_node() -> None:
+    network = {
+        "a": DomainCapacity("a", 0, (NodeCapacity("cpu", 64, 8 * GIB), NodeCapacity("memory", 2, 512 * GIB))),
+    }
+    assert pointers(network, resources={"cpus": 64, "memory_bytes": 512 * GIB}) == ["/resources"]
+
+
+def test_constraints_narrow_the_domains() -> None:
+    assert pointers(placement={"min_security_level": 3}, resources={"accelerators": 1, "accelerator_types": ["A"]}) == [
+        "/resources/accelerator_types/0"
+    ]
+    assert pointers(placement={"require_real_accelerators": True}) == []
+    assert pointers(placement={"require_real_accelerators": True}, resources={"accelerators": 1}) == [
+        "/resources/accelerators"
+    ]
+
+
+@given(
+    ranks=st.integers(1, 40), cpus=st.floats(0.25, 10), accelerators=st.integers(0, 5), cross=st.booleans(),
+    nodes=st.lists(st.integers(0, 5), min_size=1, max_size=4),
+)  # fmt: skip
+def test_a_gang_is_refused_exactly_when_packing_it_into_empty_nodes_fails(
+    ranks: int, cpus: float, accelerators: int, cross: bool, nodes: list[int]
+) -> None:
+    network = {f"d{index}": domain(f"d{index}", count) for index, count in enumerate(nodes)}
+    refused = pointers(
+        network,
+        kind="gang",
+        gang={"ranks": ranks, "allow_cross_domain": cross},
+        resources={"cpus": cpus, "accelerators": accelerators, "memory_bytes": GIB},
+    )
+    per_node = 0
+    while (per_node + 1) * cpus <= 8 + 1e-6 and (per_node + 1) * accelerators <= 4 and per_node < 16:
+        per_node += 1
+    room = per_node * (sum(nodes) if cross else max(nodes))
+    assert bool(refused) == (sum(nodes) > 0 and ranks > room)

@@ -1,0 +1,105 @@
+"""The job file: bounds, consistency, and its way into the contract and back."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from meridian.contracts.job.v1 import job_pb2
+from services.gateway.jobfile import JobFile, from_spec, inconsistencies, to_spec, units_of
+
+NAMES = st.text(string.ascii_letters + string.digits + "._-", min_size=1, max_size=128).filter(
+    lambda text: text[0] not in "._-"
+)
+TEXTS = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=50)
+COMMANDS = st.lists(TEXTS, min_size=1, max_size=8).filter(lambda words: bool(words[0]))
+RESOURCES = st.fixed_dictionaries(
+    {
+        "cpus": st.floats(0.01, 4096),
+        "memory_bytes": st.integers(1 << 20, 1 << 50),
+        "accelerators": st.integers(1, 1024),
+        "accelerator_types": st.lists(NAMES, max_size=3),
+    }
+)
+
+
+def _workflow(draw: Any) -> dict[str, Any]:
+    names = draw(st.lists(NAMES, min_size=1, max_size=6, unique=True))
+    tasks = []
+    for index, name in enumerate(names):
+        needs = draw(st.lists(st.sampled_from(names[:index]), unique=True)) if index else []
+        tasks.append(
+            {"name": name, "command": draw(COMMANDS), "depends_on": needs, "ranks": draw(st.integers(1, 10_000))}
+        )
+    return {"tasks": tasks}
+
+
+@st.composite
+def job_files(draw: Any) -> dict[str, Any]:
+    kind = draw(st.sampled_from(["task", "array", "gang", "workflow", "service"]))
+    body: dict[str, Any] = {
+        "name": draw(NAMES),
+        "kind": kind,
+        "env": draw(st.dictionaries(st.from_regex(r"\A[A-Za-z_][A-Za-z0-9_]{0,20}\Z"), TEXTS, max_size=3)),
+        "resources": draw(RESOURCES),
+        "priority": draw(st.integers(-1000, 1000)),
+        "max_run_time_s": draw(st.floats(0, 1e6)),
+        "placement": {"domains": draw(st.lists(NAMES, max_size=2)), "min_security_level": draw(st.integers(0, 100))},
+    }
+    if kind != "workflow":
+        body["command"] = draw(COMMANDS)
+    if kind == "array":
+        body["array"] = {"size": draw(st.integers(1, 100_000))}
+    if kind == "gang":
+        body["gang"] = {"ranks": draw(st.integers(1, 10_000)), "allow_cross_domain": draw(st.booleans())}
+    if kind == "service":
+        body["service"] = {"replicas": draw(st.integers(1, 10_000)), "port": draw(st.integers(0, 65_535))}
+    if kind == "workflow":
+        body["workflow"] = _workflow(draw)
+    if draw(st.booleans()):
+        body["model"] = {"parameters": draw(st.integers(0, 10**16)), "precision": "bf16", "steps": 10}
+    return body
+
+
+@given(job_files())
+def test_a_sound_job_file_survives_the_contract_and_comes_back_the_same(body: dict[str, Any]) -> None:
+    job = JobFile.model_validate(body)
+    assert inconsistencies(job) == []
+    spec = job_pb2.JobSpec.FromString(to_spec(job).SerializeToString())
+    assert JobFile.model_validate(from_spec(spec)) == job
+    assert max(1, units_of(spec)) == job.units
+
+
+@given(job_files(), st.data())
+def test_a_single_wrong_type_is_refused(body: dict[str, Any], data: st.DataObject) -> None:
+    field = data.draw(st.sampled_from(["name", "kind", "resources", "priority", "max_run_time_s", "env", "placement"]))
+    body[field] = data.draw(
+        st.sampled_from([None, True, "3", [], float("nan"), float("inf"), {"extra": 1}]).filter(
+            lambda value: not (field == "name" and value == "3")
+        )
+    )
+    if field == "env" and body[field] == {"extra": 1}:
+        body[field] = {"extra": 1}
+    with pytest.raises(ValidationError):
+        JobFile.model_validate(body)
+
+
+@pytest.mark.parametrize("size", [2, 3, 40])
+def test_a_cycle_of_any_length_is_found(size: int) -> None:
+    tasks = [{"name": f"t{i}", "command": ["x"], "depends_on": [f"t{(i + 1) % size}"]} for i in range(size)]
+    tasks.append({"name": "free", "command": ["x"], "depends_on": []})
+    job = JobFile.model_validate({"name": "n", "kind": "workflow", "workflow": {"tasks": tasks}})
+    [error] = inconsistencies(job)
+    assert error.pointer == "/workflow/tasks/0/depends_on"
+
+
+def test_a_chain_of_a_thousand_tasks_is_no_cycle() -> None:
+    tasks = [{"name": f"t{i}", "command": ["x"], "depends_on": [f"t{i - 1}"] if i else []} for i in range(1000)]
+    assert (
+        inconsistencies(JobFile.model_validate({"name": "n", "kind": "workflow", "workflow": {"tasks": tasks}})) == []
+    )
