@@ -14,7 +14,8 @@ export class Ledger {
       if (error.code !== 'ENOENT') throw error; // a damaged ledger must be looked at: without it runs could start twice
       Object.assign(this, empty);
     }
-    this.incarnation += 1;
+    // Greater than before even when this file was lost: an agent that counts backwards is not heard.
+    this.incarnation = Math.max(this.incarnation + 1, Math.floor(Date.now() / 1000));
     this.save();
   }
 

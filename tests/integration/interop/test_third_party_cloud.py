@@ -78,7 +78,7 @@ async def test_its_reports_are_complete(database_url: str, start_cloud: StartClo
     assert {reading.metric for reading in report.readings} == {"system.cpu.load_average.1m", "system.memory.usage"}
     assert all(reading.value > 0 and reading.observed_at.seconds > 0 for reading in report.readings)
     assert beat.sequence == 11
-    assert beat.incarnation == report.incarnation == 1
+    assert beat.incarnation == report.incarnation > 0
     assert [node.node_id for node in beat.nodes] == ["partner-1", "partner-2"]
     assert {node.state for node in beat.nodes} == {resource_pb2.NODE_PROCESS_STATE_RUNNING}
     first = stack.bus.events(resource_pb2.Heartbeat)[0]
@@ -130,8 +130,9 @@ async def test_a_stale_epoch_is_refused_also_after_a_restart(
             refused = await stack.bus.expect(run_pb2.RunFailed)
             await stack.bus.publish(stop("job-b", 3), order("job-b", 3, mark(marks)))
             await stack.bus.expect(run_pb2.RunFailed, lambda event: event.job_id == "job-b")
+        before = stack.bus.events(resource_pb2.Heartbeat)[-1].incarnation
         with start_cloud(stack.bootstrap_servers):
-            await stack.bus.expect(resource_pb2.Heartbeat, lambda event: event.incarnation == 2, timeout_s=30)
+            await stack.bus.expect(resource_pb2.Heartbeat, lambda event: event.incarnation > before, timeout_s=30)
             await stack.bus.publish(order("job-a", 1, mark(marks)))
             await stack.bus.expect(run_pb2.RunFailed, lambda event: event.job_id == "job-a", count=2)
     assert refused.run_id == "job-a.0.1"
