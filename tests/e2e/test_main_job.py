@@ -14,7 +14,8 @@ from meridian.cli.job_files import read_job_file
 from tests.network import Network
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-LOSS = re.compile(r'"step": (\d+).*?"loss": ([-\d.e]+)')
+# The program's own log: step,loss,learning_rate,gradient_norm,step_s
+LOSS = re.compile(r"^(\d+),([-\d.e]+),", re.MULTILINE)
 
 
 def training(steps: int, step_time_s: float) -> dict[str, Any]:
