@@ -18,7 +18,7 @@ from services.identity.api_registration import bearer
 from services.identity.measures import IdentityMeasures
 from services.identity.records import Identity, Kind, Status
 from services.identity.revocation import Revocation
-from services.identity.tenancy import Name, Tenancy, Text
+from services.identity.tenancy import Name, PlaceName, Tenancy, Text
 from services.identity.token_keys import Grant
 
 Reason = Annotated[str, StringConstraints(min_length=1, max_length=1000, strip_whitespace=True, pattern=r"^[^\x00]*$")]
@@ -86,7 +86,7 @@ class JoinTokenRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    domain_ids: list[Name] = []
+    domain_ids: list[PlaceName] = []
     expires_at: AwareDatetime | None = None
 
 

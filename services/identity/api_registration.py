@@ -18,9 +18,8 @@ from services.identity.enrolment import Enrolled, Enrolment
 from services.identity.measures import IdentityMeasures
 from services.identity.registration import ClaimedDevice, ClaimedNode, Decision
 from services.identity.spiffe import compute_spiffe_id
-from services.identity.tenancy import Name, Text
+from services.identity.tenancy import PlaceName, Text
 
-NodeName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Scheme = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Aliases = Annotated[dict[Scheme, Text], Field(max_length=32)]
 
@@ -42,7 +41,7 @@ class NodeClaim(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    node_id: NodeName
+    node_id: PlaceName
     emulated: bool = False
     aliases: Aliases = {}
     accelerators: list[AcceleratorClaim] = Field(default=[], max_length=1024)
@@ -53,7 +52,7 @@ class RegistrationRequest(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    domain_id: Name
+    domain_id: PlaceName
     agent_csr_pem: str
     nodes: list[NodeClaim] = Field(default=[], max_length=10_000)
 

@@ -15,7 +15,7 @@ from meridian.outbox import Transaction
 from services.identity import access_store
 from services.identity.access import check_scopes
 from services.identity.credentials import SALT_BYTES, hash_secret, secret_matches
-from services.identity.tenancy import Name, found_tenant
+from services.identity.tenancy import Name, PlaceName, found_tenant
 
 _Secret = Annotated[str, Field(min_length=8, max_length=512)]
 
@@ -26,7 +26,7 @@ class BootstrapJoinToken(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     token: _Secret
-    domain_ids: list[Name] = []
+    domain_ids: list[PlaceName] = []
 
 
 class BootstrapClient(BaseModel):

@@ -19,6 +19,8 @@ from services.identity.records import EvidenceLevel, Identity, Kind, Status
 from services.identity.spiffe import parse_spiffe_id
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+# Of domains and nodes: a segment of a SPIFFE path.
+PlaceName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
 # PostgreSQL stores no NUL.
 Text = Annotated[str, StringConstraints(max_length=256, pattern=r"^[^\x00]*$")]
 

@@ -8,12 +8,12 @@ from math import isfinite
 from meridian.contracts.resource.v1 import resource_pb2 as pb
 from services.telemetry.issues import WHOLE_NODE, Issue, IssueKind
 
-MAX_ID_CHARACTERS = 128
+MAX_ID_CHARACTERS = 200
 MAX_INDEX = 1023
 
 
 def is_node_id(text: str) -> bool:
-    """1 to 128 printable characters."""
+    """1 to 200 printable characters."""
     return 0 < len(text) <= MAX_ID_CHARACTERS and text.isprintable()
 
 
