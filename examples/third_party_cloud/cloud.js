@@ -29,7 +29,7 @@ const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, seconds 
 const kafka = new Kafka({ clientId: who.agent_id, brokers, connectionTimeout: 3000, requestTimeout: 10000, logLevel: logLevel.ERROR });
 const producer = kafka.producer({ createPartitioner: Partitioners.DefaultPartitioner, retry: { initialRetryTime: 100, retries: 1 } });
 // The group and the ledger belong together: a new ledger with an old group would forget which epochs have started.
-const consumer = kafka.consumer({ groupId: `${domain.domain_id}.assignments`, maxWaitTimeInMs: 500, retry: { retries: 1000, maxRetryTime: 5000 } });
+const consumer = kafka.consumer({ groupId: `${domain.domain_id}.assignments`, sessionTimeout: 6000, heartbeatInterval: 1000, maxWaitTimeInMs: 500, retry: { retries: 1000, maxRetryTime: 5000 } });
 
 // Contact counts from when an acknowledged record was sent: then our lease runs out before others think it has.
 const endRunsAfter_ms = Math.max(lease_s - 1, lease_s / 2) * 1000;
