@@ -10,8 +10,9 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from meridian.database import Database
+from meridian.errors import FieldError, InvalidArgumentError
 from services.forecast.ledger import Amount, SubjectKind
-from services.forecast.requirement import Layout, Model, Recompute, estimate
+from services.forecast.requirement import Layout, Model, Recompute, Requirement, estimate
 from services.forecast.store import Store
 
 
@@ -50,10 +51,11 @@ class ForecastList(BaseModel):
 
 
 Count = Annotated[int, Field(ge=0, le=10**9)]
-Split = Annotated[int, Field(ge=1, le=10**6)]
+# Zero is unknown, which means not divided.
+Split = Annotated[int, Field(ge=0, le=10**6)]
 
 
-class EstimateRequest(BaseModel):
+class ModelBody(BaseModel):
     """The ``model`` section of a job file, with what else bears on memory. Zero means unknown."""
 
     model_config = ConfigDict(extra="forbid")
@@ -68,19 +70,30 @@ class EstimateRequest(BaseModel):
     ffn_hidden: Count = 0
     gated_ffn: bool = False
     global_batch: Count = 0
-    micro_batch: Split = 1
+    micro_batch: Split = 0
     steps: Annotated[int, Field(ge=0, le=10**12)] = 0
-    precision: str = "bf16"
-    tensor_parallel: Split = 1
-    pipeline_parallel: Split = 1
-    data_parallel: Split = 1
-    virtual_stages: Split = 1
+    precision: str = ""
+    tensor_parallel: Split = 0
+    pipeline_parallel: Split = 0
+    # Zero: what the accelerators leave after tensor and pipeline parallelism.
+    data_parallel: Split = 0
+    virtual_stages: Split = 0
     sequence_parallel: bool = False
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
     recompute: bool | Recompute = False
-    memory_bytes_per_accelerator: Annotated[
-        int | None, Field(gt=0, description="memory of the chip; asks for a verdict")
-    ] = None
+
+
+class EstimateRequest(BaseModel):
+    """A model, the accelerators it is trained on, and what they are, for a verdict."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: ModelBody
+    # In total; unset: as many as the layout says.
+    accelerators: Annotated[int | None, Field(ge=1, le=10**6)] = None
+    # A model that the network has; its memory is known from the resource graph.
+    accelerator_type: Annotated[str | None, Field(max_length=200)] = None
+    memory_bytes_per_accelerator: Annotated[int | None, Field(gt=0)] = None
 
 
 class Verdict(BaseModel):
@@ -113,6 +126,53 @@ def _recompute(value: bool | Recompute) -> Recompute:
     if isinstance(value, Recompute):
         return value
     return Recompute.FULL if value else Recompute.NONE
+
+
+def _data_parallel(request: EstimateRequest, shards: int) -> int:
+    if request.model.data_parallel or request.accelerators is None:
+        return max(1, request.model.data_parallel)
+    if request.accelerators % shards == 0:
+        return request.accelerators // shards
+    if request.accelerators == 1:
+        # The default of those who did not think about it.
+        return 1
+    detail = f"{request.accelerators} is not a multiple of tensor_parallel x pipeline_parallel = {shards}"
+    raise InvalidArgumentError(f"accelerators: {detail}", errors=(FieldError("/accelerators", detail),))
+
+
+def _estimate(request: EstimateRequest) -> Requirement:
+    body = request.model
+    tensor, pipeline = max(1, body.tensor_parallel), max(1, body.pipeline_parallel)
+    model = Model(
+        layers=body.layers,
+        hidden=body.hidden,
+        heads=body.heads,
+        sequence=body.sequence,
+        vocabulary=body.vocabulary,
+        parameters=body.parameters,
+        ffn_hidden=body.ffn_hidden,
+        gated_ffn=body.gated_ffn,
+        kv_heads=body.kv_heads,
+    )
+    layout = Layout(
+        global_batch=body.global_batch,
+        micro_batch=max(1, body.micro_batch),
+        steps=body.steps,
+        tensor_parallel=tensor,
+        pipeline_parallel=pipeline,
+        data_parallel=_data_parallel(request, tensor * pipeline),
+        virtual_stages=max(1, body.virtual_stages),
+        sequence_parallel=body.sequence_parallel,
+        zero_stage=body.zero_stage,
+        precision=body.precision or "bf16",
+        recompute=_recompute(body.recompute),
+    )
+    try:
+        return estimate(model, layout)
+    except InvalidArgumentError as error:
+        # The fields stand in the section "model" of the request.
+        fields = tuple(FieldError(f"/model{item.pointer}", item.detail) for item in error.errors)
+        raise InvalidArgumentError(error.detail, errors=fields) from None
 
 
 def _verdict(needed: float, parts: dict[str, float], offered: int) -> Verdict:
@@ -156,33 +216,16 @@ def create_router(database: Database) -> APIRouter:
 
     @router.post("/estimates")
     async def make_estimate(request: EstimateRequest) -> EstimateBody:
-        model = Model(
-            layers=request.layers,
-            hidden=request.hidden,
-            heads=request.heads,
-            sequence=request.sequence,
-            vocabulary=request.vocabulary,
-            parameters=request.parameters,
-            ffn_hidden=request.ffn_hidden,
-            gated_ffn=request.gated_ffn,
-            kv_heads=request.kv_heads,
-        )
-        layout = Layout(
-            global_batch=request.global_batch,
-            micro_batch=request.micro_batch,
-            steps=request.steps,
-            tensor_parallel=request.tensor_parallel,
-            pipeline_parallel=request.pipeline_parallel,
-            data_parallel=request.data_parallel,
-            virtual_stages=request.virtual_stages,
-            sequence_parallel=request.sequence_parallel,
-            zero_stage=request.zero_stage,
-            precision=request.precision,
-            recompute=_recompute(request.recompute),
-        )
-        found = estimate(model, layout)
-        offered = request.memory_bytes_per_accelerator
-        verdict = _verdict(found.memory_bytes_per_accelerator, found.memory_parts_bytes, offered) if offered else None
-        return EstimateBody(**{**asdict(found), "notes": list(found.notes)}, verdict=verdict)
+        found = _estimate(request)
+        notes, offered = list(found.notes), request.memory_bytes_per_accelerator
+        if offered is None and request.accelerator_type is not None:
+            async with database.reading() as connection:
+                offered = await Store(connection).memory_of_chip(request.accelerator_type)
+            if offered is None:
+                notes.append(f"the network has no {request.accelerator_type}: no verdict")
+        verdict = None
+        if offered is not None:
+            verdict = _verdict(found.memory_bytes_per_accelerator, found.memory_parts_bytes, offered)
+        return EstimateBody(**{**asdict(found), "notes": notes}, verdict=verdict)
 
     return router

@@ -108,7 +108,7 @@ class Backtest:
         of_method = _recent_sums(size, policy.recent)
         of_persistence = _recent_sums(np.where(known, size[0][None], 0.0), policy.recent)
         count = _recent_sums(known.astype(np.float64), policy.recent)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             ratio = of_method / of_persistence
         unfit = (count < policy.min_errors) | ~(ratio <= 1 - policy.margin) | np.isnan(made)
         ratio = np.where(unfit, np.inf, ratio)

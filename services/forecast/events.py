@@ -92,6 +92,7 @@ async def keep_capacity(transaction: Transaction, envelopes: Sequence[Envelope])
     nodes: list[NodeCapacity] = []
     removed: list[str] = []
     full: dict[str, int] = {}
+    chips: dict[str, int] = {}
     for envelope in envelopes:
         message = envelope.data
         assert isinstance(message, GraphUpdated)
@@ -105,10 +106,16 @@ async def keep_capacity(transaction: Transaction, envelopes: Sequence[Envelope])
             )
             for node in message.nodes
         ]
+        for node in message.nodes:
+            for chip in node.inventory.accelerators:
+                if chip.model and chip.memory_bytes > 0:
+                    chips[chip.model] = min(chip.memory_bytes, chips.get(chip.model, chip.memory_bytes))
         removed += message.removed_node_ids
         if message.full:
             full[message.domain_id] = max(message.version, full.get(message.domain_id, 0))
-    await Store(transaction.connection).keep_capacity(nodes, removed, full)
+    store = Store(transaction.connection)
+    await store.keep_capacity(nodes, removed, full)
+    await store.keep_chips(chips)
 
 
 class RequirementEvents:

@@ -107,7 +107,17 @@ class Requirement:
 
 
 # Bytes per parameter: weights, gradients, optimiser (Adam).
-_STATE_BYTES = {"mixed": (2, 4, 12), "bf16": (2, 4, 12), "fp16": (2, 4, 12), "fp32": (4, 4, 8), "tf32": (4, 4, 8)}
+# fp8 multiplies in 8 bit and keeps the state of mixed precision.
+_MIXED, _SINGLE = (2, 4, 12), (4, 4, 8)
+_STATE_BYTES = {
+    "mixed": _MIXED,
+    "bf16": _MIXED,
+    "fp16": _MIXED,
+    "fp8": _MIXED,
+    "fp32": _SINGLE,
+    "tf32": _SINGLE,
+    "fp64": (8, 8, 16),
+}
 
 
 def layer_parameters(model: Model) -> float:
@@ -248,7 +258,8 @@ def _activation_bytes(model: Model, layout: Layout) -> dict[str, float]:
     if not model.has_shape or model.sequence == 0:
         return {"activations": 0.0}
     s, b, h, t = model.sequence, layout.micro_batch, model.hidden, layout.tensor_parallel
-    scale = 2.0 if _STATE_BYTES[layout.precision.lower()][0] == 4 else 1.0
+    # [K22] counts values of 16 bit.
+    scale = _STATE_BYTES[layout.precision.lower()][0] / 2
     shared = 1 if not layout.sequence_parallel else t
     # [K22] section 4: of 34 s b h, 10 are on every accelerator of the tensor group (norms 4, dropout masks 2, inputs of
     # attention and feed-forward 4), 24 are divided (queries and output projection 4, keys and values 4, feed-forward 16).

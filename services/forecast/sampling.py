@@ -212,8 +212,8 @@ def _message(
             pb.ForecastPoint(
                 horizon_s=point.horizon_s,
                 expected=point.expected,
-                low=point.low or 0.0,
-                high=point.high or 0.0,
+                low=math.nan if point.low is None else point.low,
+                high=math.nan if point.high is None else point.high,
                 has_band=point.low is not None,
                 skill=point.skill,
             )

@@ -96,6 +96,10 @@ capacity = sa.Table(
     sa.Column("version", sa.BigInteger),
 )
 
+chips = sa.Table(
+    "chips", _metadata, sa.Column("model", sa.Text, primary_key=True), sa.Column("memory_bytes", sa.BigInteger)
+)
+
 # The integral of a step function over [start, end): its level before, and each change times the time that is left.
 _CLOSE_WINDOW = sa.text(
     """
@@ -346,6 +350,23 @@ class Store:
             await self._connection.execute(
                 sa.delete(capacity).where(capacity.c.domain_id == domain_id, capacity.c.version < version)
             )
+
+    async def keep_chips(self, memory_bytes: Mapping[str, int]) -> None:
+        """Keep the memory of accelerator models; of one model in several sizes the smallest, for a verdict must hold."""
+        rows = [{"model": model, "memory_bytes": size} for model, size in sorted(memory_bytes.items())]
+        if rows:
+            statement = insert(chips)
+            statement = statement.on_conflict_do_update(
+                index_elements=[chips.c.model],
+                set_={"memory_bytes": sa.func.least(chips.c.memory_bytes, statement.excluded.memory_bytes)},
+                where=chips.c.memory_bytes > statement.excluded.memory_bytes,
+            )
+            await self._connection.execute(statement, rows)
+
+    async def memory_of_chip(self, model: str) -> int | None:
+        """Memory of an accelerator model that the network has."""
+        query = sa.select(chips.c.memory_bytes).where(chips.c.model == model)
+        return (await self._connection.execute(query)).scalar_one_or_none()
 
     async def capacity_of_domains(self) -> dict[str, Amount]:
         """What each domain offers."""

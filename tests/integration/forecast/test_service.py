@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from typing import Any
 
 import asyncpg
 import pytest
@@ -118,6 +120,7 @@ async def test_windows_are_exact_means_and_forecasts_follow(stack: Environment) 
         assert [point.horizon_s for point in forecast.points] == [2.0, 8.0]
         assert (forecast.method, forecast.window_s) == ("persistence", WINDOW_S)
         assert not forecast.points[0].has_band
+        assert math.isnan(forecast.points[0].low)
         # Said again every two windows though nothing changes.
         repeats = len(stack.bus.events(DemandForecast, lambda event: event.subject_id == "south"))
         await stack.bus.expect(DemandForecast, lambda event: event.subject_id == "south", count=repeats + 1)
@@ -185,21 +188,41 @@ async def test_requirements_of_submitted_jobs(stack: Environment) -> None:
 async def test_estimates_over_http(stack: Environment) -> None:
     llama = {"layers": 32, "hidden": 4096, "heads": 32, "sequence": 2048, "vocabulary": 32000, "gated_ffn": True}
     async with stack.service("forecast", QUICK) as service:
-        chip = {**llama, "global_batch": 8, "memory_bytes_per_accelerator": 80 * 10**9}
-        alone = (await service.http.post("/v1/estimates", json=chip)).json()
+
+        async def estimate(model: dict[str, object], **others: object) -> dict[str, Any]:
+            answer = await service.http.post("/v1/estimates", json={"model": {**llama, **model}, **others})
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        alone = await estimate({"global_batch": 8}, memory_bytes_per_accelerator=80 * 10**9)
         assert alone["parameters"] == 6_738_415_616
         assert alone["verdict"]["fits"] is False
         assert "optimizer" in alone["verdict"]["reason"]
-        sharded = {**chip, "data_parallel": 8, "zero_stage": 3, "recompute": "full"}
-        assert (await service.http.post("/v1/estimates", json=sharded)).json()["verdict"]["fits"] is True
 
-        for change, pointer in [
-            ({"tensor_parallel": 5}, "/tensor_parallel"),
-            ({"pipeline_parallel": 3}, "/pipeline_parallel"),
-            ({"zero_stage": 9}, "/zero_stage"),
-            ({"layres": 3}, "/layres"),
+        graph = GraphUpdated(domain_id="north", version=1, full=True)
+        chips = [Accelerator(model="A100-80G", memory_bytes=80 * 2**30)]
+        graph.nodes.append(GraphNode(inventory=NodeInventory(node_id="north-1", accelerators=chips)))
+        await stack.bus.publish(graph)
+        await until(stack, "SELECT * FROM chips")
+        sharded = {"global_batch": 8, "zero_stage": 3, "recompute": "full"}
+        found = await estimate(sharded, accelerators=8, accelerator_type="A100-80G")
+        assert found["verdict"]["fits"] is True
+        assert found["accelerators"] == 8
+        unknown = await estimate(sharded, accelerators=8, accelerator_type="X1")
+        assert unknown["verdict"] is None
+        assert "X1" in unknown["notes"][-1]
+        # The gateway's defaults: nothing divided, one accelerator.
+        assert (await estimate({"tensor_parallel": 0, "precision": ""}, accelerators=1))["accelerators"] == 1
+
+        for model, others, pointer in [
+            ({"tensor_parallel": 5}, {}, "/model/tensor_parallel"),
+            ({"pipeline_parallel": 3}, {}, "/model/pipeline_parallel"),
+            ({"zero_stage": 9}, {}, "/model/zero_stage"),
+            ({"precision": "int8"}, {}, "/model/precision"),
+            ({"layres": 3}, {}, "/model/layres"),
+            ({"tensor_parallel": 4}, {"accelerators": 6}, "/accelerators"),
         ]:
-            answer = await service.http.post("/v1/estimates", json={**llama, **change})
+            answer = await service.http.post("/v1/estimates", json={"model": {**llama, **model}, **others})
             assert answer.status_code == 422
             assert answer.json()["code"] == "INVALID_ARGUMENT"
             assert answer.json()["errors"][0]["pointer"] == pointer

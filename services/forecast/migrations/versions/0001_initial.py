@@ -91,3 +91,8 @@ def upgrade() -> None:
         sa.Column("version", sa.BigInteger, nullable=False),
     )
     op.create_index("capacity_domain_id", "capacity", ["domain_id"])
+    op.create_table(
+        "chips",
+        sa.Column("model", sa.Text, primary_key=True),
+        sa.Column("memory_bytes", sa.BigInteger, nullable=False),
+    )
