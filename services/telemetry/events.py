@@ -15,7 +15,7 @@ from services.telemetry import store
 from services.telemetry.inventory_check import is_node_id
 from services.telemetry.issues import Issue
 from services.telemetry.measures import TelemetryMeasures
-from services.telemetry.reading_check import Limits, Series, SeriesKey
+from services.telemetry.reading_check import Limits
 from services.telemetry.report_check import HistoryRow, Verdict, check_report
 from services.telemetry.settings import TelemetrySettings
 
@@ -46,8 +46,8 @@ class ReportIntake:
         claim_since = now - timedelta(seconds=self._settings.node_claim_s)
         owners = await store.listed_nodes(connection, node_ids, claim_since)
 
-        changed: dict[tuple[str, SeriesKey], Series] = {}
-        history: list[tuple[str, HistoryRow]] = []
+        changed: dict[str, set[str]] = {}
+        history: list[tuple[str, tuple[HistoryRow, ...]]] = []
         issues: list[tuple[str, Issue]] = []
         reported: dict[tuple[str, str], int] = {}
         listed: dict[str, str] = {}
@@ -76,14 +76,17 @@ class ReportIntake:
             owners.update(owned)
             listed.update(owned)
             known[domain_id].update(verdict.changed)
-            changed.update({(domain_id, key): series for key, series in verdict.changed.items()})
-            history += [(domain_id, row) for row in verdict.history]
+            changed.setdefault(domain_id, set()).update(key.node_id for key in verdict.changed)
+            history.append((domain_id, verdict.history))
             with traced(envelope.traceparent):
                 transaction.publish(verdict.observation)
         await store.save_agents(connection, reported, now)
         await store.save_listed_nodes(connection, listed, now)
-        await store.save_newest(connection, changed)
-        await store.add_history(connection, history)
+        for domain_id, changed_nodes in changed.items():
+            since_s = now.timestamp() - self._settings.history_retention_s
+            await store.save_newest(connection, domain_id, known[domain_id], changed_nodes, since_s)
+        for domain_id, rows in history:
+            await store.add_history(connection, domain_id, rows)
         await store.add_issues(connection, issues, now)
 
     def _count_of(self, domain_id: str, verdict: Verdict) -> Callable[[], None]:

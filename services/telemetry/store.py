@@ -1,8 +1,9 @@
-"""All SQL of telemetry. One statement for a whole batch of reports; values travel as arrays."""
+"""All SQL of telemetry. One statement for many rows: values travel as arrays, the series of a node as one document."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import Any
 
@@ -38,26 +39,20 @@ async def lock_domains(connection: AsyncConnection, domain_ids: Sequence[str]) -
     await connection.execute(statement, {"ids": sorted(set(domain_ids))})
 
 
-_NEWEST = _statement(
-    """
-    SELECT domain_id, node_id, accelerator_index, metric, value, extract(epoch FROM observed_at)::double precision AS at_s,
-        source, statistic, reason, unchanged_reports, extract(epoch FROM history_at)::double precision AS history_at_s
-    FROM newest WHERE domain_id = ANY(:domain_ids)
-    """,
-    domain_ids=_TEXTS,
-)
-
-
 async def newest_of_domains(
     connection: AsyncConnection, domain_ids: Sequence[str]
 ) -> dict[str, dict[SeriesKey, Series]]:
     """The series of each domain."""
+    statement = _statement(
+        "SELECT domain_id, node_id, CAST(series AS text) AS series FROM newest WHERE domain_id = ANY(:domain_ids)",
+        domain_ids=_TEXTS,
+    )
     found: dict[str, dict[SeriesKey, Series]] = {domain_id: {} for domain_id in domain_ids}
-    for row in await connection.execute(_NEWEST, {"domain_ids": list(domain_ids)}):
-        key = SeriesKey(row.node_id, row.accelerator_index, row.metric)
-        found[row.domain_id][key] = Series(
-            row.value, row.at_s, row.source, row.statistic, row.reason, row.unchanged_reports, row.history_at_s
-        )
+    for row in await connection.execute(statement, {"domain_ids": list(domain_ids)}):
+        known = found[row.domain_id]
+        for metric, by_index in json.loads(row.series).items():
+            for index, fields in by_index.items():
+                known[SeriesKey(row.node_id, int(index), metric)] = Series(*fields)
     return found
 
 
@@ -113,63 +108,71 @@ async def save_listed_nodes(connection: AsyncConnection, owners: Mapping[str, st
     await connection.execute(statement, parameters)
 
 
-_SAVE_NEWEST = _statement(
-    """
-    INSERT INTO newest (domain_id, node_id, accelerator_index, metric, value, observed_at, source, statistic, reason,
-        unchanged_reports, history_at)
-    SELECT d, n, a, m, v, to_timestamp(o), so, st, r, u, to_timestamp(h)
-    FROM unnest(:domain_ids, :node_ids, :indices, :metrics, :values, :times, :sources, :statistics, :reasons, :unchanged,
-        :history_times) AS x (d, n, a, m, v, o, so, st, r, u, h)
-    ON CONFLICT (domain_id, node_id, accelerator_index, metric) DO UPDATE SET value = excluded.value,
-        observed_at = excluded.observed_at, source = excluded.source, statistic = excluded.statistic,
-        reason = excluded.reason, unchanged_reports = excluded.unchanged_reports, history_at = excluded.history_at
-    """,
-    domain_ids=_TEXTS, node_ids=_TEXTS, indices=_INTEGERS, metrics=_TEXTS, values=_DOUBLES, times=_DOUBLES,
-    sources=_INTEGERS, statistics=_INTEGERS, reasons=_TEXTS, unchanged=_INTEGERS, history_times=_DOUBLES,
-)  # fmt: skip
+def _packed(series: Series) -> list[Any]:
+    return [
+        series.value,
+        series.observed_at_s,
+        series.source,
+        series.statistic,
+        _storable(series.reason),
+        series.unchanged_reports,
+        series.history_at_s,
+    ]
 
 
-async def save_newest(connection: AsyncConnection, changed: Mapping[tuple[str, SeriesKey], Series]) -> None:
-    """Store the series of domains that changed."""
-    if not changed:
-        return
-    keys, series = list(changed), list(changed.values())
-    await connection.execute(
-        _SAVE_NEWEST,
-        {
-            "domain_ids": [domain_id for domain_id, _ in keys],
-            "node_ids": [key.node_id for _, key in keys],
-            "indices": [key.accelerator_index for _, key in keys],
-            "metrics": [key.metric for _, key in keys],
-            "values": [item.value for item in series],
-            "times": [item.observed_at_s for item in series],
-            "sources": [item.source for item in series],
-            "statistics": [item.statistic for item in series],
-            "reasons": [_storable(item.reason) for item in series],
-            "unchanged": [item.unchanged_reports for item in series],
-            "history_times": [item.history_at_s for item in series],
-        },
-    )
-
-
-async def add_history(connection: AsyncConnection, rows: Sequence[tuple[str, HistoryRow]]) -> None:
-    """Add values ``(domain id, row)`` to the history."""
-    if not rows:
+async def save_newest(
+    connection: AsyncConnection, domain_id: str, known: Mapping[SeriesKey, Series], node_ids: Set[str], since_s: float
+) -> None:
+    """Store the series of the named nodes of a domain; those not read since ``since_s`` are left out."""
+    nodes: dict[str, dict[str, dict[int, list[Any]]]] = {}
+    times: dict[str, float] = {}
+    for key, series in known.items():
+        if key.node_id in node_ids and series.observed_at_s >= since_s:
+            nodes.setdefault(key.node_id, {}).setdefault(key.metric, {})[key.accelerator_index] = _packed(series)
+            times[key.node_id] = max(times.get(key.node_id, 0.0), series.observed_at_s)
+    if not nodes:
         return
     statement = _statement(
-        "INSERT INTO history (domain_id, node_id, accelerator_index, metric, observed_at, value) "
-        "SELECT d, n, a, m, to_timestamp(o), v "
-        "FROM unnest(:domain_ids, :node_ids, :indices, :metrics, :times, :values) AS x (d, n, a, m, o, v) "
-        "ON CONFLICT DO NOTHING",
-        domain_ids=_TEXTS, node_ids=_TEXTS, indices=_INTEGERS, metrics=_TEXTS, times=_DOUBLES, values=_DOUBLES,
-    )  # fmt: skip
+        "INSERT INTO newest (domain_id, node_id, series, observed_at) "
+        "SELECT :domain_id, n, CAST(s AS jsonb), to_timestamp(t) FROM unnest(:node_ids, :series, :times) AS x (n, s, t) "
+        "ON CONFLICT (domain_id, node_id) DO UPDATE SET series = excluded.series, observed_at = excluded.observed_at",
+        node_ids=_TEXTS,
+        series=_TEXTS,
+        times=_DOUBLES,
+    )
     parameters = {
-        "domain_ids": [domain_id for domain_id, _ in rows],
-        "node_ids": [row.key.node_id for _, row in rows],
-        "indices": [row.key.accelerator_index for _, row in rows],
-        "metrics": [row.key.metric for _, row in rows],
-        "times": [row.observed_at_s for _, row in rows],
-        "values": [row.value for _, row in rows],
+        "domain_id": domain_id,
+        "node_ids": list(nodes),
+        "series": [json.dumps(found) for found in nodes.values()],
+        "times": [times[node_id] for node_id in nodes],
+    }
+    await connection.execute(statement, parameters)
+
+
+async def add_history(connection: AsyncConnection, domain_id: str, rows: Sequence[HistoryRow]) -> None:
+    """Add the values of one report to the history: one row a node."""
+    nodes: dict[str, dict[str, dict[int, list[float]]]] = {}
+    times: dict[str, float] = {}
+    for row in rows:
+        key = row.key
+        values = nodes.setdefault(key.node_id, {}).setdefault(key.metric, {})
+        values[key.accelerator_index] = [row.value, row.observed_at_s]
+        times[key.node_id] = max(times.get(key.node_id, 0.0), row.observed_at_s)
+    if not nodes:
+        return
+    statement = _statement(
+        "INSERT INTO history (domain_id, node_id, observed_at, readings) "
+        "SELECT :domain_id, n, to_timestamp(t), CAST(r AS jsonb) FROM unnest(:node_ids, :times, :readings) AS x (n, t, r) "
+        "ON CONFLICT (domain_id, node_id, observed_at) DO UPDATE SET readings = history.readings || excluded.readings",
+        node_ids=_TEXTS,
+        times=_DOUBLES,
+        readings=_TEXTS,
+    )
+    parameters = {
+        "domain_id": domain_id,
+        "node_ids": list(nodes),
+        "times": [times[node_id] for node_id in nodes],
+        "readings": [json.dumps(found) for found in nodes.values()],
     }
     await connection.execute(statement, parameters)
 
@@ -236,13 +239,17 @@ async def read_newest(
     connection: AsyncConnection, *, node_id: str | None, domain_id: str | None, metric: str | None, limit: int
 ) -> list[dict[str, Any]]:
     """Newest values by place and metric."""
-    sql = (
-        "SELECT domain_id, node_id, accelerator_index, metric, value, observed_at, source, statistic, reason FROM newest "
-        "WHERE (CAST(:node_id AS text) IS NULL OR node_id = :node_id) "
-        "AND (CAST(:domain_id AS text) IS NULL OR domain_id = :domain_id) "
-        "AND (CAST(:metric AS text) IS NULL OR metric = :metric) "
-        "ORDER BY domain_id, node_id, accelerator_index, metric LIMIT :limit"
-    )
+    sql = """
+        SELECT n.domain_id, n.node_id, CAST(i.key AS integer) AS accelerator_index, m.key AS metric,
+            CAST(i.value ->> 0 AS double precision) AS value,
+            to_timestamp(CAST(i.value ->> 1 AS double precision)) AS observed_at,
+            CAST(i.value ->> 2 AS integer) AS source, CAST(i.value ->> 3 AS integer) AS statistic, i.value ->> 4 AS reason
+        FROM newest n, jsonb_each(n.series) m, jsonb_each(m.value) i
+        WHERE (CAST(:node_id AS text) IS NULL OR n.node_id = :node_id)
+            AND (CAST(:domain_id AS text) IS NULL OR n.domain_id = :domain_id)
+            AND (CAST(:metric AS text) IS NULL OR m.key = :metric)
+        ORDER BY n.domain_id, n.node_id, accelerator_index, metric LIMIT :limit
+    """
     parameters = {"node_id": node_id, "domain_id": domain_id, "metric": metric, "limit": limit}
     return [dict(row._mapping) for row in await connection.execute(sa.text(sql), parameters)]  # noqa: SLF001 - public
 
@@ -251,11 +258,14 @@ async def read_history(
     connection: AsyncConnection, node_id: str, metric: str, since: datetime, limit: int
 ) -> list[dict[str, Any]]:
     """Values of a metric of a node and its accelerators since a time, oldest first."""
-    sql = (
-        "SELECT accelerator_index, observed_at, value FROM history "
-        "WHERE node_id = :node_id AND metric = :metric AND observed_at >= :since "
-        "ORDER BY observed_at, accelerator_index LIMIT :limit"
-    )
+    sql = """
+        SELECT CAST(i.key AS integer) AS accelerator_index,
+            to_timestamp(CAST(i.value ->> 1 AS double precision)) AS observed_at,
+            CAST(i.value ->> 0 AS double precision) AS value
+        FROM history h, jsonb_each(h.readings -> :metric) i
+        WHERE h.node_id = :node_id AND h.observed_at >= :since
+        ORDER BY h.observed_at, accelerator_index LIMIT :limit
+    """
     parameters = {"node_id": node_id, "metric": metric, "since": since.astimezone(UTC), "limit": limit}
     return [dict(row._mapping) for row in await connection.execute(sa.text(sql), parameters)]  # noqa: SLF001
 

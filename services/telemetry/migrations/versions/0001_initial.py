@@ -2,6 +2,7 @@
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy.dialects import postgresql
 
 from meridian.database import create_kernel_tables
 
@@ -39,26 +40,26 @@ def upgrade() -> None:
         sa.Column("domain_id", sa.Text, nullable=False),
         _time("listed_at"),
     )
+    # One row a node, because a report brings all series of a node at once:
+    # metric -> accelerator index -> [value, observed_at_s, source, statistic, reason, unchanged_reports, history_at_s]
     op.create_table(
         "newest",
-        *_series_columns(),
-        sa.Column("value", sa.Double),
+        sa.Column("domain_id", sa.Text, primary_key=True),
+        sa.Column("node_id", sa.Text, primary_key=True),
+        sa.Column("series", postgresql.JSONB, nullable=False),
         _time("observed_at"),
-        sa.Column("source", sa.SmallInteger, nullable=False),
-        sa.Column("statistic", sa.SmallInteger, nullable=False),
-        sa.Column("reason", sa.Text, nullable=False),
-        sa.Column("unchanged_reports", sa.Integer, nullable=False),
-        _time("history_at"),
     )
     op.create_index("newest_of_node", "newest", ["node_id"])
+    # metric -> accelerator index -> [value, observed_at_s]
     op.create_table(
         "history",
-        *_series_columns(),
+        sa.Column("domain_id", sa.Text, primary_key=True),
+        sa.Column("node_id", sa.Text, primary_key=True),
         sa.Column("observed_at", sa.DateTime(timezone=True), primary_key=True),
-        sa.Column("value", sa.Double, nullable=False),
+        sa.Column("readings", postgresql.JSONB, nullable=False),
     )
     op.create_index("history_by_time", "history", ["observed_at"])
-    op.create_index("history_of_node", "history", ["node_id", "metric", "observed_at"])
+    op.create_index("history_of_node", "history", ["node_id", "observed_at"])
     op.create_table(
         "quality",
         *_series_columns(),
