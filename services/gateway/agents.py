@@ -18,7 +18,8 @@ class Agent:
         if not url:
             raise ConflictError(f"the agent of domain {domain_id!r} cannot be reached from here")
         self._upstream = Upstream(http, f"agent of domain {domain_id!r}", url)
-        self._headers = {"Authorization": f"Bearer {token}"}
+        # Without a token the agent refuses, and says why.
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     async def log(self, run_id: str, rank: int, offset: int) -> dict[str, Any]:
         """Output of a rank from byte ``offset`` on: text, next_offset, complete."""

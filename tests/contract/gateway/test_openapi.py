@@ -1,0 +1,85 @@
+"""The gateway keeps its own OpenAPI document, for good and for bad data (schemathesis, from outside, over real HTTP)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.gateway import cursor
+from tests.harness import environment
+from tests.integration.gateway.conftest import image
+from tests.integration.gateway.issuer import serving
+
+CHECKS = (
+    "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,"
+    "response_schema_conformance,negative_data_rejection,missing_required_header,unsupported_method,"
+    "allow_header_conformance,use_after_free,ensure_resource_availability,ignored_auth"
+)
+SECONDS = os.environ.get("MERIDIAN_CONTRACT_SECONDS", "20")
+SETTINGS = {
+    "MERIDIAN_GATEWAY_AGENT_TOKEN": "secret",
+    "MERIDIAN_GATEWAY_RATE_LIMIT": "1000000/second",
+    "MERIDIAN_GATEWAY_LOGIN_RATE_LIMIT": "1000000/second",
+}
+# What each of the others answers matters not here, only that it answers.
+ELSEWHERE = {
+    ("POST", "/v1/tokens"): (200, {"access_token": "t", "token_type": "Bearer", "expires_in": 60, "scope": ""}),
+    ("GET", "/v1/identities"): (200, {"items": [], "next_cursor": None}),
+    ("POST", "/v1/estimates"): (200, {}),
+    ("POST", "/v1/what-if"): (200, {}),
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("checks", "only"),
+    [
+        (CHECKS, ["--exclude-path", "/v1/events"]),
+        # What is well-formed may still contradict itself where there is a body; lists take whatever is well-formed.
+        ("positive_data_acceptance", ["--include-method", "GET", "--exclude-path-regex", "events|[{]|identities"]),
+    ],
+    ids=["conformance", "acceptance"],
+)
+async def test_the_service_keeps_its_document(
+    checks: str, only: list[str], database_url: str, redis_url: str, tmp_path: Path
+) -> None:
+    with serving() as issuer:
+        issuer.answers.update(ELSEWHERE)
+        async with (
+            environment(
+                database_url,
+                redis_url=redis_url,
+                identity_url=issuer.url,
+                scheduler_url=issuer.url,
+                forecast_url=issuer.url,
+            ) as env,
+            env.service("gateway", SETTINGS) as service,
+        ):
+            await env.bus.publish(image("beijing", agent_url=issuer.url))
+            token = issuer.token(scope="admin", tenant="tenant-c", exp=4_000_000_000)
+            # A page token means something to its own list only, which no schema can say.
+            (tmp_path / "schemathesis.toml").write_text(
+                "".join(
+                    f'[[operations]]\ninclude-name = "GET /v1/{name}"\n'
+                    f'parameters = {{ page_token = "{cursor.encode(name, 7)}" }}\n'
+                    for name in ("jobs", "nodes", "incidents")
+                )
+                if "positive" in checks
+                else ""
+            )
+            process = await asyncio.create_subprocess_exec(
+                str(Path(sys.executable).parent / "schemathesis"),
+                *("run", f"{service.base_url}/openapi.json", "--url", service.base_url),
+                *("--header", f"Authorization: Bearer {token}", "--max-time", SECONDS, "--seed", "1"),
+                *("--phases", "examples,coverage,fuzzing", "--continue-on-failure", "--checks", checks),
+                *("--mode", "all", "--warnings", "off", "--no-color", "--suppress-health-check", "all", *only),
+                cwd=tmp_path,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+            output, _ = await process.communicate()
+            assert process.returncode == 0, output.decode()[-12_000:]
