@@ -17,7 +17,7 @@ from meridian.contracts.graph.v1 import graph_pb2
 from meridian.contracts.resource.v1 import resource_pb2
 from services.graph.facts import Certificate, Decided, DomainFacts, NodeIncident, Readings
 from services.graph.image import DomainImage
-from services.graph.node_state import Incident, Rule
+from services.graph.node_state import Incident, NodeState, Rule
 from services.graph.update_plan import TrackedDomain
 
 _TEXTS = postgresql.ARRAY(sa.Text)
@@ -134,15 +134,16 @@ _SAVE_DOMAINS = _statement(
 
 _SAVE_NODES = _statement(
     """
-    INSERT INTO nodes (domain_id, node_id, published, readings, bad_readings, rule, rule_reason, rule_since_s)
-    SELECT d, n, p, CAST(r AS jsonb), ARRAY(SELECT jsonb_array_elements_text(CAST(b AS jsonb))), u, t, s
-    FROM unnest(:domain_ids, :node_ids, :published, :readings, :bad, :rules, :reasons, :since)
-        AS x (d, n, p, r, b, u, t, s)
-    ON CONFLICT (domain_id, node_id) DO UPDATE SET published = excluded.published, readings = excluded.readings,
+    INSERT INTO nodes (domain_id, node_id, published, state, readings, bad_readings, rule, rule_reason, rule_since_s)
+    SELECT d, n, p, st, CAST(r AS jsonb), ARRAY(SELECT jsonb_array_elements_text(CAST(b AS jsonb))), u, t, s
+    FROM unnest(:domain_ids, :node_ids, :published, :states, :readings, :bad, :rules, :reasons, :since)
+        AS x (d, n, p, st, r, b, u, t, s)
+    ON CONFLICT (domain_id, node_id) DO UPDATE SET published = excluded.published, state = excluded.state,
+        readings = excluded.readings,
         bad_readings = excluded.bad_readings, rule = excluded.rule, rule_reason = excluded.rule_reason,
         rule_since_s = excluded.rule_since_s
     """,
-    domain_ids=_TEXTS, node_ids=_TEXTS, published=_BYTES, readings=_TEXTS, bad=_TEXTS, rules=_TEXTS, reasons=_TEXTS,
+    domain_ids=_TEXTS, node_ids=_TEXTS, published=_BYTES, states=_INTEGERS, readings=_TEXTS, bad=_TEXTS, rules=_TEXTS, reasons=_TEXTS,
     since=_DOUBLES,
 )  # fmt: skip
 
@@ -175,6 +176,7 @@ async def save(connection: AsyncConnection, domains: Sequence[TrackedDomain], no
             "domain_ids": [domain.facts.domain_id for domain, _ in nodes],
             "node_ids": [node_id for _, node_id in nodes],
             "published": [domain.published.nodes[node_id].SerializeToString() for domain, node_id in nodes],
+            "states": [domain.published.nodes[node_id].state for domain, node_id in nodes],
             "readings": [json.dumps(domain.facts.readings.get(node_id, {})) for domain, node_id in nodes],
             "bad": [json.dumps(domain.facts.bad_readings.get(node_id, ())) for domain, node_id in nodes],
             "rules": [item.rule.value for item in decided],
@@ -287,10 +289,10 @@ async def ages(connection: AsyncConnection) -> list[tuple[str, float]]:
     return [(row.domain_id, row.oldest_reading_at_s) for row in await connection.execute(sa.text(sql))]
 
 
-async def node_states(connection: AsyncConnection) -> list[graph_pb2.GraphNode]:
-    """All nodes as consumers know them."""
-    rows = await connection.execute(sa.text("SELECT published FROM nodes"))
-    return [graph_pb2.GraphNode.FromString(row.published) for row in rows]
+async def count_by_state(connection: AsyncConnection) -> dict[NodeState, int]:
+    """Number of nodes in each state that occurs."""
+    rows = await connection.execute(sa.text("SELECT state, count(*) FROM nodes GROUP BY state"))
+    return {NodeState(row[0]): row[1] for row in rows}
 
 
 # -- the log of changes ----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from meridian.contracts.graph.v1 import graph_pb2
@@ -97,5 +98,6 @@ def plan_updates(domain: TrackedDomain, now_s: float, pace: Pace, limits: Thresh
     for item in planned:
         item.update.domain_id = facts.domain_id
         item.update.oldest_reading_at.FromNanoseconds(int(facts.oldest_reading_s() * 1e9))
-        item.update.updated_at.FromNanoseconds(int(now_s * 1e9))
+        # Of the same precision as the log, so that the graph can be asked for as of exactly this time.
+        item.update.updated_at.FromDatetime(datetime.fromtimestamp(now_s, UTC))
     return planned

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import timedelta
 
 from meridian.clock import Clock
@@ -74,12 +73,11 @@ class Upkeep:
     async def _measure(self, now_s: float) -> None:
         async with self._outbox.database.reading() as connection:
             ages = await store.ages(connection)
-            nodes = await store.node_states(connection)
+            counts = await store.count_by_state(connection)
             version = await store.version(connection)
         self._measures.age.clear()
         for domain_id, oldest_s in ages:
             self._measures.age.labels(domain_id).set(max(0.0, now_s - oldest_s))
         self._measures.version.set(version)
-        counts = Counter(NodeState(node.state) for node in nodes)
         for state in NodeState:
             self._measures.nodes.labels(state.name.lower()).set(counts.get(state, 0))

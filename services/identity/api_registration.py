@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from cryptography.hazmat.primitives.serialization import Encoding
-from fastapi import APIRouter, Header, Response
+from fastapi import APIRouter, Header, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from meridian.clock import Clock
@@ -185,13 +185,14 @@ def registration_router(
         return Response(authority.bundle_pem, media_type="application/x-pem-file")
 
     @router.get("/v1/crl")
-    async def crl() -> Response:
+    async def crl(issuer: Annotated[str | None, Query(pattern="^[0-9a-f]{1,64}$")] = None) -> Response:
         now = clock.now()
         async with database.reading() as connection:
             rows = await store.revoked_certificates(connection, now)
         entries = [RevokedSerial(int(serial, 16), revoked_at) for serial, revoked_at in rows]
-        number = int(now.timestamp())
-        revocation_list = authority.revocation_list(entries, number, now, timedelta(seconds=crl_ttl_s))
-        return Response(revocation_list.public_bytes(Encoding.DER), media_type="application/pkix-crl")
+        signed = authority.revocation_list(
+            issuer or authority.issuers()[-1], entries, int(now.timestamp()), now, timedelta(seconds=crl_ttl_s)
+        )
+        return Response(signed.public_bytes(Encoding.DER), media_type="application/pkix-crl")
 
     return router

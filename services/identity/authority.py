@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from meridian.errors import ConfigurationError
+from meridian.errors import ConfigurationError, NotFoundError
 from services.identity.key_files import pem_of, private_directory, read_ec_key, write_private
-from services.identity.x509_profile import Leaf, sign_authority, sign_leaf
+from services.identity.x509_profile import Leaf, fingerprint_of, sign_authority, sign_leaf
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,8 @@ class CertificateAuthority:
     def _create(self, kind: str, issuer: Signer | None, now: datetime) -> Signer:
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = sign_authority(
-            f"Meridian {kind} CA",
+            # Authorities are told apart by name, too: issuers of leaves and CRLs are looked up by it.
+            f"Meridian {kind} CA {fingerprint_of(key.public_key())[:8]}",
             self.trust_domain,
             key.public_key(),
             issuer=issuer.certificate if issuer else None,
@@ -127,11 +128,20 @@ class CertificateAuthority:
         certificate = sign_leaf(leaf, signer.certificate, signer.key)
         return certificate, _pem(certificate) + _pem(signer.certificate)
 
+    def issuers(self) -> list[str]:
+        """Serials (hexadecimal) of the issuing CAs that have not expired, newest last."""
+        return [f"{signer.certificate.serial_number:x}" for signer in self._issuing]
+
     def revocation_list(
-        self, revoked: Sequence[RevokedSerial], number: int, now: datetime, ttl: timedelta
+        self, issuer: str, revoked: Sequence[RevokedSerial], number: int, now: datetime, ttl: timedelta
     ) -> x509.CertificateRevocationList:
-        """The CRL of the newest issuing CA (RFC 5280, section 5), with every revoked serial that has not expired."""
-        signer = self._issuing[-1]
+        """The CRL (RFC 5280, section 5) that the issuing CA of that serial signs. NotFoundError when there is none.
+
+        It holds every revoked serial that has not expired, whichever of our CAs issued it: serials are unique among them.
+        """
+        signer = next((item for item in self._issuing if f"{item.certificate.serial_number:x}" == issuer), None)
+        if signer is None:
+            raise NotFoundError(f"there is no issuing CA {issuer!r}")
         identifier = signer.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
         builder = (
             x509.CertificateRevocationListBuilder()

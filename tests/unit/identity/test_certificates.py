@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from meridian.errors import ConfigurationError, InvalidArgumentError
+from meridian.errors import ConfigurationError, InvalidArgumentError, NotFoundError
 from services.identity.authority import CertificateAuthority, RevokedSerial
 from services.identity.x509_profile import Leaf, fingerprint_of, key_usage, public_key_of_csr, verify_svid
 
@@ -123,7 +123,7 @@ def test_time_and_chain_are_checked(authority: CertificateAuthority, tmp_path: P
         with pytest.raises(InvalidArgumentError, match="not valid at this time"):
             verify_svid(chain, roots, "meridian.local", at)
     foreign = opened(tmp_path / "other")
-    with pytest.raises(InvalidArgumentError, match="not signed by"):
+    with pytest.raises(InvalidArgumentError, match="known root"):
         verify_svid(chain, [foreign.root], "meridian.local", NOW)
     with pytest.raises(InvalidArgumentError, match="not signed by"):
         verify_svid([chain[0], *chain_of(foreign)[1:]], [authority.root, foreign.root], "meridian.local", NOW)
@@ -157,11 +157,21 @@ def test_a_directory_of_another_trust_domain_or_with_a_wrong_key_is_refused(tmp_
         opened(tmp_path / "ca")
 
 
-def test_the_revocation_list_names_what_was_revoked(authority: CertificateAuthority) -> None:
-    crl = authority.revocation_list([RevokedSerial(7, NOW)], 3, NOW, HOUR)
-    assert crl.get_revoked_certificate_by_serial_number(7) is not None
-    assert crl.get_revoked_certificate_by_serial_number(8) is None
-    assert crl.is_signature_valid(chain_of(authority)[1].public_key())  # type: ignore[arg-type]
+def test_each_issuing_authority_signs_a_list_of_what_was_revoked(tmp_path: Path) -> None:
+    old = chain_of(opened(tmp_path / "ca"))[1]
+    later = NOW + timedelta(days=16)
+    authority = opened(tmp_path / "ca", later)
+    assert len(authority.issuers()) == 2
+    new = chain_of(authority, not_before=later, not_after=later + HOUR)[1]
+    assert old.subject != new.subject
+    for issuer in (old, new):
+        crl = authority.revocation_list(f"{issuer.serial_number:x}", [RevokedSerial(7, NOW)], 3, later, HOUR)
+        assert crl.get_revoked_certificate_by_serial_number(7) is not None
+        assert crl.get_revoked_certificate_by_serial_number(8) is None
+        assert crl.issuer == issuer.subject
+        assert crl.is_signature_valid(issuer.public_key())  # type: ignore[arg-type]
+    with pytest.raises(NotFoundError):
+        authority.revocation_list("abc", [], 3, later, HOUR)
 
 
 def csr(key: Any, algorithm: Any = None) -> str:

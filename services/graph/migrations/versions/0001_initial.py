@@ -48,6 +48,7 @@ def upgrade() -> None:
         sa.Column("node_id", sa.Text, primary_key=True),
         # The node as consumers know it.
         sa.Column("published", sa.LargeBinary, nullable=False),
+        sa.Column("state", sa.SmallInteger, nullable=False),
         sa.Column("readings", postgresql.JSONB, nullable=False),
         sa.Column("bad_readings", postgresql.ARRAY(sa.Text), nullable=False),
         _text("rule"),
