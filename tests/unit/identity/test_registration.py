@@ -124,6 +124,16 @@ def test_another_chip_in_a_slot_is_another_identity() -> None:
     assert list(plan.retire) == [first["a", 0]]
 
 
+def test_vendor_ids_of_one_chip_that_turn_up_on_two_do_not_share_its_identity() -> None:
+    registry = Registry()
+    chip = ClaimedDevice(0, aliases={"gpu-uuid": "u1", "serial": "s1"})
+    first = ids(registry.register("agent", "beijing", [ClaimedNode("a", devices=(chip,))]))
+    split = (ClaimedDevice(0, aliases={"gpu-uuid": "u1"}), ClaimedDevice(1, aliases={"serial": "s1"}))
+    second = ids(registry.register("agent", "beijing", [ClaimedNode("a", devices=split)]))
+    assert second["a", 0] == first["a", 0]
+    assert second["a", 1] != first["a", 0]
+
+
 def test_a_node_passes_to_the_next_key_only_when_the_last_is_dead() -> None:
     registry = Registry()
     first = ids(registry.register("old", "beijing", [node("a", "u1")]))
