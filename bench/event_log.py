@@ -84,6 +84,7 @@ def audit(job_ids: Collection[str], events: Sequence[Envelope]) -> Audit:
     wanted = set(job_ids)
     result = Audit(jobs=len(wanted))
     by_kind: dict[str, Counter[str]] = {kind.DESCRIPTOR.full_name: Counter() for kind in _KINDS}
+    told: set[tuple[str, str]] = set()
     outcomes: dict[str, int] = {}
     submitted_s: list[float] = []
     finished_s: list[float] = []
@@ -91,6 +92,10 @@ def audit(job_ids: Collection[str], events: Sequence[Envelope]) -> Audit:
         data: Any = event.data
         if getattr(data, "job_id", "") not in wanted:
             continue
+        run_id = getattr(data, "run_id", "")
+        if run_id and (event.type.name, run_id) in told:
+            continue  # an agent tells the state of a run again when its order comes again
+        told.add((event.type.name, run_id))
         by_kind[event.type.name][data.job_id] += 1
         if isinstance(data, job_pb2.JobFinished):
             outcomes[data.job_id] = data.outcome

@@ -114,6 +114,7 @@ class Bus:
         clock: Clock,
         *,
         batch_records: int = 500,
+        instance: str = "",
     ) -> None:
         self.service = service
         self.outbox = outbox
@@ -121,6 +122,7 @@ class Bus:
         self._metrics = metrics
         self._clock = clock
         self._batch_records = batch_records
+        self._instance = instance
         self._broker = KafkaBroker(
             bootstrap_servers,
             client_id=f"meridian-{service}",
@@ -207,11 +209,13 @@ class Bus:
             *topics,
             batch=True,
             group_id=consumer if group else None,
+            # A static member (KIP-345): its successor takes over its partitions at once, not after the session timeout.
+            group_instance_id=f"{consumer}-{self._instance}" if group and self._instance else None,
             auto_offset_reset=offset_reset,
             max_records=self._batch_records,
             fetch_max_wait_ms=500,
-            session_timeout_ms=10_000,
-            heartbeat_interval_ms=2_000,
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=1_500,
             decoder=as_records,
             no_reply=True,
             ack_policy=AckPolicy.NACK_ON_ERROR if group else AckPolicy.MANUAL,

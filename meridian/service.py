@@ -75,7 +75,15 @@ def create_kernel(
     metrics = BusMetrics(registry)
     database = Database(settings.database_url, name, pool_size=settings.database_pool_size)
     outbox = Outbox(database, f"/meridian/{name}", clock, ids)
-    bus = Bus(name, settings.kafka_bootstrap_servers, outbox, metrics, clock, batch_records=settings.batch_records)
+    bus = Bus(
+        name,
+        settings.kafka_bootstrap_servers,
+        outbox,
+        metrics,
+        clock,
+        batch_records=settings.batch_records,
+        instance=settings.instance,
+    )
     http = FastAPI(title=f"Meridian {name}", version="1", docs_url=None, redoc_url=None)
     install_errors(http)
     install_tracing(http, name)

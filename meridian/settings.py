@@ -26,6 +26,8 @@ class KernelSettings(BaseSettings):
     data_dir: Path = Path("var")
     log_level: str = "INFO"
     database_pool_size: int = 5
+    # Name of this replica, different in each and kept over restarts: a restarted one then goes on at once where it was.
+    instance: str = ""
     # A consumer that has lag and does not move for this long makes the process not live.
     stall_after_s: float = 60.0
     # Records of one topic partition handled in one transaction.

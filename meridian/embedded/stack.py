@@ -115,6 +115,7 @@ def compose(options: StackOptions) -> Composition:
         "MERIDIAN_DATABASE_URL": urls["database"],
         "MERIDIAN_REDIS_URL": urls["redis"],
         "MERIDIAN_DATA_DIR": str(data_dir),
+        "MERIDIAN_INSTANCE": "local",
         "MERIDIAN_IDENTITY_BOOTSTRAP_FILE": str(credentials.bootstrap_path),
         "MERIDIAN_GATEWAY_AGENT_TOKEN": credentials.join_token,
         **{f"MERIDIAN_{name.upper()}_HTTP_PORT": str(ports[name]) for name in options.services},
