@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from meridian.catalogue import catalogue
 from meridian.codec import encode
 
-FOLDER = Path(__file__).parent / "golden"
+FOLDER = Path(__file__).parent / "samples"
 TIME = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 
 

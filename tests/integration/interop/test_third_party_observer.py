@@ -17,7 +17,7 @@ from google.protobuf import json_format
 from meridian.catalogue import Audience, catalogue
 from meridian.codec import JSON, encode
 from meridian.contracts.job.v1 import job_pb2
-from tests.contract.golden import fill  # type: ignore[attr-defined]
+from tests.contract.golden import fill
 from tests.fixtures_embedded import data_directory
 from tests.harness import environment
 from tests.integration.interop.conftest import ROOT
