@@ -68,11 +68,10 @@ def test_any_bytes_give_an_event_or_a_contract_error(value: bytes, kind: str) ->
     headers = [("ce_specversion", b"1.0"), ("ce_id", b"1"), ("ce_source", b"/s"), ("ce_type", kind.encode())]
     try:
         envelope = decode(value, headers)
-    except ContractError as error:
-        assert error.detail
-    else:
-        assert envelope.type.name == kind
-        assert envelope.key
+    except ContractError:
+        return
+    assert envelope.type.name == kind
+    assert envelope.key
 
 
 @given(value=st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
@@ -132,5 +131,7 @@ def test_partner_topics_are_what_a_cloud_needs_to_join() -> None:
 
 
 def test_generated_files_are_fresh() -> None:
-    result = subprocess.run([sys.executable, "proto/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, "proto/generate.py", "--check"], check=False, cwd=ROOT, capture_output=True, text=True
+    )
     assert result.returncode == 0, result.stdout + result.stderr
