@@ -144,7 +144,7 @@ def _report(network: Client, job: Json) -> None:
     for item in network.incidents(limit=1):
         console.print(f"  {item['node_id'] or item['domain_id']}: {item['state']}: {item['reason']}")
     console.print("\n[bold]Why it ran there[/bold] (meridian explain ID)")
-    print_explanation(_brief(network.explanation(job["job_id"])))
+    print_explanation(network.explanation(job["job_id"]))
     trace = network.trace(job["job_id"])
     counts: dict[str, int] = {}
     for event in trace["events"]:
@@ -152,11 +152,6 @@ def _report(network: Client, job: Json) -> None:
     console.print(
         "\n[bold]Trace[/bold] (meridian trace ID): " + ", ".join(f"{name} x {count}" for name, count in counts.items())
     )
-
-
-def _brief(explanation: Json) -> Json:
-    """The explanation without its history, which `meridian explain` shows whole."""
-    return {name: value for name, value in explanation.items() if name not in {"history", "decisions"}}
 
 
 def _verdict(context: Context, network: Client, job: Json, first_epoch: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-console = Console(highlight=False)
+# A pipe or file has no width; lines there are not folded at 80 columns.
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 errors = Console(stderr=True, highlight=False)
 
 _COLOURS = {
@@ -20,6 +22,10 @@ _COLOURS = {
     "queued": "yellow", "submitted": "yellow", "suspected": "yellow", "degraded": "yellow", "starting": "yellow",
     "failed": "red", "unreachable": "red", "failing": "red", "back_off": "red", "preempted": "magenta", "cancelled": "magenta",
 }  # fmt: skip
+
+
+# Columns whose content is copied or compared are never broken over lines.
+_WHOLE = frozenset({"JOB", "NODE", "DOMAIN", "STATE", "REACHABLE", "PROCESS", "PROGRESS", "TIME", "EVENT", "INCIDENT"})
 
 
 def print_json(value: Any) -> None:
@@ -36,7 +42,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty:
     """A table without a frame; ``empty`` is said when there are no rows."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in columns:
-        table.add_column(name.removeprefix(">"), justify="right" if name.startswith(">") else "left", overflow="fold")
+        table.add_column(
+            name.removeprefix(">"),
+            justify="right" if name.startswith(">") else "left",
+            overflow="fold",
+            no_wrap=name in _WHOLE,
+        )
     count = 0
     for row in rows:
         count += 1
