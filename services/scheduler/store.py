@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -146,8 +147,14 @@ Row = dict[str, Any]
 # -- set-wise statements -----------------------------------------------------------------------------------------------
 
 
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+# An escaped NUL, which PostgreSQL does not take in text: after an even number of backslashes.
+_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+
+
+def compact(value: Any) -> str:
+    """``value`` as JSON for PostgreSQL. Texts come from programs too: NUL characters in them are dropped."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return _NUL.sub(r"\1", text) if "\\u0000" in text else text
 
 
 _DIALECT = create_mock_engine("postgresql+asyncpg://", lambda *_: None).dialect
@@ -172,7 +179,7 @@ def _upsert_statement(table: sa.Table, columns: tuple[str, ...]) -> sa.TextClaus
 
 async def _upsert(connection: AsyncConnection, table: sa.Table, rows: Sequence[Row]) -> None:
     if rows:
-        await connection.execute(_upsert_statement(table, tuple(rows[0])), {"rows": _compact(rows)})
+        await connection.execute(_upsert_statement(table, tuple(rows[0])), {"rows": compact(rows)})
 
 
 async def _update(connection: AsyncConnection, table: sa.Table, rows: Sequence[Row]) -> None:
@@ -188,7 +195,7 @@ async def _update(connection: AsyncConnection, table: sa.Table, rows: Sequence[R
         f"UPDATE {table.name} SET {changes} "  # noqa: S608 - names of our own columns
         f"FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS rows({types}) WHERE {where}"
     )
-    await connection.execute(statement, {"rows": _compact(rows)})
+    await connection.execute(statement, {"rows": compact(rows)})
 
 
 # -- leadership --------------------------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ from services.scheduler.core.state import JobSpec, UnitKey
 from services.scheduler.core.units import units_of
 
 _NAME = "what-if"
+_JUDGED_UNITS = 1000
+"""Units of the job that are judged; a larger array is answered by its first units."""
 _SHOWN_UNITS = 100
 
 
@@ -19,7 +21,7 @@ def answer(snapshot: Snapshot, policy: Policy, spec: JobSpec, tenant_id: str, no
     units = units_of(spec)
     pending = [
         PendingUnit(UnitKey(_NAME, unit.index), tenant_id, spec.priority, now_s, unit.demand)
-        for unit in units
+        for unit in units[:_JUDGED_UNITS]
         if not unit.depends_on
     ]
     decisions = decide(Snapshot(snapshot.table, snapshot.ledger, [*snapshot.pending, *pending]), policy)
@@ -40,6 +42,7 @@ def answer(snapshot: Snapshot, policy: Policy, spec: JobSpec, tenant_id: str, no
         "placeable": len(placed) == len(pending),
         "policy_version": decisions.policy_version,
         "units": len(units),
+        "units_judged": len(pending),
         "placed_now": len(placed),
         "waiting": len(waiting),
         "ahead_in_queue": len(snapshot.pending),

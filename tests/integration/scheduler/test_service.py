@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -402,6 +404,16 @@ async def test_a_second_scheduler_stands_by_and_takes_over(database_url: str) ->
         await stack.bus.publish(report(RunFinished, start))
         await stack.bus.expect(JobFinished)
         await leave()
+
+
+async def test_a_scheduler_that_stands_by_can_be_stopped(database_url: str) -> None:
+    async with environment(database_url) as stack, stack.service("scheduler"):
+        waiting = replace(scheduler_process(stack), ready=None)
+        with running(waiting) as process:
+            await asyncio.sleep(3.0)
+            assert process.poll() is None
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait, 5) == 0
 
 
 async def enter(context: AbstractAsyncContextManager[T]) -> tuple[T, Callable[[], Awaitable[None]]]:

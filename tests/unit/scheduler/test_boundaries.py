@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,15 +15,17 @@ from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.resource.v1 import resource_pb2
 from meridian.contracts.run.v1 import run_pb2
 from meridian.errors import ConfigurationError, InvalidArgumentError
-from services.scheduler import wire
+from services.scheduler import store, wire
 from services.scheduler.api import parse_spec
 from services.scheduler.app import read_policy
 from services.scheduler.core import fleet as facts
+from services.scheduler.core.decide import snapshot_of
 from services.scheduler.core.effects import Start
 from services.scheduler.core.errors import MalformedJobError
 from services.scheduler.core.fleet import Domain, Fleet, Link, NodeState
-from services.scheduler.core.state import FailureKind, JobKind, JobSpec
+from services.scheduler.core.state import Demand, FailureKind, JobKind, JobSpec
 from services.scheduler.store import _domain_of, _node_of, _node_row, _run_of, _run_row, _unit_of, _unit_row
+from services.scheduler.what_if import answer
 from tests.unit.scheduler.world import World, a_fleet, gang
 
 CORE = Path(__file__).parents[3] / "services/scheduler/core"
@@ -154,3 +157,20 @@ def test_a_wrong_policy_file_stops_the_start(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(ConfigurationError, match=r"policy\.json"):
             read_policy(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [("a\x00b", "ab"), ("\x00\x00", ""), (r"\u0000", r"\u0000"), ("\\\\\x00", "\\\\"), ("plain", "plain")],
+)
+def test_nul_characters_do_not_reach_the_database(text: str, kept: str) -> None:
+    assert json.loads(store.compact({"reason": text})) == {"reason": kept}
+
+
+def test_what_if_judges_a_bounded_number_of_units() -> None:
+    world = World(a_fleet({"a": 1}))
+    spec = JobSpec(JobKind.ARRAY, Demand(1, cpus=1.0), array_size=100_000)
+    found = answer(snapshot_of(world.book, world.now_s), world.policy, spec, "lab", world.now_s)
+    assert (found["units"], found["units_judged"], found["placed_now"], found["placeable"]) == (100_000, 1000, 8, False)
+    assert [item["placeable"] for item in found["items"][6:10]] == [True, True, False, False]
+    assert not world.book.jobs

@@ -235,6 +235,26 @@ def test_what_was_placed_first_is_seen_by_all_that_follow() -> None:
     assert decisions.classes == 3
 
 
+def test_a_node_that_another_class_took_from_stays_excluded() -> None:
+    fleet = with_domain(Fleet(), Domain("a"), [a_node("a-0", "a", cpus=64.0), a_node("a-1", "a")])
+    elsewhere = Demand(1, cpus=1.0, excluded_nodes=frozenset({"a-0"}))
+    decisions = place(fleet, elsewhere, Demand(1, cpus=20.0), *[elsewhere] * 8)
+    assert nodes_of(decisions, 1) == ["a-0"]
+    assert all(nodes_of(decisions, number) == ["a-1"] for number in (0, *range(2, 9)))
+    assert [item.key.unit_index for item in decisions.waiting] == [9]
+
+
+def test_tenants_share_what_a_cycle_gives() -> None:
+    pending = [
+        PendingUnit(UnitKey(tenant, number), tenant, 0, float(number), Demand(1, cpus=1.0))
+        for tenant in ("first", "second")
+        for number in range(8)
+    ]
+    decisions = decide(Snapshot(table_of(a_fleet({"a": 1})), Ledger(), pending), Policy())
+    assert [item.key.job_id for item in decisions.placed].count("first") == 4
+    assert [item.position for item in decisions.waiting] == list(range(1, 9))
+
+
 def test_what_runs_hold_is_not_free() -> None:
     fleet, ledger = a_fleet({"a": 1}), Ledger()
     ranks = (PlacedRank(0, "a", "a-0", 0, (1, 2)),)

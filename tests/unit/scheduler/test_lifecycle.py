@@ -36,6 +36,9 @@ def world() -> World:
 def outcome(world: World, job_id: str = "job") -> JobState | None:
     found = [effect.outcome for effect in world.effects if isinstance(effect, Finished) and effect.job.job_id == job_id]
     assert len(found) <= 1
+    if found:
+        last = [effect for effect in world.effects if effect.job.job_id == job_id][-1]
+        assert isinstance(last, Finished), f"{last} after the end"
     return found[0] if found else None
 
 
@@ -371,3 +374,30 @@ def test_two_runs_on_one_address_get_different_ports(world: World) -> None:
     ports = {run.master_port for run in world.book.runs.values()}
     assert len(ports) == 300
     assert all(20_000 <= port < 30_000 for port in ports)
+
+
+def test_what_a_run_held_is_free_when_it_ends(world: World) -> None:
+    for number in range(3):
+        world.submit(f"job-{number}", task(accelerators=4, cpus=8.0, domains=frozenset({"west"})))
+        assert world.cycle().placed
+        assert world.run(f"job-{number}").ranks[0].devices == (0, 1, 2, 3)
+        world.finish(world.run(f"job-{number}"))
+    assert not world.book.ledger.nodes
+    assert world.book.ledger.tenants["lab"].accelerators == 0
+    assert not world.book.ledger.used_ports("127.0.0.1")
+
+
+def test_the_end_of_a_fenced_run_only_frees_its_capacity(world: World) -> None:
+    world.submit("job", gang(2, accelerators=4, domains=frozenset({"east"})))
+    world.cycle()
+    run = world.run("job")
+    recover(world, 1)
+    before = unit(world)
+    world.fail(run, FailureKind.PROGRAM)
+    assert unit(world) == before
+    assert not world.book.runs
+    assert world.cycle().placed
+    recover(world, 1)
+    world.fail(run, FailureKind.PROGRAM)
+    world.finish(run)
+    assert (unit(world).state, world.run("job").epoch) == (UnitState.RUNNING, 2)
