@@ -6,7 +6,8 @@ the file gives the same book. Decisions (`admit`, `admit_stop`) only read it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -77,10 +78,17 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
+def next_incarnation(former: int, now_s: float) -> int:
+    """A number greater than ``former``, and, by the clock (seconds since 1970), than those of a journal that was lost."""
+    return max(former + 1, int(now_s))
+
+
 class RunBook:
     """The agent's memory of runs, on a journal file. Call ``open`` first."""
 
-    def __init__(self, path: Path, *, new_agent_mark: str, boot: str | None = None) -> None:
+    def __init__(
+        self, path: Path, *, new_agent_mark: str, boot: str | None = None, now_s: Callable[[], float] = time.time
+    ) -> None:
         self.agent_mark = new_agent_mark
         self.incarnation = 0
         self.units: dict[UnitKey, Unit] = {}
@@ -89,19 +97,25 @@ class RunBook:
         self.pending: dict[int, RunEvent] = {}
         self.earlier_processes_live = False
         self._boot = boot or boot_id()
+        self._now_s = now_s
         self._recorded_boot = ""
         self._event_number = 0
         self._journal = Journal(path, self._snapshot)
 
     def open(self) -> None:
-        """Read the journal and count one more incarnation of the agent.
+        """Read the journal and begin a new incarnation of the agent, greater than all before.
 
         :raises JournalDamagedError: when the journal cannot be trusted.
         """
         self._journal.open(self._replay)
         self.earlier_processes_live = self._recorded_boot == self._boot
         self._apply_and_append(
-            {"r": "agent", "mark": self.agent_mark, "incarnation": self.incarnation + 1, "boot": self._boot}
+            {
+                "r": "agent",
+                "mark": self.agent_mark,
+                "incarnation": next_incarnation(self.incarnation, self._now_s()),
+                "boot": self._boot,
+            }
         )
 
     async def durable(self, number: int | None = None) -> None:

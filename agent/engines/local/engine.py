@@ -38,7 +38,7 @@ from agent.engines.local import environment, leftovers
 from agent.engines.local.gang import Cause, Gang, RankEnd, Turn
 from agent.engines.local.node_link import NodeLink
 from agent.node import wire
-from agent.run_book import Admission, BegunRun, ProcessMark, RunBook, RunKey, UnitKey
+from agent.run_book import Admission, BegunRun, ProcessMark, RunBook, RunKey, UnitKey, next_incarnation
 from meridian.clock import Clock
 from meridian.errors import NotFoundError
 
@@ -437,7 +437,8 @@ class LocalEngine(Engine, EmulatedMachines):
 
     async def _start_node(self, node_id: str) -> None:
         known = self._book.nodes.get(node_id)
-        link = NodeLink(node_id, known.incarnation + 1 if known else 1, self._heard, self._lost)
+        incarnation = next_incarnation(known.incarnation if known else 0, self._clock.now().timestamp())
+        link = NodeLink(node_id, incarnation, self._heard, self._lost)
         self._links[node_id] = link
         await link.start(self._node_environment(), self._settings.beat_s, self._settings.agent_silence_s)
         self._book.node_started(node_id, link.incarnation, ProcessMark(*link.process_mark()))

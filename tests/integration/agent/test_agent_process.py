@@ -132,6 +132,7 @@ async def test_a_killed_machine_is_on_the_bus_within_a_second(network: tuple[str
     async with agent_running(configuration(directory, address), directory) as agent:
         await probe.publish(order(SLEEP, nodes=("north-1", "north-2")))
         await probe.expect(RunStarted)
+        before = (await probe.expect(Heartbeat, lambda beat: len(beat.nodes) == 2)).nodes
         async with httpx.AsyncClient(base_url=agent.url) as http:
             assert (await http.post("/nodes/north-2/kill")).status_code == 401
             assert (await http.post("/nodes/north-9/kill", headers=AUTHORITY)).status_code == 404
@@ -145,9 +146,12 @@ async def test_a_killed_machine_is_on_the_bus_within_a_second(network: tuple[str
         assert (failed.kind, failed.node_id) == (run_pb2.RUN_FAILURE_KIND_NODE_LOST, "north-2")
         assert processes_of("job-1.0.1") == []
         again = await probe.expect(
-            Heartbeat, lambda beat: beat.nodes[1].incarnation == 2 and beat.nodes[1].state == NODE_PROCESS_STATE_RUNNING
+            Heartbeat,
+            lambda beat: (
+                beat.nodes[1].incarnation > before[1].incarnation and beat.nodes[1].state == NODE_PROCESS_STATE_RUNNING
+            ),
         )
-        assert again.nodes[0].incarnation == 1
+        assert again.nodes[0].incarnation == before[0].incarnation
 
 
 async def test_a_killed_agent_goes_on_where_it_was(network: tuple[str, Probe], directory: Path) -> None:
@@ -178,7 +182,7 @@ async def test_a_killed_agent_goes_on_where_it_was(network: tuple[str, Probe], d
         await probe.expect(RunFinished, lambda event: event.run_id == "job-1.0.2")
         incarnations = [report.incarnation for report in probe.events(ResourceReported)]
         assert incarnations == sorted(incarnations)
-        assert set(incarnations) == {1, 2}
+        assert len(set(incarnations)) == 2
 
 
 async def test_old_orders_foreign_orders_and_nonsense(network: tuple[str, Probe], directory: Path) -> None:
@@ -279,7 +283,7 @@ async def test_registration_with_the_identity_service(database_url: str, directo
                 await agent.stop()
         # The identity service is away now: what was certified is enough.
         async with agent_running(settings, directory):
-            again = await stack.bus.expect(ResourceReported, lambda event: event.incarnation == 2)
+            again = await stack.bus.expect(ResourceReported, lambda event: event.incarnation > report.incarnation)
             assert again.agent_id == report.agent_id
             assert [node.compute_id for node in again.inventory.nodes] == [node.compute_id for node in nodes]
 

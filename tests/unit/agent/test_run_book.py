@@ -6,24 +6,25 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent import run_book
 from agent.engines.base import (
     Checkpoint,
     FailureKind,
     LaunchRequest,
     RankPlacement,
+    RunEvent,
     RunFailed,
     RunFinished,
     RunRefused,
     RunStarted,
 )
 from agent.engines.event_record import from_record, to_record
-from agent.run_book import Admission, ProcessMark, RunBook
+from agent.run_book import Admission, ProcessMark, RunBook, next_incarnation
 
 AT = datetime(2026, 5, 1, 12, tzinfo=UTC)
+START_S = int(AT.timestamp())
 
 
 def _request(epoch: int, run_id: str = "", unit_index: int = 0) -> LaunchRequest:
@@ -35,8 +36,8 @@ def _finished(request: LaunchRequest) -> RunFinished:
     return RunFinished(request.run_id, request.job_id, request.unit_index, request.epoch, AT)
 
 
-def _book(path: Path, boot: str = "boot-1") -> RunBook:
-    return RunBook(path, new_agent_mark="mark", boot=boot)
+def _book(path: Path, boot: str = "boot-1", now_s: float = START_S) -> RunBook:
+    return RunBook(path, new_agent_mark="mark", boot=boot, now_s=lambda: now_s)
 
 
 async def test_a_units_epochs_only_grow(tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ async def test_a_restart_knows_what_was(tmp_path: Path) -> None:
 
     again = _book(tmp_path / "j")
     again.open()
-    assert again.incarnation == 2
+    assert again.incarnation == START_S + 1, "greater than the first also within one second"
     assert again.nodes["n1"].incarnation == 4
     assert again.begun["job-1.0.1", 1].processes == [ProcessMark(11, 111)]
     assert again.earlier_processes_live
@@ -91,6 +92,35 @@ async def test_a_restart_knows_what_was(tmp_path: Path) -> None:
     other_boot.open()
     assert not other_boot.earlier_processes_live
     await other_boot.close()
+
+
+@pytest.mark.parametrize("clock_went_s", [-3600.0, 0.0, 0.4, 3600.0])
+async def test_incarnations_grow_whatever_the_clock_does(tmp_path: Path, clock_went_s: float) -> None:
+    first = _book(tmp_path / "j")
+    first.open()
+    await first.close()
+    second = _book(tmp_path / "j", now_s=START_S + clock_went_s)
+    second.open()
+    assert second.incarnation > first.incarnation
+    await second.close()
+
+
+async def test_a_fresh_journal_gives_a_greater_incarnation_than_the_one_lost(tmp_path: Path) -> None:
+    for _ in range(5):
+        lost = _book(tmp_path / "lost")
+        lost.open()
+        await lost.close()
+    fresh = _book(tmp_path / "fresh", now_s=START_S + 60.0)
+    fresh.open()
+    assert fresh.incarnation > lost.incarnation
+    await fresh.close()
+
+
+def test_a_nodes_incarnation_grows_with_and_without_a_memory_of_it() -> None:
+    first = next_incarnation(0, START_S + 0.9)
+    assert first == START_S
+    assert next_incarnation(first, START_S + 0.95) == first + 1
+    assert next_incarnation(0, START_S + 60.0) > first + 1
 
 
 async def test_old_units_are_forgotten(tmp_path: Path) -> None:
@@ -122,7 +152,7 @@ async def test_old_units_are_forgotten(tmp_path: Path) -> None:
         RunRefused("r", "j", 0, 1, AT, 5, "stale"),
     ],
 )
-def test_events_survive_the_journal(event: run_book.RunEvent) -> None:
+def test_events_survive_the_journal(event: RunEvent) -> None:
     assert from_record(to_record(event)) == event
 
 
@@ -132,6 +162,7 @@ STEPS = st.lists(
 )
 
 
+@settings(deadline=None)  # each example waits for the disk
 @given(steps=STEPS)
 async def test_a_replay_and_a_compaction_give_the_same_answers(
     steps: list[tuple[str, int, int]], tmp_path_factory: pytest.TempPathFactory
