@@ -9,7 +9,6 @@ from typing import Any
 
 from limits import RateLimitItem, parse
 from limits.aio.storage import MemoryStorage, RedisStorage
-from limits.aio.strategies import FixedWindowRateLimiter
 from redis.exceptions import RedisError
 
 from meridian.clock import Clock
@@ -57,16 +56,15 @@ def parse_limit(text: str) -> RateLimitItem:
 
 
 class RateLimiter:
-    """Counts requests per key in fixed windows."""
+    """Counts requests per key in fixed windows that begin at multiples of their length: one round trip per request."""
 
     def __init__(self, redis_url: str, clock: Clock) -> None:
         self._clock = clock
         timeouts: dict[str, Any] = {"socket_timeout": _REDIS_TIMEOUT_S, "socket_connect_timeout": _REDIS_TIMEOUT_S}
-        storage = RedisStorage(
+        self._shared = RedisStorage(
             f"async+{redis_url}", implementation="redispy", key_prefix="meridian:gateway", **timeouts
         )
-        self._shared = FixedWindowRateLimiter(storage)
-        self._own = FixedWindowRateLimiter(MemoryStorage())
+        self._own = MemoryStorage()
         self._redis_again_s = -math.inf
 
     async def hit(self, limit: RateLimitItem, *key: str) -> Standing:
@@ -79,8 +77,10 @@ class RateLimiter:
                 log.warning("rate limits are counted in this process only", extra={"error": repr(error)})
         return await self._hit(self._own, limit, key)
 
-    async def _hit(self, limiter: FixedWindowRateLimiter, limit: RateLimitItem, key: tuple[str, ...]) -> Standing:
-        allowed = await limiter.hit(limit, *key)
-        window = await limiter.get_window_stats(limit, *key)
-        reset_s = max(0, math.ceil(window.reset_time - self._clock.now().timestamp()))
-        return Standing(allowed, limit.amount, limit.get_expiry(), max(0, window.remaining), reset_s)
+    async def _hit(self, storage: RedisStorage | MemoryStorage, limit: RateLimitItem, key: tuple[str, ...]) -> Standing:
+        window_s = limit.get_expiry()
+        now_s = self._clock.now().timestamp()
+        window = int(now_s // window_s)
+        count = await storage.incr(limit.key_for(*key, str(window)), window_s)
+        reset_s = max(1, math.ceil((window + 1) * window_s - now_s))
+        return Standing(count <= limit.amount, limit.amount, window_s, max(0, limit.amount - count), reset_s)

@@ -75,14 +75,11 @@ async def once(
         return answer
 
 
-async def submit(parts: Gateway, caller: Caller, transaction: Transaction, jobs: Sequence[JobFile]) -> list[str]:
-    """Store jobs and publish their events; ResourceExhaustedError when the tenant would have too many unfinished."""
-    limit = parts.settings.max_unfinished_jobs
-    unfinished = await submissions.count_unfinished(transaction.connection, caller.tenant_id)
-    if unfinished + len(jobs) > limit:
-        raise ResourceExhaustedError(
-            f"{unfinished} of at most {limit} jobs are unfinished, {len(jobs)} more would be too many"
-        )
+async def submit(parts: Gateway, caller: Caller, transaction: Transaction, jobs: Sequence[JobFile]) -> list[NewJob]:
+    """Store jobs and publish their events; ResourceExhaustedError when the tenant then has too many unfinished.
+
+    The quota is looked at last: submissions of one tenant wait for each other only from there to the commit.
+    """
     now = parts.kernel.clock.now()
     stored = []
     for job in jobs:
@@ -93,4 +90,12 @@ async def submit(parts: Gateway, caller: Caller, transaction: Transaction, jobs:
         event.submitted_at.FromDatetime(now)
         transaction.publish(event)
     await submissions.insert(transaction.connection, stored)
-    return [job.job_id for job in stored]
+    await transaction.flush()
+    limit = parts.settings.max_unfinished_jobs
+    unfinished = await submissions.count_unfinished(transaction.connection, caller.tenant_id)
+    if unfinished > limit:
+        before = unfinished - len(jobs)
+        raise ResourceExhaustedError(
+            f"{before} of at most {limit} jobs are unfinished, {len(jobs)} more would be too many"
+        )
+    return stored

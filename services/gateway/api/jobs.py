@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -22,7 +23,7 @@ from services.gateway.api.paging import PageSize, PageToken, page, position
 from services.gateway.auth import Caller
 from services.gateway.context import JobReader, JobWriter, Parts
 from services.gateway.jobfile import JobFile, JobKindName, Section
-from services.gateway.lifecycle import JobState
+from services.gateway.lifecycle import JobState, UnitState
 from services.gateway.store import jobs as store
 from services.gateway.store import network, stream, submissions
 from services.gateway.store.jobs import JobRow
@@ -68,10 +69,11 @@ async def submit_job(parts: Parts, caller: JobWriter, job: JobFile, idempotency_
     check([("", job)], await parts.capacities.get())
 
     async def work(transaction: Transaction) -> Answer:
-        job_ids = await submit(parts, caller, transaction, [job])
-        row = await store.get(transaction.connection, job_ids[0], caller.tenant_id)
-        assert row is not None
-        return Answer(202, to_text(await _job_body(transaction.connection, row)))
+        [new] = await submit(parts, caller, transaction, [job])
+        row = store.fresh(new)
+        units = store.fresh_units(row, UNITS_SHOWN)
+        counts = {UnitState.SUBMITTED.value: new.units_total}
+        return Answer(202, to_text(_job_body(row, units, counts, [])))
 
     hashed = request_hash("POST /v1/jobs", job.model_dump(mode="json"))
     answer = await once(parts, caller, idempotency_key, hashed, work)
@@ -90,8 +92,7 @@ async def submit_batch(
     check([(f"/jobs/{index}", job) for index, job in enumerate(batch.jobs)], await parts.capacities.get())
 
     async def work(transaction: Transaction) -> Answer:
-        job_ids = await submit(parts, caller, transaction, batch.jobs)
-        items = await store.summaries(transaction.connection, job_ids)
+        items = [store.fresh(new).summary for new in await submit(parts, caller, transaction, batch.jobs)]
         return Answer(202, to_text(jsonable_encoder({"items": items, "next_page_token": None})))
 
     hashed = request_hash("POST /v1/jobs:batch", batch.model_dump(mode="json")) if idempotency_key else ""
@@ -123,17 +124,24 @@ async def _own(connection: AsyncConnection, caller: Caller, job_id: str) -> JobR
     return row
 
 
-async def _job_body(connection: AsyncConnection, row: JobRow) -> dict[str, Any]:
+async def _read_body(connection: AsyncConnection, row: JobRow) -> dict[str, Any]:
     units = await store.units(connection, row, first=0, limit=UNITS_SHOWN)
     runs = await store.runs(connection, row.summary["job_id"], limit=UNITS_SHOWN)
+    counts = await store.unit_counts(connection, row)
+    return _job_body(row, units, counts, [run for _, run in runs])
+
+
+def _job_body(
+    row: JobRow, units: list[dict[str, Any]], counts: Mapping[str, int], runs: list[dict[str, Any]]
+) -> dict[str, Any]:
     body: dict[str, Any] = jsonable_encoder(
         {
             **row.summary,
             "spec": row.spec,
-            "unit_counts": await store.unit_counts(connection, row),
+            "unit_counts": counts,
             "units": units,
             "units_truncated": row.summary["units_total"] > len(units),
-            "timeline": timeline(row.summary, [run for _, run in runs]),
+            "timeline": timeline(row.summary, runs),
         }
     )
     return body
@@ -178,7 +186,7 @@ async def get_job(
         etag = f'"{row.revision}"'
         if if_none_match is not None and _matches(if_none_match, etag):
             return Response(status_code=304, headers={"ETag": etag})
-        body = await _job_body(connection, row)
+        body = await _read_body(connection, row)
     return Response(to_text(body), media_type="application/json", headers={"ETag": etag, "Cache-Control": "no-cache"})
 
 
@@ -209,7 +217,7 @@ async def cancel_job(parts: Parts, caller: JobWriter, job_id: JobId, request: Ca
         state = row.summary["state"]
         if state in {JobState.SUCCEEDED, JobState.FAILED}:
             raise ConflictError(f"the job has {state} already")
-        body = await _job_body(connection, row)
+        body = await _read_body(connection, row)
     return Response(to_text(body), status_code=202, media_type="application/json")
 
 

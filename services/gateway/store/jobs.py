@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.gateway.lifecycle import UnitState, unit_state_now
+from services.gateway.lifecycle import JobState, UnitState, unit_state_now
+from services.gateway.store.submissions import NewJob
 from services.gateway.tables import job, requirement, run, unit
 
 _SUMMARY_NAMES = (
@@ -66,11 +67,20 @@ async def find(
     return found
 
 
-async def summaries(connection: AsyncConnection, job_ids: Iterable[str]) -> list[Body]:
-    """The named jobs, in the order of their submission."""
-    wanted = sa.any_(sa.literal(list(job_ids), sa.ARRAY(sa.Text)))
-    query = sa.select(*_SUMMARY).where(job.c.job_id == wanted).order_by(job.c.seq)
-    return [dict(row) for row in (await connection.execute(query)).mappings()]
+def fresh(new: NewJob) -> JobRow:
+    """A job as it is stored at submission, without reading it back."""
+    summary: Body = dict.fromkeys(_SUMMARY_NAMES)
+    summary |= {name: getattr(new, name) for name in NewJob.__slots__ if name != "spec"}
+    summary |= {"state": JobState.SUBMITTED, "reason": "", "restarts": 0, "units_succeeded": 0}
+    return JobRow(summary, new.spec, 1)
+
+
+def fresh_units(row: JobRow, limit: int) -> list[Body]:
+    """The first units of a job to which nothing happened yet."""
+    return [
+        _unit_body(index, _name(row, index), row.summary, None)
+        for index in range(min(limit, row.summary["units_total"]))
+    ]
 
 
 async def units(connection: AsyncConnection, row: JobRow, *, first: int, limit: int) -> list[Body]:
@@ -91,12 +101,12 @@ async def units(connection: AsyncConnection, row: JobRow, *, first: int, limit: 
         .where(unit.c.job_id == job_id, unit.c.unit_index >= first, unit.c.unit_index < last)
     )
     stored = {found["unit_index"]: dict(found) for found in (await connection.execute(query)).mappings()}
+    return [_unit_body(index, _name(row, index), summary, stored.get(index)) for index in range(first, last)]
+
+
+def _name(row: JobRow, index: int) -> str:
     tasks = (row.spec.get("workflow") or {}).get("tasks") or []
-    bodies = []
-    for index in range(first, last):
-        name = tasks[index]["name"] if index < len(tasks) else ""
-        bodies.append(_unit_body(index, name, summary, stored.get(index)))
-    return bodies
+    return str(tasks[index]["name"]) if index < len(tasks) else ""
 
 
 def _unit_body(index: int, name: str, summary: Mapping[str, Any], stored: Mapping[str, Any] | None) -> Body:

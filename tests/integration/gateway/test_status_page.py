@@ -47,7 +47,7 @@ async def test_the_page_shows_what_happens(stack: Stack, tmp_path: Path) -> None
         await eventually(lambda: text("#link"), lambda found: found == "live")
         await eventually(lambda: text("#domains"), lambda found: "Chengdu" in found)
         await eventually(lambda: text("#jobs"), lambda found: "train-2" in found and "40 %" in found)
-        assert "nothing has failed" in (await text("#incidents")).lower()
+        await eventually(lambda: text("#incidents"), lambda found: "Nothing has failed." in found)
 
         failed = failover_pb2.NodeFailed(domain_id="beijing", node_id="beijing-3", incident_id="i", reason="silent")
         failed.at.GetCurrentTime()
