@@ -246,8 +246,8 @@ def test_a_node_that_another_class_took_from_stays_excluded() -> None:
 
 def test_tenants_share_what_a_cycle_gives() -> None:
     pending = [
-        PendingUnit(UnitKey(tenant, number), tenant, 0, float(number), Demand(1, cpus=1.0))
-        for tenant in ("first", "second")
+        PendingUnit(UnitKey(tenant, number), tenant, 0, since_s + number, Demand(1, cpus=1.0))
+        for tenant, since_s in (("first", 0.0), ("second", 100.0))
         for number in range(8)
     ]
     decisions = decide(Snapshot(table_of(a_fleet({"a": 1})), Ledger(), pending), Policy())

@@ -382,7 +382,15 @@ def test_what_a_run_held_is_free_when_it_ends(world: World) -> None:
         assert world.cycle().placed
         assert world.run(f"job-{number}").ranks[0].devices == (0, 1, 2, 3)
         world.finish(world.run(f"job-{number}"))
-    assert not world.book.ledger.nodes
+        assert not world.book.ledger.nodes
+    for number in (10, 11):
+        world.submit(f"job-{number}", task(accelerators=2, domains=frozenset({"west"})))
+    world.cycle()
+    world.finish(world.run("job-10"))
+    world.submit("job-12", task(accelerators=2, domains=frozenset({"west"})))
+    assert world.cycle().placed, "one of two runs on a node ended"
+    for number in (11, 12):
+        world.finish(world.run(f"job-{number}"))
     assert world.book.ledger.tenants["lab"].accelerators == 0
     assert not world.book.ledger.used_ports("127.0.0.1")
 
