@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo up down test test-faults test-kafka test-external lint format generate kafka bench clean
+.PHONY: help install install-dev demo up down test test-faults test-packaging test-kafka test-external lint format generate kafka bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -39,6 +39,9 @@ test: install-dev ## all tests but the long suites
 test-faults: install-dev ## every service and the broker killed in turn under 1,000 jobs
 	$(BIN)/python -m pytest -q -m slow tests/faults
 
+test-packaging: install-dev ## each extra installed alone in a fresh environment, and its service started
+	$(BIN)/python -m pytest -q -m slow tests/integration/packaging
+
 test-kafka: install-dev kafka ## the bus conformance suite on Apache Kafka
 	$(BIN)/python -m pytest -q -m kafka tests/conformance
 
@@ -65,7 +68,8 @@ kafka: install-dev ## fetch Apache Kafka by its Maven coordinates (needs Java 17
 	$(BIN)/python deploy/kafka/kafka.py fetch
 
 bench: install-dev ## all benchmarks, with their baselines
-	@set -e; for program in bus gateway scheduler failover forecast jobs; do \
+	@set -e; mkdir -p var/bench; for program in bus gateway telemetry scheduler failover forecast jobs; do \
+	  test -f bench/$$program.py || continue; \
 	  echo "== bench/$$program.py"; $(BIN)/python bench/$$program.py --json var/bench/$$program.json; done
 
 clean: ## remove what was built, not the data of a running network
