@@ -11,12 +11,12 @@ Steps:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from services.scheduler.core.book import Book
-from services.scheduler.core.explanation import Explanation
+from services.scheduler.core.explanation import Explanation, best_of
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.placement import Candidates, Choice, plugins_of
 from services.scheduler.core.policy import Policy
@@ -96,12 +96,12 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decisions:
             found = _best(group.alternatives)
             if found is not None:
                 candidates, choice = found
-                explanation = candidates.explain(choice)
+                explanation = _among(group.alternatives, candidates.explain(choice))
                 placed.append(Placement(unit.key, candidates.take(choice), explanation))
                 queue.charge(unit)
                 continue
             roomiest = max(group.alternatives, key=lambda item: int(item.domain_fits.max(initial=0)))
-            group.blocked = roomiest.explain_waiting()
+            group.blocked = _among(group.alternatives, roomiest.explain_waiting())
         waiting.append(Waiting(unit.key, len(waiting) + 1, group.blocked))
     return Decisions(policy.version, tuple(placed), tuple(waiting), len(classes))
 
@@ -112,6 +112,13 @@ def _alternatives(view: View, demand: Demand, policy: Policy) -> list[Candidates
     if demand.ranks > 1 and demand.accelerators and len(columns) > 1 and policy.one_accelerator_model_per_gang:
         return [Candidates(view, demand, np.array([column]), policy) for column in columns]
     return [Candidates(view, demand, columns, policy)]
+
+
+def _among(alternatives: Sequence[Candidates], explanation: Explanation) -> Explanation:
+    """The explanation with the domains of all alternatives beside the one that was chosen."""
+    if len(alternatives) == 1:
+        return explanation
+    return replace(explanation, domains=best_of([item.domain_ranking() for item in alternatives]))
 
 
 def _best(alternatives: Sequence[Candidates]) -> tuple[Candidates, Choice] | None:

@@ -69,6 +69,20 @@ class Ranking:
         )
 
 
+def best_of(rankings: Sequence[Ranking]) -> Ranking:
+    """One ranking of the same places out of several (one per accelerator model): each place as it looks at its best,
+    that is with room before without, then by score."""
+    first = rankings[0]
+    if len(rankings) == 1:
+        return first
+    totals = np.stack([item.totals for item in rankings])
+    fits = np.stack([item.fits for item in rankings])
+    chosen = np.where(fits > 0, totals, -np.inf).argmax(axis=0)
+    places = np.arange(len(first.places))
+    parts = np.stack([item.parts for item in rankings])[chosen, :, places].T
+    return Ranking(first.places, first.plugins, parts, totals[chosen, places], fits[chosen, places])
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Explanation:
     """One decision about one class of units, on one state of the fleet. ``weights`` are those of all score plugins."""

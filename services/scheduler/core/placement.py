@@ -220,6 +220,16 @@ class Candidates:
 
     # -- explaining --------------------------------------------------------------------------------------------------
 
+    def domain_ranking(self) -> Ranking:
+        """The domains as they are judged now."""
+        return Ranking(
+            self._table.domain_ids,
+            self._domain_names,
+            self._domain_parts.copy(),
+            self._domain_totals.copy(),
+            self.domain_fits.copy(),
+        )
+
     def explain(self, choice: Choice) -> Explanation:
         """Why this choice; to be asked before it is taken."""
         domain = choice.domains[0]
@@ -242,19 +252,12 @@ class Candidates:
     def _explanation(
         self, *, nodes: Ranking | None = None, chosen: str = "", score: float = 0.0, blocked: str = ""
     ) -> Explanation:
-        domains = Ranking(
-            self._table.domain_ids,
-            self._domain_names,
-            self._domain_parts.copy(),
-            self._domain_totals.copy(),
-            self.domain_fits.copy(),
-        )
         return Explanation(
             self._version,
             len(self._table.nodes),
             self.rejections,
             self._policy.scores,
-            domains,
+            self.domain_ranking(),
             nodes,
             chosen,
             score,
