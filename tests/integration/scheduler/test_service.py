@@ -345,7 +345,8 @@ async def test_after_a_kill_nothing_is_lost_and_nothing_assigned_twice(database_
         bus, jobs = stack.bus, 120
         await bus.publish(graph("beijing", 2, cpus=10), graph("shanghai", 2, cpus=10))
         answered: set[str] = set()
-        finished = lambda: len(bus.events(JobFinished))  # noqa: E731
+        # The relay may send an event again, with the same id, when it was killed before it could note that it had.
+        finished = lambda: len({event.job_id for event in bus.events(JobFinished)})  # noqa: E731
         submitted = 0
         deadline = time.monotonic() + 60
         while finished() < jobs:
@@ -361,10 +362,10 @@ async def test_after_a_kill_nothing_is_lost_and_nothing_assigned_twice(database_
                     await asyncio.sleep(0.02)
                 process.kill()
                 process.wait()
-        assert finished() == jobs
         assert all(event.outcome == job_pb2.JOB_OUTCOME_SUCCEEDED for event in bus.events(JobFinished))
-        assigned = {event_id(item) for item in stack.bus.seen if isinstance(item.data, Assignment)}
-        assert len(assigned) == jobs, "the relay may repeat an event, but never with another id"
+        for kind in (Assignment, JobPlaced, JobFinished):
+            ids = {event_id(item) for item in bus.seen if isinstance(item.data, kind)}
+            assert len(ids) == jobs, f"{kind.DESCRIPTOR.name}: {len(ids)} events"
         assert {item.epoch for item in bus.events(Assignment)} == {1}
         assert not bus.dead_letters
 
