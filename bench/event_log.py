@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +35,7 @@ class Audit:
     succeeded: int = 0
     runs_started: int = 0
     repeated_runs: int = 0
+    repeated_because: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     first_submitted_s: float = 0.0
     last_finished_s: float = 0.0
@@ -83,9 +84,10 @@ def audit(job_ids: Collection[str], events: Sequence[Envelope]) -> Audit:
     """
     wanted = set(job_ids)
     result = Audit(jobs=len(wanted))
-    by_kind: dict[str, Counter[str]] = {kind.DESCRIPTOR.full_name: Counter() for kind in _KINDS}
+    by_kind: defaultdict[str, Counter[str]] = defaultdict(Counter)
     told: set[tuple[str, str]] = set()
     outcomes: dict[str, int] = {}
+    reasons: defaultdict[str, list[str]] = defaultdict(list)
     submitted_s: list[float] = []
     finished_s: list[float] = []
     for event in events:
@@ -100,6 +102,8 @@ def audit(job_ids: Collection[str], events: Sequence[Envelope]) -> Audit:
         if isinstance(data, job_pb2.JobFinished):
             outcomes[data.job_id] = data.outcome
             finished_s.append(event.time.timestamp())
+        elif isinstance(data, run_pb2.RunFailed | job_pb2.JobPreempted):
+            reasons[data.job_id].append(f"{data.job_id}: {type(data).__name__}: {data.reason}")
         elif isinstance(data, job_pb2.JobSubmitted):
             submitted_s.append(event.time.timestamp())
 
@@ -118,6 +122,7 @@ def audit(job_ids: Collection[str], events: Sequence[Envelope]) -> Audit:
         ]
         if started > 1:
             result.repeated_runs += 1
+            result.repeated_because += reasons[job]
         if started > 1 + failed:
             result.problems.append(f"{job}: {started} runs started but only {failed} failed")
         if outcomes.get(job) != job_pb2.JOB_OUTCOME_SUCCEEDED:

@@ -5,6 +5,7 @@ A connection's search path is the service's schema, so SQL names its tables plai
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 # and deadlock (40), resources (53), operator intervention such as a restart (57).
 _PASSING_CLASSES = ("08", "40", "53", "57")
 
+_UNREACHABLE = frozenset({errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPIPE})
+
 
 def is_passing(error: BaseException) -> bool:
     """Whether the same work may succeed when tried again: the database went away or refused for the moment."""
@@ -38,7 +41,8 @@ def is_passing(error: BaseException) -> bool:
         if isinstance(state, str):
             return state.startswith(_PASSING_CLASSES)
         return isinstance(error, OperationalError)
-    return isinstance(error, OSError)
+    # asyncio sums up failed attempts to connect in an OSError without a number.
+    return isinstance(error, OSError) and (error.errno is None or error.errno in _UNREACHABLE)
 
 
 class Database:

@@ -9,15 +9,18 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from meridian.database import is_passing
 from meridian.errors import (
     FieldError,
     InvalidArgumentError,
     MalformedRequestError,
     MeridianError,
     NotFoundError,
+    UnavailableError,
 )
 from meridian.observability import logged_as, trace_id, traced
 
@@ -79,6 +82,16 @@ def install_errors(app: FastAPI) -> None:
         if error.status_code == NotFoundError.status:
             return problem_response(NotFoundError(f"there is nothing at {request.url.path}"), request)
         return problem_response(_HttpError(error.status_code, str(error.detail), error.headers), request)
+
+    @app.exception_handler(DBAPIError)
+    @app.exception_handler(OSError)
+    async def interrupted(request: Request, error: Exception) -> Response:
+        if not is_passing(error):
+            return await unexpected(request, error)
+        log.warning("request interrupted", extra={"path": request.url.path, "error": repr(error)})
+        response = problem_response(UnavailableError("a part that is needed does not answer at present"), request)
+        response.headers["retry-after"] = "1"
+        return response
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:

@@ -39,6 +39,7 @@ def run_jobs(running: Network, count: int, victim: str | None) -> None:
     audited = read_and_audit(running.state.urls["kafka"], ids)
     assert audited.problems == []
     assert audited.succeeded == count
+    assert audited.repeated_because == []
     assert audited.repeated_runs == 0
     assert marks_left(marks, count) == []
     print(f"\n{count} jobs, killed {victim}: {count / audited.elapsed_s:.1f} jobs/s, {audited.elapsed_s:.1f} s")

@@ -53,6 +53,14 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
     async def broken() -> None:
         raise RuntimeError("the password is hunter2")
 
+    @app.get("/away")
+    async def away() -> None:
+        raise ConnectionRefusedError("127.0.0.1:5432 refused")
+
+    @app.get("/missing-file")
+    async def missing_file() -> None:
+        raise FileNotFoundError(2, "no such file", "/etc/secret")
+
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
         yield http
@@ -121,3 +129,12 @@ async def test_a_request_without_trace_gets_one_of_its_own(client: httpx.AsyncCl
     traces = [answer.headers["x-correlator"] for answer in answers]
     assert len(set(traces)) == 2
     assert all(len(trace) == 32 for trace in traces)
+
+
+async def test_what_is_away_for_the_moment_is_to_be_asked_again(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/away")
+    assert answer.status_code == 503
+    assert answer.json()["code"] == "UNAVAILABLE"
+    assert answer.headers["retry-after"] == "1"
+    assert "5432" not in answer.text
+    assert (await client.get("/missing-file")).status_code == 500
