@@ -12,8 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import sqlalchemy as sa
-from alembic import command, context
-from alembic.config import Config
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -105,6 +103,8 @@ def create_kernel_tables() -> None:
 
 def run_migrations() -> None:
     """The whole of a service's ``migrations/env.py``: run on the connection that `migrate` holds."""
+    from alembic import context
+
     connection = context.config.attributes["connection"]
     schema = context.config.attributes["schema"]
     context.configure(connection=connection, version_table_schema=schema, transaction_per_migration=False)
@@ -114,6 +114,10 @@ def run_migrations() -> None:
 
 async def migrate(url: str, schema: str, scripts: Path) -> None:
     """Bring a schema to the newest version of the Alembic ``scripts``; concurrent callers wait for each other."""
+    # Alembic takes a tenth of a second to import and only this step needs it.
+    from alembic import command
+    from alembic.config import Config
+
     engine = create_async_engine(url, poolclass=NullPool)
 
     def upgrade(connection: sa.Connection) -> None:
