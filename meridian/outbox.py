@@ -24,6 +24,7 @@ from meridian.clock import Clock
 from meridian.codec import Record, encode
 from meridian.database import Database, is_passing
 from meridian.ids import NewId
+from meridian.leadership import AdvisoryLock
 from meridian.observability import BusMetrics, current_traceparent
 
 log = logging.getLogger(__name__)
@@ -168,21 +169,13 @@ class Relay:
                 await asyncio.sleep(0.5)
 
     async def _run_locked(self) -> None:
-        dsn = self._database.url.replace("postgresql+asyncpg://", "postgresql://")
-        connection = await asyncpg.connect(dsn)
-        try:
-            lock = f"SELECT pg_try_advisory_lock(hashtext('meridian.outbox.{self._database.schema}'))"
-            # Another replica relays; PostgreSQL tells nobody when it lets go.
-            while not await connection.fetchval(lock):  # noqa: ASYNC110
-                await asyncio.sleep(1.0)
-            await connection.add_listener(_CHANNEL, self._heard)
+        async with AdvisoryLock(self._database, "outbox") as lock:
+            await lock.connection.add_listener(_CHANNEL, self._heard)
             while True:
                 self._wake.clear()
                 while await self._send_whole_batch() == self._batch:
                     pass
-                await self._wait(connection)
-        finally:
-            connection.terminate()
+                await self._wait(lock.connection)
 
     async def _send_whole_batch(self) -> int:
         batch = asyncio.create_task(self._send_batch())

@@ -20,11 +20,11 @@ from meridian.codec import Envelope
 from meridian.contracts.resource.v1.resource_pb2 import Heartbeat
 from meridian.database import is_passing
 from meridian.errors import MeridianError
+from meridian.leadership import AdvisoryLock
 from meridian.service import Kernel
 from services.failover.declarations import Declarations, TimeBase
 from services.failover.detector import Detector, DomainState, KnownDomain, KnownNode, NodeState, Transition
 from services.failover.events import summary_of
-from services.failover.leadership import Lock, sole_leader
 from services.failover.metrics import FailoverMetrics
 from services.failover.settings import FailoverSettings
 from services.failover.store import Store
@@ -68,7 +68,7 @@ class Watch:
         """Lead whenever this instance may, until cancelled."""
         while True:
             try:
-                async with sole_leader(self._kernel.database) as lock:
+                async with AdvisoryLock(self._kernel.database, "leader") as lock:
                     await self._lead(lock)
             except* (
                 OSError,
@@ -87,7 +87,7 @@ class Watch:
                 self._metrics.active.set(0)
             await asyncio.sleep(_RETRY_S)
 
-    async def _lead(self, lock: Lock) -> None:
+    async def _lead(self, lock: AdvisoryLock) -> None:
         await self._begin_term()
         self.active = True
         self._metrics.active.set(1)

@@ -12,7 +12,10 @@ import logging
 import time
 from collections.abc import Mapping
 
+import asyncpg
+
 from meridian.database import is_passing
+from meridian.leadership import AdvisoryLock
 from meridian.observability import child_traceparent
 from meridian.outbox import Transaction
 from meridian.service import Kernel
@@ -26,7 +29,7 @@ from services.scheduler.core.placement import plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Table, table_of
-from services.scheduler.leadership import Leadership, LeadershipLostError
+from services.scheduler.errors import LeadershipLostError
 from services.scheduler.metrics import SchedulerMetrics
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.wire import message_of
@@ -45,7 +48,7 @@ class LiveScheduler:
         self._kernel = kernel
         self._settings = settings
         self._metrics = SchedulerMetrics(kernel.registry)
-        self._leadership = Leadership(kernel.database)
+        self._leadership = AdvisoryLock(kernel.database, "leader")
         self._term = 0
         self._writer = asyncio.Lock()
         self._doubtful = False
@@ -76,7 +79,10 @@ class LiveScheduler:
 
     async def keep_leading(self) -> None:
         """Ends with an error when another scheduler may have taken over."""
-        await self._leadership.keep()
+        try:
+            await self._leadership.keep()
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+            raise LeadershipLostError(f"the connection that holds the lock is gone: {error!r}") from error
 
     async def stop(self) -> None:
         """Let another one lead."""

@@ -40,7 +40,7 @@ from meridian.embedded.probes import tcp_accepts
 from meridian.embedded.process import ProcessSpec
 from services.scheduler import store
 from services.scheduler.core.fleet import Mark, MarkKind, with_mark
-from services.scheduler.leadership import LeadershipLostError
+from services.scheduler.errors import LeadershipLostError
 from services.scheduler.live import LiveScheduler
 from tests.fixtures_embedded import free_port, running
 from tests.harness import ROOT, Environment, RunningService, environment
