@@ -239,11 +239,11 @@ def build_service(name: str, settings: KernelSettings) -> Kernel:
     return kernel
 
 
-async def _wait_for_dependencies(kernel: Kernel) -> None:
-    """Wait until database answers; services may start before what they need."""
+async def _wait_for(database: Database) -> None:
+    """Wait until the database answers: it may start, or recover from a crash, at the same time."""
     while True:
         try:
-            await kernel.database.ping()
+            await database.ping()
         except Exception as error:  # any kind of "not yet"; others are raised
             if not is_passing(error):
                 raise
@@ -262,7 +262,7 @@ async def run(names: Sequence[str]) -> None:
         loop.add_signal_handler(number, stop.set)
     kernels = [build_service(name, settings) for name in names]
     for kernel in kernels:
-        await _wait_for_dependencies(kernel)
+        await _wait_for(kernel.database)
     try:
         async with asyncio.TaskGroup() as group:
             for kernel in kernels:
@@ -275,6 +275,9 @@ async def prepare(names: Sequence[str]) -> None:
     """Create the topics and bring the schemas of the named services up to date."""
     settings = load(KernelSettings)
     configure_logging(settings.log_level)
+    database = Database(settings.database_url, "public", pool_size=1)
+    await _wait_for(database)
+    await database.close()
     await ensure_topics(settings.kafka_bootstrap_servers, replication=settings.topic_replication)
     for name in names:
         _, module = _module_of(name)
