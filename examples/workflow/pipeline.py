@@ -1,6 +1,6 @@
 """The steps of a workflow that looks for the best n-gram model of a text: prepare, two sweeps side by side, merge.
 
-Each step is one task of the job and a process of its own. Steps hand results on as files in MERIDIAN_WORK_DIR, written
+Each step is one task of the job and a process of its own. Steps hand results on as files below MERIDIAN_WORK_DIR, written
 under a temporary name and renamed, so a step that is killed and run again never leaves half a file to the next.
 
 The model of order n predicts a byte from the n - 1 before it, smoothed towards the frequency of the byte:
@@ -128,7 +128,8 @@ def main() -> int:
     parser.add_argument("--order", type=int, default=2, choices=range(1, 8), help="sweep: bytes per n-gram")
     parser.add_argument("--orders", type=int, nargs="+", default=[2, 3], help="merge: the sweeps to compare")
     arguments = parser.parse_args()
-    work_dir = Path(os.environ.get("MERIDIAN_WORK_DIR") or "work")
+    # A folder of this job's own below the directory that all its tasks share.
+    work_dir = Path(os.environ.get("MERIDIAN_WORK_DIR") or ".") / "work" / os.environ.get("MERIDIAN_JOB_ID", "here")
     work_dir.mkdir(parents=True, exist_ok=True)
     try:
         if arguments.step == "prepare":

@@ -47,13 +47,13 @@ def test_the_workflow_finds_the_better_model_and_may_be_run_again(launcher, tmp_
         sweeps = [_task(launcher, tasks[name], tmp_path) for name in tasks["merge"]["depends_on"]]
         assert [sweep.wait() for sweep in sweeps] == [0, 0]
         assert _task(launcher, tasks["merge"], tmp_path).wait() == 0
-    result = json.loads((tmp_path / "result.json").read_text())
+    result = json.loads(next(tmp_path.glob("work/*/result.json")).read_text())
     assert result["best"]["order"] == 3
     assert [candidate["order"] for candidate in result["candidates"]] == [2, 3]
     assert 1.0 < result["best"]["loss"] < result["candidates"][0]["loss"] < 3.0
     for sweep, candidate in zip(sweeps, result["candidates"], strict=True):
         assert candidate["loss"] == min(entry["metrics"]["loss"] for entry in sweep.messages("progress"))
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    assert not [path for path in tmp_path.rglob("*") if path.name.startswith(".")]
 
 
 def test_a_step_out_of_order_says_what_is_missing(launcher, tmp_path):
