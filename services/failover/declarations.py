@@ -137,20 +137,27 @@ class Declarations:
                     pass
 
     async def _suspect(self, event: NodeBecameSuspect) -> None:
-        now, incident_id = self._times.now, self._new_id("inc")
+        now = self._times.now
         reason = f"no beat from the node for {event.silence_s:.1f} s"
+        incident_id = await self._store.report_about_node(event.node_id, now)
+        if incident_id is None:
+            incident_id = self._new_id("inc")
+            await self._store.open_incident(
+                incident_id,
+                "node_suspected",
+                event.domain_id,
+                event.node_id,
+                reason,
+                now,
+                self._times.at(event.last_heard_s),
+                detected=False,
+                event="suspected",
+            )
+        else:
+            await self._store.advance_incident(
+                incident_id, now, "suspected", reason, kind="node_suspected", reason=reason, reopen=True
+            )
         await self._store.set_node(event.node_id, NodeState.SUSPECTED, now, incident_id=incident_id)
-        await self._store.open_incident(
-            incident_id,
-            "node_suspected",
-            event.domain_id,
-            event.node_id,
-            reason,
-            now,
-            self._times.at(event.last_heard_s),
-            detected=False,
-            event="suspected",
-        )
         message = pb.NodeSuspected(
             domain_id=event.domain_id,
             node_id=event.node_id,
@@ -169,6 +176,8 @@ class Declarations:
             reason += f"; {len(event.failures_s)} failures in a short time: quarantined until it has been steady"
         incident_id = await self._store.incident_of_node(event.node_id)
         if incident_id is None:
+            incident_id = await self._store.report_about_node(event.node_id, now)
+        if incident_id is None:
             incident_id = self._new_id("inc")
             await self._store.open_incident(
                 incident_id,
@@ -183,7 +192,7 @@ class Declarations:
             )
         else:
             await self._store.advance_incident(
-                incident_id, now, "failed", reason, kind="node_failed", reason=reason, detected=True
+                incident_id, now, "failed", reason, kind="node_failed", reason=reason, detected=True, reopen=True
             )
         await self._store.set_node(
             event.node_id,
@@ -324,7 +333,9 @@ async def report_lost_runs(
             continue
         restore_from, restore_step, node_ids = known.get(reported.run_id, ("", 0, ()))
         run = replace(reported, restore_from=restore_from, restore_step=restore_step, node_ids=(*node_ids, node_id))
-        incident_id = await store.incident_of_node(node_id) if node_id else None
+        incident_id = None
+        if node_id:
+            incident_id = await store.incident_of_node(node_id) or await store.report_about_node(node_id, at)
         if incident_id is None:
             incident_id = new_id("inc")
             await store.open_incident(

@@ -118,6 +118,8 @@ ENDED_BY_PROGRAM = "program"
 ENDED_BY_JOB = "job finished"
 ENDED_BY_NEWER = "superseded"
 OPEN, CLOSED = "open", "closed"
+# An agent sees a machine die at once, the detector a moment later: within this time it is the same failure.
+_REPORT_CONFIRMED_WITHIN = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +253,20 @@ class Store:
         statement = sa.select(nodes.c.incident_id).where(nodes.c.node_id == node_id)
         return (await self._connection.execute(statement)).scalar_one_or_none()
 
+    async def report_about_node(self, node_id: str, at: datetime) -> str | None:
+        """The incident opened by an agent's report of runs lost with this node, which the detector may confirm later."""
+        statement = (
+            sa.select(incidents.c.incident_id)
+            .where(
+                incidents.c.node_id == node_id,
+                incidents.c.kind == "run_lost",
+                sa.or_(incidents.c.state == OPEN, incidents.c.opened_at > at - _REPORT_CONFIRMED_WITHIN),
+            )
+            .order_by(incidents.c.opened_at.desc())
+            .limit(1)
+        )
+        return (await self._connection.execute(statement)).scalar_one_or_none()
+
     async def incident_of_domain(self, domain_id: str) -> str | None:
         """The open incident of a domain."""
         statement = sa.select(domains.c.incident_id).where(domains.c.domain_id == domain_id)
@@ -330,8 +346,9 @@ class Store:
         reason: str | None = None,
         detected: bool = False,
         close: bool = False,
+        reopen: bool = False,
     ) -> None:
-        """Add to an incident's timeline; optionally change its kind and reason, mark its detection, close it."""
+        """Add to an incident's timeline; optionally change its kind and reason, mark its detection, close or reopen it."""
         values: dict[str, Any] = {
             "timeline": incidents.c.timeline + sa.cast([_entry(at, event, detail)], postgresql.JSONB)
         }
@@ -343,6 +360,8 @@ class Store:
             values["detected_at"] = sa.func.coalesce(incidents.c.detected_at, at)
         if close:
             values.update(state=CLOSED, closed_at=at)
+        if reopen:
+            values.update(state=OPEN, closed_at=None)
         await self._connection.execute(
             sa.update(incidents).where(incidents.c.incident_id == incident_id).values(values)
         )

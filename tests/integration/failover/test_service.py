@@ -255,6 +255,30 @@ async def test_runs_reported_as_lost_are_planned_at_once_and_once(stack: Environ
         assert len(stack.bus.events(RecoveryPlanned)) == 3
 
 
+async def test_a_reported_loss_and_the_death_found_later_are_one_incident(stack: Environment) -> None:
+    north = Agent(stack.bus, "north", ["north-1", "north-2"])
+    async with stack.service("failover", QUICK) as service, beating(north):
+        await heard(stack, service, "nodes", 2)
+        await stack.bus.publish(placed("job-a", 1, ("north", "north-1")))
+        await heard(stack, service, "runs")
+        kind = run_pb2.RunFailureKind.RUN_FAILURE_KIND_NODE_LOST
+        failure = RunFailed(
+            run_id="job-a.0.1", job_id="job-a", epoch=1, domain_id="north", kind=kind, node_id="north-1"
+        )
+        await stack.bus.publish(failure)
+        plan = await stack.bus.expect(RecoveryPlanned)
+        # Resumed elsewhere, so the report is settled, before the detector is sure that the node is gone.
+        await stack.bus.publish(placed("job-a", 2, ("north", "north-2")))
+        await stack.bus.publish(RunStarted(run_id="job-a.0.2", job_id="job-a", epoch=2, domain_id="north"))
+        await heard(stack, service, "incidents WHERE state = 'closed'")
+        north.exited.add("north-1")
+        failed = await stack.bus.expect(NodeFailed)
+        assert failed.incident_id == plan.incident_id
+        page = (await service.http.get("/v1/incidents", params={"state": "open"})).json()
+        assert [(item["kind"], item["node_id"]) for item in page["incidents"]] == [("node_failed", "north-1")]
+        assert len(stack.bus.events(RecoveryPlanned)) == 1
+
+
 async def test_a_run_placed_on_a_node_after_its_failure_is_planned(stack: Environment) -> None:
     north = Agent(stack.bus, "north", ["north-1"])
     async with stack.service("failover", QUICK) as service, beating(north):
