@@ -11,8 +11,9 @@ from pathlib import Path
 
 from meridian.errors import ConfigurationError
 
-FIRST_PORT, LAST_PORT = 21_000, 30_999
-"""Below every system's ephemeral range, so that no outgoing connection takes a port while its owner restarts."""
+FIRST_PORT, LAST_PORT = 10_000, 19_999
+"""Below every system's ephemeral range, so that no outgoing connection takes a port while its owner restarts, and apart from
+20,000-29,999, out of which the scheduler gives jobs their rendezvous and service ports."""
 
 
 def is_free(port: int, host: str = "127.0.0.1") -> bool:

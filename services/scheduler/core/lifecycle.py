@@ -46,6 +46,7 @@ FENCED = frozenset({FailureKind.STOPPED, FailureKind.REFUSED})
 """Nobody plans a recovery of these: the scheduler queues the unit again by itself."""
 
 PORTS = range(20_000, 30_000)
+"""What jobs get for rendezvous and services; the one-machine stack keeps its own ports out of it."""
 
 
 @dataclass(frozen=True, slots=True)
