@@ -118,7 +118,8 @@ def _listen(launch: Launch, deadline: Deadline) -> socket.socket:
     host = launch.master_address if loopback else ""
     while True:
         try:
-            listener = socket.create_server((host, launch.master_port), backlog=launch.world_size)
+            # Room for strangers too: a full queue makes a rank wait a second for its next attempt.
+            listener = socket.create_server((host, launch.master_port), backlog=max(128, launch.world_size))
         except OSError:
             deadline.check(f"port {launch.master_port} to become free")
             time.sleep(_RETRY_S)

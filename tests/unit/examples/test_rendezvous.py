@@ -10,11 +10,13 @@ import pytest
 from launch import Launch, LaunchError, TerminatedError
 from rendezvous import RendezvousError, meet
 
+from tests.fixtures_embedded import free_port
+
 
 @pytest.fixture
 def port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
+    # Not an ephemeral one: connecting to such a port before anybody listens can end in a connection to oneself.
+    return free_port("rendezvous")
 
 
 def _launch(rank, port, world_size=3, epoch=1):
@@ -128,6 +130,6 @@ def test_an_impossible_environment_is_named(variables, named):
 def _connect(port):
     while True:
         try:
-            return socket.create_connection(("127.0.0.1", port), timeout=1)
+            return socket.create_connection(("127.0.0.1", port), timeout=30)
         except ConnectionRefusedError:
             time.sleep(0.02)
