@@ -68,8 +68,7 @@ def distributions_in(python: Path, directory: Path) -> set[str]:
 async def test_a_service_starts_with_its_extra_alone(
     name: str, wheel: Path, database_url: str, redis_url: str, bootstrap_servers: str, tmp_path: Path
 ) -> None:
-    if not (ROOT / "services" / name / "app.py").exists():
-        pytest.skip(f"there is no services/{name}/app.py")
+    assert (ROOT / "services" / name / "app.py").exists(), f"there is no services/{name}/app.py"
     python = installed(wheel, name, tmp_path / "venv")
     distributions = distributions_in(python, tmp_path)
     assert not {"torch", "pytest", "grpcio-tools"} & distributions
