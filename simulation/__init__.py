@@ -1,0 +1,1 @@
+"""Discrete-event simulation of the network: the real decisions in virtual time."""
