@@ -80,7 +80,7 @@ def daly_interval_s(write_s: float, mtbf_s: float) -> float:
 
 
 def expected_run_s(work_s: float, interval_s: float, write_s: float, restart_s: float, mtbf_s: float) -> float:
-    """Expected time to do ``work_s`` of work with exponential failures (Daly 2006, eq. 20), seconds.
+    """Expected time to do ``work_s`` of work with exponential failures (Daly 2006, the complete model), seconds.
 
     ``MTBF exp(restart / MTBF) (exp((interval + write) / MTBF) - 1) work / interval``.
     """
