@@ -94,7 +94,7 @@ class SharedNodes:
         return cls(arrays["cpu_milli"], arrays["memory_bytes"], free, arrays["device_model"], hosted)
 
     def rows(self, rows: Any) -> SharedNodes:
-        """The nodes ``rows`` (a copy)."""
+        """The nodes with the indices ``rows``, as a copy."""
         return SharedNodes(
             self.cpu_free_milli[rows],
             self.memory_free_bytes[rows],
