@@ -1,0 +1,15 @@
+"""Run-time prediction from finished jobs, for backfill, ordering, start times and reservations."""
+
+from services.scheduler.core.prediction.features import SHORTEST_S, Features, Prediction
+from services.scheduler.core.prediction.predictor import PredictorSettings, RunTimePredictor
+from services.scheduler.core.prediction.service_index import ServiceIndex, gittins_indices
+
+__all__ = [
+    "SHORTEST_S",
+    "Features",
+    "Prediction",
+    "PredictorSettings",
+    "RunTimePredictor",
+    "ServiceIndex",
+    "gittins_indices",
+]

@@ -1,0 +1,348 @@
+"""Run times predicted on line from the jobs that have ended: backfill, predicted-SJF order and start times rest on them.
+
+Users overestimate by an order of magnitude, and what predicts best differs by user and by site: some repeat the same job,
+some are known only by the size they ask for. So several simple experts answer, each is scored on every job that ends, and
+the weight of each follows its own past error, per user.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.prediction.features import SHORTEST_S, Features, Prediction, finite_seconds
+from services.scheduler.core.prediction.service_index import ServiceIndex
+from services.scheduler.core.prediction.window import Window, quantile, tail_exponent
+
+STATE_VERSION = 1
+Key = tuple[str | int | float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PredictorSettings:
+    """Constants of the predictor; the defaults were chosen on the first halves (in time) of the development traces.
+
+    ``low_level`` and ``high_level`` bound the band; ``capacity`` jobs are remembered per group, ``max_groups`` groups;
+    ``sharpness`` is how steeply weight falls with past error (0: all experts alike, large: only the best one speaks);
+    ``memory`` is the number of jobs over which an error is averaged; ``prior`` how many jobs of a user weigh as much as
+    the experience with all users; ``calibration`` the step of the band's levels; ``overrun`` by how much a job may exceed
+    its limit before it is stopped (ratio); ``default_s`` is the answer when nothing at all is known.
+    """
+
+    low_level: float = 0.1
+    high_level: float = 0.9
+    capacity: int = 48
+    max_groups: int = 50_000
+    sharpness: float = 8.0
+    memory: float = 100.0
+    prior: float = 8.0
+    calibration: float = 0.01
+    overrun: float = 0.02
+    default_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.low_level < 0.5 < self.high_level < 1.0:
+            raise PolicyError("low_level, high_level: needed is 0 < low_level < 0.5 < high_level < 1")
+        for field, least in (("capacity", 1), ("max_groups", 100), ("memory", 1), ("default_s", SHORTEST_S)):
+            if not least <= getattr(self, field) < math.inf:
+                raise PolicyError(f"{field}: {getattr(self, field)!r} is not a finite number >= {least}")
+        for field in ("sharpness", "prior", "calibration", "overrun"):
+            if not 0 <= getattr(self, field) < math.inf:
+                raise PolicyError(f"{field}: {getattr(self, field)!r} is not a finite number >= 0")
+
+
+EXPERTS = (
+    "jobs of the same user, name, size and estimate",
+    "jobs of the same user, name and size",
+    "jobs of the same user",
+    "jobs of the same tenant and size",
+    "jobs of the same name and size",
+    "all jobs",
+    "share of the estimate that this user uses",
+    "share of the estimate that all use",
+    "last two jobs of this user",
+)
+_EXACT, _SIZE, _USER, _TENANT, _NAME, _EVERYONE, _USER_SHARE, _SHARE, _LAST_TWO = range(len(EXPERTS))
+_ALL: Key = (_EVERYONE,)
+_BUCKETS = 6
+
+
+class _Opinion(NamedTuple):
+    """What an expert says: natural logarithms of seconds, but ``mean_s``. ``anchor`` is a logarithm too."""
+
+    expert: int
+    window: Window
+    anchor: float
+    low: float
+    median: float
+    high: float
+    mean_s: float
+    weight: float
+
+
+class RunTimePredictor:
+    """Weighted experts over groups of finished jobs. Causal: an answer depends only on jobs given to `observe` before.
+
+    An expert is a group and an anchor. It remembers the ratio run time / anchor of the last finished jobs of its group;
+    its distribution for a new job is that job's anchor times those ratios. Anchors are 1 s, the user's estimate (the
+    expert then knows what share of it is used), and the mean of the user's last two run times (Tsafrir, Etsion and
+    Feitelson, "Backfilling Using System-Generated Predictions Rather than User Runtime Estimates", IEEE TPDS 18(6), 2007).
+
+    1. `predict`: each expert with history gives quantiles of the logarithm of the run time; the answer is their weighted
+       mean, at most the estimate. Weights are exp(-sharpness x past error) (Littlestone and Warmuth, "The Weighted
+       Majority Algorithm", 1994), where the error is the mean of the user's own jobs and, for users with few jobs, of all
+       users' jobs at the same length of history.
+    2. `observe`: each expert's error (sum of the pinball losses of low, median and high, of the logarithm) is taken before
+       the job joins its groups. The band's levels move by a small step after each job, up or down as it lies outside or
+       inside, so that in the long run the asked share lies below each (Gibbs and Candes, "Adaptive Conformal Inference
+       Under Distribution Shift", NeurIPS 2021).
+    3. `remaining`: the same under the condition that the job has outlived ``elapsed_s``: each expert's ratios are cut
+       there, and its weight is multiplied by the share it had given to outliving it. Where no remembered job ran as long,
+       the tail is Pareto's with the exponent of the longest jobs: the longer a job has run, the longer it will run on.
+    """
+
+    def __init__(self, settings: PredictorSettings | None = None) -> None:
+        self.settings = settings or PredictorSettings()
+        self._windows: dict[Key, Window] = {}
+        self._last: dict[Key, tuple[float, float]] = {}
+        self._user_errors: dict[Key, list[float]] = {}
+        self._errors = [0.0] * (len(EXPERTS) * _BUCKETS)
+        self._counts = [0.0] * (len(EXPERTS) * _BUCKETS)
+        self._levels = [self.settings.low_level, self.settings.high_level]
+        self._index = ServiceIndex()
+
+    def predict(self, job: Features, now_s: float = math.nan) -> Prediction:
+        """The run time of a job that has not started. ``now_s`` changes nothing: known is what was observed by then."""
+        opinions = self._opinions(job)
+        if not opinions:
+            return self._uninformed(job)
+        low, median, high, mean_s, leader = _pooled(opinions)
+        longest_s = math.exp(self._windows[_ALL].ordered[-1])
+        limit_s = max(job.estimate_s, SHORTEST_S) if job.estimate_s > 0 else math.inf
+        median_s, most_s = min(math.exp(median), limit_s), limit_s * (1.0 + self.settings.overrun)
+        return Prediction(
+            median_s,
+            min(math.exp(low), median_s),
+            max(min(math.exp(high), most_s), median_s),
+            max(min(mean_s, longest_s, limit_s), SHORTEST_S),
+            EXPERTS[leader.expert],
+            len(leader.window.ordered),
+        )
+
+    def observe(self, job: Features, run_time_s: float, end_s: float = math.nan) -> None:
+        """Learn from a job that has ended; to be called in the order of the ends, of which ``end_s`` is one.
+
+        Raises `PolicyError` for a run time that is negative or not finite; nothing is learnt then.
+        """
+        run_s = max(finite_seconds("run_time_s", run_time_s), SHORTEST_S)
+        log_run = math.log(run_s)
+        opinions = self._opinions(job)
+        if opinions:
+            self._score(job, opinions, log_run)
+        windows, settings = self._windows, self.settings
+        for key, anchor in self._groups(job):
+            window = windows.pop(key, None)
+            if window is None:
+                window = Window(settings.capacity)
+                if len(windows) >= settings.max_groups:
+                    del windows[next(iter(windows))]
+            windows[key] = window
+            window.add(log_run - anchor)
+        user = (job.tenant, job.user)
+        last = self._last.pop(user, None)
+        if last is None and len(self._last) >= settings.max_groups:
+            del self._last[next(iter(self._last))]
+        self._last[user] = (run_s, run_s if last is None else last[0])
+        self._index.observe(job, run_s)
+
+    def remaining(self, job: Features, elapsed_s: float) -> Prediction:
+        """How much longer a job runs that has run ``elapsed_s``: quantiles and mean of the rest, at least `SHORTEST_S`.
+
+        A job past its estimate is no longer bounded by it. Raises `PolicyError` for a bad ``elapsed_s``.
+        """
+        elapsed_s = finite_seconds("elapsed_s", elapsed_s)
+        if elapsed_s < SHORTEST_S:
+            return self.predict(job)
+        opinions = self._opinions(job)
+        log_elapsed = math.log(elapsed_s)
+        exponent = tail_exponent(self._windows[_ALL].ordered) if opinions else 1.0
+        survivors = [self._outlived(opinion, elapsed_s, log_elapsed, exponent) for opinion in opinions]
+        if not survivors:
+            known = self._uninformed(job)
+            alone = _Opinion(_EVERYONE, Window(1), 0.0, 0.0, math.log(known.median_s), 0.0, 0.0, 1.0)
+            survivors = [self._outlived(alone, elapsed_s, log_elapsed, exponent)]
+        low, median, high, mean_s, leader = _pooled(survivors)
+        limit_s = most_s = math.inf
+        if elapsed_s < job.estimate_s:
+            limit_s, most_s = job.estimate_s, job.estimate_s * (1.0 + self.settings.overrun)
+        rest_s = max(min(math.exp(median), limit_s) - elapsed_s, SHORTEST_S)
+        return Prediction(
+            rest_s,
+            min(max(math.exp(low) - elapsed_s, SHORTEST_S), rest_s),
+            max(min(math.exp(high), most_s) - elapsed_s, rest_s),
+            max(min(mean_s, limit_s) - elapsed_s, SHORTEST_S),
+            EXPERTS[leader.expert] + ", outlived",
+            len(leader.window.ordered),
+        )
+
+    def service_index(self, job: Features, attained_s: float) -> float:
+        """Gittins index of a job after ``attained_s`` of service, per second of run time: greater runs first.
+
+        See `ServiceIndex`. Divided by the job's devices it is per device-second.
+        """
+        return self._index.index(job, finite_seconds("attained_s", attained_s))
+
+    def _groups(self, job: Features) -> list[tuple[Key, float]]:
+        """The groups of a job with the logarithm of its anchor in each; the expert's number is the first of the key."""
+        tenant, user, name = job.tenant, job.user, job.name
+        size = (job.ranks, job.accelerators, job.cpus)
+        groups: list[tuple[Key, float]] = [
+            ((_SIZE, tenant, user, name, *size), 0.0),
+            ((_USER, tenant, user), 0.0),
+            (_ALL, 0.0),
+        ]
+        if user:
+            groups.append(((_TENANT, tenant, *size), 0.0))
+        if name:
+            groups.append(((_NAME, name, *size), 0.0))
+        if job.estimate_s > 0:
+            anchor = math.log(max(job.estimate_s, SHORTEST_S))
+            groups += [
+                ((_EXACT, tenant, user, name, *size, job.estimate_s), 0.0),
+                ((_USER_SHARE, tenant, user), anchor),
+                ((_SHARE,), anchor),
+            ]
+        last = self._last.get((tenant, user))
+        if last is not None:
+            groups.append(((_LAST_TWO, tenant, user), math.log(0.5 * (last[0] + last[1]))))
+        return groups
+
+    def _opinions(self, job: Features) -> list[_Opinion]:
+        settings, windows = self.settings, self._windows
+        low_level, high_level = self._levels
+        errors, counts = self._errors, self._counts
+        user_errors = self._user_errors.get((job.tenant, job.user))
+        prior, sharpness, exp = settings.prior, settings.sharpness, math.exp
+        opinions = []
+        for key, anchor in self._groups(job):
+            window = windows.get(key)
+            if window is None:
+                continue
+            ordered = window.ordered
+            n = len(ordered)
+            expert: int = key[0]  # type: ignore[assignment]
+            cell = expert * _BUCKETS + min(n.bit_length(), _BUCKETS) - 1
+            error = errors[cell] if counts[cell] else 1.0
+            if user_errors is not None and (seen := user_errors[2 * expert + 1]):
+                error = (seen * user_errors[2 * expert] + prior * error) / (seen + prior)
+            opinions.append(
+                _Opinion(
+                    expert,
+                    window,
+                    anchor,
+                    anchor + quantile(ordered, low_level),
+                    anchor + quantile(ordered, 0.5),
+                    anchor + quantile(ordered, high_level),
+                    exp(anchor) * window.total / n,
+                    exp(-sharpness * error),
+                )
+            )
+        return opinions
+
+    def _score(self, job: Features, opinions: list[_Opinion], log_run: float) -> None:
+        settings = self.settings
+        below, above = settings.low_level, settings.high_level
+        user = (job.tenant, job.user)
+        user_errors = self._user_errors.pop(user, None)
+        if user_errors is None:
+            user_errors = [0.0] * (2 * len(EXPERTS))
+            if len(self._user_errors) >= settings.max_groups:
+                del self._user_errors[next(iter(self._user_errors))]
+        self._user_errors[user] = user_errors
+        errors, counts, memory = self._errors, self._counts, settings.memory
+        for expert, window, _, low, median, high, _, _ in opinions:
+            loss = 0.5 * abs(log_run - median)
+            loss += below * (log_run - low) if log_run >= low else (1.0 - below) * (low - log_run)
+            loss += above * (log_run - high) if log_run >= high else (1.0 - above) * (high - log_run)
+            cell = expert * _BUCKETS + min(len(window.ordered).bit_length(), _BUCKETS) - 1
+            counts[cell] = seen = min(counts[cell] + 1.0, 10 * memory)
+            errors[cell] += (loss - errors[cell]) / seen
+            user_errors[2 * expert + 1] = seen = min(user_errors[2 * expert + 1] + 1.0, memory)
+            user_errors[2 * expert] += (loss - user_errors[2 * expert]) / seen
+        low, _, high, _, _ = _pooled(opinions)
+        step, levels = settings.calibration, self._levels
+        levels[0] = min(max(levels[0] + step * (below - (log_run < low)), 0.1 * below), 0.49)
+        levels[1] = max(min(levels[1] + step * (above - (log_run <= high)), 1.0 - 0.1 * (1.0 - above)), 0.51)
+
+    def _outlived(self, opinion: _Opinion, elapsed_s: float, log_elapsed: float, exponent: float) -> _Opinion:
+        """The opinion on the whole run time, given that it exceeds ``elapsed_s``."""
+        ordered, anchor = opinion.window.ordered, opinion.anchor
+        first = opinion.window.above(log_elapsed - anchor)
+        left = len(ordered) - first
+        weight = opinion.weight * (left + 0.5) / (len(ordered) + 0.5)
+        levels = (self._levels[0], 0.5, self._levels[1])
+        if left:
+            low, median, high = (anchor + quantile(ordered, level, first) for level in levels)
+            mean_s = sum(math.exp(anchor + value) for value in ordered[first:]) / left
+        else:
+            low, median, high = (log_elapsed - math.log1p(-level) / exponent for level in levels)
+            mean_s = elapsed_s * exponent / (exponent - 1.0) if exponent > 1.0 else math.exp(high)
+        return opinion._replace(low=low, median=median, high=high, mean_s=mean_s, weight=weight)
+
+    def _uninformed(self, job: Features) -> Prediction:
+        if job.estimate_s > 0:
+            limit_s = max(job.estimate_s, SHORTEST_S)
+            return Prediction(limit_s, SHORTEST_S, limit_s, limit_s, "the estimate alone", 0)
+        default_s = self.settings.default_s
+        return Prediction(default_s, SHORTEST_S, 24 * default_s, default_s, "nothing known", 0)
+
+    def state(self) -> dict[str, Any]:
+        """Everything learnt, as JSON types; `from_state` continues exactly where this stopped."""
+        return {
+            "version": STATE_VERSION,
+            "settings": asdict(self.settings),
+            "windows": [[list(key), list(window.recent), window.total] for key, window in self._windows.items()],
+            "last": [[list(key), *values] for key, values in self._last.items()],
+            "user_errors": [[list(key), list(values)] for key, values in self._user_errors.items()],
+            "errors": list(self._errors),
+            "counts": list(self._counts),
+            "levels": list(self._levels),
+            "index": self._index.state(),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> RunTimePredictor:
+        """The predictor that `state` was taken from; raises `PolicyError` naming what is missing or of another version."""
+        if state.get("version") != STATE_VERSION:
+            raise PolicyError(f"version: {state.get('version')!r} of a predictor's state is not {STATE_VERSION}")
+        try:
+            made = cls(PredictorSettings(**state["settings"]))
+            capacity = made.settings.capacity
+            made._windows = {tuple(key): Window(capacity, logs, total) for key, logs, total in state["windows"]}
+            made._last = {tuple(key): (latest, before) for key, latest, before in state["last"]}
+            made._user_errors = {tuple(key): list(values) for key, values in state["user_errors"]}
+            made._errors, made._counts = list(state["errors"]), list(state["counts"])
+            made._levels = list(state["levels"])
+            made._index = ServiceIndex.from_state(state["index"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise PolicyError(f"predictor's state: {error!r}") from error
+        return made
+
+
+def _pooled(opinions: list[_Opinion]) -> tuple[float, float, float, float, _Opinion]:
+    """Weighted means of low, median, high and mean, and the opinion that weighs most (the first of equals)."""
+    total = low = median = high = mean_s = 0.0
+    leader = opinions[0]
+    for opinion in opinions:
+        weight = opinion.weight
+        total += weight
+        low += weight * opinion.low
+        median += weight * opinion.median
+        high += weight * opinion.high
+        mean_s += weight * opinion.mean_s
+        if weight > leader.weight:
+            leader = opinion
+    return low / total, median / total, high / total, mean_s / total, leader
