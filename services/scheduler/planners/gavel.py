@@ -1,0 +1,258 @@
+"""Gavel: heterogeneity-aware time shares by linear programming, and the rounds that realise them.
+
+Narayanan, Santhanam, Kazhamiaka, Phanishayee, Zaharia: Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning
+Workloads, OSDI 2020. Over J jobs and T accelerator types an allocation X (J, T) is the share of time that a job spends on
+each type, so that (section 3.1)
+
+    X >= 0;  sum_t X[j, t] <= 1;  sum_j X[j, t] scale[j] <= capacity[t].
+
+Every policy is a function of ``throughput`` (J, T; work per second of the whole job on its devices, 0 where it does not
+run), ``scale`` (J; devices, all of one type) and ``capacity`` (T; devices), and gives X. A job that can run nowhere
+(no throughput, or larger than every type that it runs on) gets 0 and does not hold the others back. Left out: space sharing
+(two jobs on one device) and the hierarchical policy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import sparse
+from scipy.optimize import linprog
+
+from services.scheduler.core.errors import PolicyError
+from services.scheduler.planners.checks import BoolArray, FloatArray, IntArray, numbers
+
+_ROOM = 1e-7
+_NEWTON_STEPS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class _Cluster:
+    throughput: FloatArray
+    scale: FloatArray
+    capacity: FloatArray
+    runs: FloatArray
+
+    @property
+    def active(self) -> IntArray:
+        """Jobs that can run somewhere."""
+        return np.flatnonzero(self.runs.any(axis=1))
+
+
+def equal_share(scale: ArrayLike, capacity: ArrayLike) -> FloatArray:
+    """X (J, T) when every job gets 1/J of every type's devices, at most all of its time: the paper's isolated share."""
+    scale_of = numbers("scale", scale, (None,), low=np.finfo(float).tiny)
+    size = numbers("capacity", capacity, (None,), low=0.0)
+    if not scale_of.size:
+        return np.zeros((0, size.size))
+    share = size / (scale_of.size * scale_of[:, None])
+    return np.asarray(share / np.maximum(share.sum(axis=1, keepdims=True), 1.0), dtype=np.float64)
+
+
+def max_min_fairness(
+    throughput: ArrayLike, scale: ArrayLike, capacity: ArrayLike, weight: ArrayLike | None = None, *, fill: bool = True
+) -> FloatArray:
+    """Heterogeneity-aware least attained service (section 4.1): maximise min_j scale_j thr_j(X) / (weight_j thr_j(equal)).
+
+    ``weight`` (J) is the share that a job deserves. "Equal" spreads a job's time over the types by their number of devices.
+    With ``fill`` a second program maximises the sum of the throughputs, each relative to the job's fastest type, without
+    lowering the least term: what the bottleneck leaves does not stay idle.
+    """
+    cluster = _cluster(throughput, scale, capacity)
+    worth = _weights(weight, cluster)
+    active = cluster.active
+    if not active.size:
+        return np.zeros_like(cluster.throughput)
+    runs = cluster.runs[active]
+    reference = (runs * (cluster.capacity / cluster.capacity.sum())).sum(axis=1)
+    gain = runs * (cluster.scale[active] / (worth[active] * reference))[:, None]
+    return _max_min(cluster, active, gain, fill=fill)
+
+
+def min_makespan(throughput: ArrayLike, scale: ArrayLike, capacity: ArrayLike, steps: ArrayLike) -> FloatArray:
+    """Minimise the time at which the last job ends (section 4.2): max of theta, thr_j(X) >= theta steps_j.
+
+    ``steps`` (J) is the remaining work in units of ``throughput``; jobs with none get 0.
+    """
+    cluster = _cluster(throughput, scale, capacity)
+    left = numbers("steps", steps, (cluster.scale.size,), low=0.0)
+    active = cluster.active[left[cluster.active] > 0]
+    if not active.size:
+        return np.zeros_like(cluster.throughput)
+    return _max_min(cluster, active, cluster.runs[active] / left[active, None], fill=True)
+
+
+def finish_time_fairness(
+    throughput: ArrayLike, scale: ArrayLike, capacity: ArrayLike, steps: ArrayLike, elapsed_s: ArrayLike
+) -> FloatArray:
+    """Minimise the greatest finish-time ratio rho (section 4.2, after Themis): time with X over time alone on 1/J.
+
+    rho_j = (elapsed_j + steps_j / thr_j(X)) / (elapsed_j + steps_j / thr_j(1/J of the cluster)). Not an LP in X; for a given
+    rho it asks for throughputs need_j(rho), and the LP max theta, thr_j >= theta need_j(rho) either proves rho the least
+    (theta = 1) or gives an X with a smaller rho.
+
+    1. rho = the greatest ratio of the equal share (always reachable).
+    2. Solve the LP; stop when theta <= 1 (to 1e-6).
+    3. rho = the greatest ratio of its X; go to 2.
+    """
+    cluster = _cluster(throughput, scale, capacity)
+    jobs = cluster.scale.size
+    left = numbers("steps", steps, (jobs,), low=0.0)
+    elapsed = numbers("elapsed_s", elapsed_s, (jobs,), low=0.0)
+    active = cluster.active[left[cluster.active] > 0]
+    if not active.size:
+        return np.zeros_like(cluster.throughput)
+    runs, left, elapsed = cluster.runs[active], left[active], elapsed[active]
+    shared = equal_share(cluster.scale, cluster.capacity)[active]
+    alone = elapsed + left / (runs * shared).sum(axis=1)
+    allocation = np.zeros_like(cluster.throughput)
+    allocation[active] = shared
+    rho = 1.0
+    for _ in range(_NEWTON_STEPS):
+        slack = rho * alone - elapsed
+        need = left / slack
+        allocation = _max_min(cluster, active, runs / need[:, None], fill=False)
+        reached = (runs * allocation[active]).sum(axis=1)
+        better = float(((elapsed + left / reached) / alone).max())
+        if better >= rho * (1.0 - 1e-6):
+            break
+        rho = better
+    need = left / (rho * alone - elapsed)
+    return _max_min(cluster, active, runs / need[:, None], fill=True)
+
+
+def max_throughput(
+    throughput: ArrayLike, scale: ArrayLike, capacity: ArrayLike, weight: ArrayLike | None = None
+) -> FloatArray:
+    """Maximise the sum of weight_j thr_j(X) / thr_j(fastest type); for the plain sum pass the fastest throughputs as weight."""
+    cluster = _cluster(throughput, scale, capacity)
+    return _max_sum(cluster, _weights(weight, cluster))
+
+
+def fifo(throughput: ArrayLike, scale: ArrayLike, capacity: ArrayLike, arrival: ArrayLike | None = None) -> FloatArray:
+    """First in, first out (section 4.2): maximise sum_j (J - position_j) thr_j(X) / thr_j(fastest type).
+
+    ``arrival`` (J) orders the jobs, ties by index; default: by index.
+    """
+    cluster = _cluster(throughput, scale, capacity)
+    jobs = cluster.scale.size
+    came = np.arange(jobs, dtype=np.float64) if arrival is None else numbers("arrival", arrival, (jobs,))
+    return _max_sum(cluster, _positions(came))
+
+
+def shortest_job_first(throughput: ArrayLike, scale: ArrayLike, capacity: ArrayLike, steps: ArrayLike) -> FloatArray:
+    """The paper's shortest job first, with an order for all jobs: as `fifo`, by remaining time on the fastest type.
+
+    The paper's objective (minimise the time of the shortest job) says nothing of the others; position weights extend it, as
+    they do for FIFO. This is the policy for a low average completion time.
+    """
+    cluster = _cluster(throughput, scale, capacity)
+    left = numbers("steps", steps, (cluster.scale.size,), low=0.0)
+    fastest = cluster.runs.max(axis=1, initial=0.0)
+    remaining = np.divide(left, fastest, out=np.full(left.shape, np.inf), where=fastest > 0)
+    return _max_sum(cluster, _positions(remaining))
+
+
+def round_priorities(allocation: ArrayLike, time_received: ArrayLike) -> FloatArray:
+    """Priorities (J, T) of a round: X / time received, element by element; infinite where X > 0 and none was received."""
+    target = numbers("allocation", allocation, (None, None), low=0.0, high=1.0 + _ROOM)
+    received = numbers("time_received", time_received, target.shape, low=0.0)
+    unserved = np.where(target > 0, np.inf, 0.0)
+    return np.divide(target, received, out=unserved, where=received > 0)
+
+
+def round_selection(allocation: ArrayLike, time_received: ArrayLike, scale: ArrayLike, capacity: ArrayLike) -> IntArray:
+    """The jobs of the next round (section 5, algorithm 1): (J) of type index, -1 for a job that does not run.
+
+    1. Priority of every (job, type): `round_priorities`.
+    2. In descending order of priority (ties: larger X, lower job, lower type) give the job its devices on that type, if it
+       has none yet and they are free; a pair with X = 0 is never taken.
+    """
+    target = numbers("allocation", allocation, (None, None), low=0.0, high=1.0 + _ROOM)
+    jobs, types = target.shape
+    scale_of = numbers("scale", scale, (jobs,), low=np.finfo(float).tiny)
+    free = numbers("capacity", capacity, (types,), low=0.0).copy()
+    priority = round_priorities(target, time_received).ravel()
+    chosen = np.full(jobs, -1, dtype=np.int64)
+    order = np.lexsort((np.arange(target.size), -target.ravel(), -priority))
+    for pair in order[priority[order] > 0]:
+        job, kind = divmod(int(pair), types)
+        if chosen[job] < 0 and scale_of[job] <= free[kind] + _ROOM:
+            chosen[job] = kind
+            free[kind] -= scale_of[job]
+    return chosen
+
+
+def _cluster(throughput: ArrayLike, scale: ArrayLike, capacity: ArrayLike) -> _Cluster:
+    size = numbers("capacity", capacity, (None,), low=0.0)
+    scale_of = numbers("scale", scale, (None,), low=np.finfo(float).tiny)
+    rates = numbers("throughput", throughput, (scale_of.size, size.size), low=0.0)
+    return _Cluster(rates, scale_of, size, np.where(scale_of[:, None] <= size, rates, 0.0))
+
+
+def _weights(weight: ArrayLike | None, cluster: _Cluster) -> FloatArray:
+    jobs = cluster.scale.size
+    return np.ones(jobs) if weight is None else numbers("weight", weight, (jobs,), low=np.finfo(float).tiny)
+
+
+def _positions(key: FloatArray) -> FloatArray:
+    """J for the least key down to 1 for the greatest; ties by index."""
+    positions = np.empty(key.size)
+    positions[np.argsort(key, kind="stable")] = np.arange(key.size, 0, -1)
+    return positions
+
+
+def _feasible(cluster: _Cluster, jobs: IntArray) -> tuple[sparse.csr_array, FloatArray]:
+    """Rows of sum_t X <= 1 per job and sum_j X scale <= capacity per type, over X of ``jobs`` in row-major order."""
+    types = cluster.capacity.size
+    time = sparse.kron(sparse.eye_array(jobs.size), np.ones((1, types)))
+    space = sparse.kron(cluster.scale[jobs][None, :], sparse.eye_array(types))
+    return sparse.csr_array(sparse.vstack([time, space])), np.concatenate([np.ones(jobs.size), cluster.capacity])
+
+
+def _max_sum(cluster: _Cluster, weight: FloatArray) -> FloatArray:
+    allocation = np.zeros_like(cluster.throughput)
+    active = cluster.active
+    if active.size:
+        runs = cluster.runs[active]
+        gain = weight[active, None] * runs / runs.max(axis=1, keepdims=True)
+        rows, limits = _feasible(cluster, active)
+        allocation[active] = _solve(-gain.ravel(), rows, limits, gain.ravel() > 0).reshape(runs.shape)
+    return allocation
+
+
+def _max_min(cluster: _Cluster, jobs: IntArray, gain: FloatArray, *, fill: bool) -> FloatArray:
+    """X (J, T) that maximises the least of sum_t gain[i, t] X[jobs[i], t]; then, with ``fill``, their sum."""
+    # Terms of very different size make a badly scaled program: the unit is the best that a job could have alone.
+    gain = gain / gain.max(axis=1).min()
+    rows, limits = _feasible(cluster, jobs)
+    each = sparse.csr_array(
+        (-gain.ravel(), (np.repeat(np.arange(jobs.size), gain.shape[1]), np.arange(gain.size))),
+        shape=(jobs.size, gain.size),
+    )
+    with_theta = sparse.block_array([[rows, None], [each, sparse.csr_array(np.ones((jobs.size, 1)))]], format="csr")
+    cost = np.zeros(gain.size + 1)
+    cost[-1] = -1.0
+    useful = np.append(gain.ravel() > 0, True)
+    solution = _solve(cost, with_theta, np.concatenate([limits, np.zeros(jobs.size)]), useful)
+    shares, least = solution[:-1], solution[-1]
+    if fill:
+        floor = np.full(jobs.size, -least * (1.0 - 1e-6))
+        # Unweighted by scale: what is left goes where it gives most relative to the best that the job could have.
+        relative = gain / gain.max(axis=1, keepdims=True)
+        everything = sparse.vstack([rows, each], format="csr")
+        shares = _solve(-relative.ravel(), everything, np.concatenate([limits, floor]), useful[:-1])
+    allocation = np.zeros_like(cluster.throughput)
+    allocation[jobs] = shares.reshape(gain.shape)
+    return allocation
+
+
+def _solve(cost: FloatArray, rows: sparse.csr_array, limits: FloatArray, useful: BoolArray) -> FloatArray:
+    """Minimise cost x subject to rows x <= limits, x >= 0, and x = 0 where it is not useful."""
+    bounds = np.stack([np.zeros(cost.size), np.where(useful, np.inf, 0.0)], axis=1)
+    result = linprog(cost, A_ub=rows, b_ub=limits, bounds=bounds, method="highs")
+    if result.x is None:
+        raise PolicyError(f"no allocation: {result.message}")
+    return np.maximum(np.asarray(result.x, dtype=np.float64), 0.0)

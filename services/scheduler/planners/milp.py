@@ -1,0 +1,195 @@
+"""Rolling mixed-integer baseline: which type (or domain) and which time slot each waiting job gets, over a short horizon.
+
+It knows what every other policy knows (estimated run times, what is running and until when), looks at the first jobs of the queue
+and solves their placement exactly; the rest follows greedily. It is solved again at every decision, and only the jobs that
+start in slot 0 are started.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import sparse
+
+from services.scheduler.core.errors import PolicyError
+from services.scheduler.planners.checks import FloatArray, IntArray, number, numbers, whole_numbers
+from services.scheduler.planners.mixed_integer import Limits, minimise
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlan:
+    """Per job (J): type index and start slot, -1 and -1 when it does not start within the horizon.
+
+    ``cost`` is the weighted completion time in seconds of the jobs that were solved together, ``proven`` that it is the least.
+    """
+
+    kind: IntArray
+    slot: IntArray
+    cost: float
+    proven: bool
+
+
+def free_devices(
+    capacity: ArrayLike,
+    running_kind: ArrayLike,
+    running_devices: ArrayLike,
+    running_left_s: ArrayLike,
+    slots: int,
+    slot_s: float,
+) -> FloatArray:
+    """Devices free (T, S) in each slot of ``slot_s`` seconds, given the jobs running (R): type, devices, remaining seconds.
+
+    A job that is over its estimate (remaining 0) holds its devices for one slot more.
+    """
+    size = numbers("capacity", capacity, (None,), low=0.0)
+    kind = whole_numbers("running_kind", running_kind, (None,), low=0, high=max(size.size - 1, 0))
+    devices = numbers("running_devices", running_devices, (kind.size,), low=0.0)
+    left = numbers("running_left_s", running_left_s, (kind.size,), low=0.0)
+    until = np.clip(np.ceil(left / number("slot_s", slot_s, low=1e-9)), 1, slots)
+    free = np.repeat(size[:, None], int(whole_numbers("slots", slots, (), low=1, high=10**5)), axis=1)
+    for job in range(kind.size):
+        free[kind[job], : int(until[job])] -= devices[job]
+    if (free < 0).any():
+        raise PolicyError(f"running_devices: more than the capacity of type {int(np.argwhere(free < 0)[0][0])}")
+    return free
+
+
+def rolling_plan(
+    duration_s: ArrayLike,
+    devices: ArrayLike,
+    weight: ArrayLike,
+    free: ArrayLike,
+    slot_s: float,
+    *,
+    first: int = 20,
+    limits: Limits | None = None,
+) -> SlotPlan:
+    """Minimise the weighted sum of completion times of the first jobs of the queue; the rest is placed behind them.
+
+    ``duration_s`` (J, T) estimated run time, infinite where a job does not run; ``devices`` (J), all on one type; ``weight`` (J);
+    ``free`` (T, S) from `free_devices`; jobs in the order of the queue.
+
+    1. The first ``first`` jobs: binary x[j, t, s] = job j starts on type t in slot s. A job holds its devices for its duration
+       rounded up to slots, cut at the horizon; completion = start + duration. Not starting costs as if it started after
+       the horizon on its fastest type.
+    2. Compared with the greedy placement of the same jobs; the better one is kept, so a solver cut short does no harm.
+    3. The remaining jobs in order, each where it completes first in what is left (it never delays those before it).
+    """
+    room = numbers("free", free, (None, None), low=0.0)
+    kinds, slots = room.shape
+    length = numbers("duration_s", duration_s, (None, kinds), low=0.0, infinite=True)
+    jobs = len(length)
+    need = numbers("devices", devices, (jobs,), low=np.finfo(float).tiny)
+    worth = numbers("weight", weight, (jobs,), low=0.0)
+    step = number("slot_s", slot_s, low=1e-9)
+    exact = min(int(whole_numbers("first", first, (), low=0, high=10**6)), jobs)
+    head = np.arange(exact)
+    greedy = _greedy(head, length, need, room, step)
+    solved, proven = _solve(head, length, need, worth, room, step, limits or Limits())
+    best = greedy
+    cost = _cost(greedy, head, length, worth, slots, step)
+    if solved is not None:
+        solved_cost = _cost(solved, head, length, worth, slots, step)
+        if solved_cost <= cost:
+            best, cost = solved, solved_cost
+    kind, slot = np.full(jobs, -1, dtype=np.int64), np.full(jobs, -1, dtype=np.int64)
+    kind[head], slot[head] = best
+    for job in head:
+        if kind[job] >= 0:
+            room = _taken(room, int(kind[job]), int(slot[job]), length[job, kind[job]], need[job], step)
+    tail = np.arange(exact, jobs)
+    kind[tail], slot[tail] = _greedy(tail, length, need, room, step)
+    return SlotPlan(kind, slot, cost, proven)
+
+
+def _held(length: float, step: float) -> int:
+    return max(int(np.ceil(length / step - 1e-9)), 1)
+
+
+def _taken(room: FloatArray, kind: int, slot: int, length: float, need: float, step: float) -> FloatArray:
+    left = room.copy()
+    left[kind, slot : slot + _held(length, step)] -= need
+    return left
+
+
+def _starts(room: FloatArray, need: float, held: int) -> IntArray:
+    """Slots at which ``need`` devices are free for ``held`` slots (to the horizon at most), of one type (S)."""
+    short = np.concatenate([[0], np.cumsum(room + 1e-9 < need)])
+    slots = np.arange(room.size)
+    return np.flatnonzero(short[np.minimum(slots + held, room.size)] == short[slots])
+
+
+def _greedy(
+    jobs: IntArray, length: FloatArray, need: FloatArray, room: FloatArray, step: float
+) -> tuple[IntArray, IntArray]:
+    kind, slot = np.full(jobs.size, -1, dtype=np.int64), np.full(jobs.size, -1, dtype=np.int64)
+    left = room.copy()
+    for index, job in enumerate(jobs):
+        best = np.inf
+        for candidate in np.flatnonzero(np.isfinite(length[job])):
+            starts = _starts(left[candidate], need[job], _held(length[job, candidate], step))
+            if starts.size and starts[0] * step + length[job, candidate] < best:
+                best = starts[0] * step + length[job, candidate]
+                kind[index], slot[index] = candidate, starts[0]
+        if kind[index] >= 0:
+            left = _taken(left, int(kind[index]), int(slot[index]), length[job, kind[index]], need[job], step)
+    return kind, slot
+
+
+def _beyond(length: FloatArray, slots: int, step: float) -> FloatArray:
+    fastest = length.min(axis=1, initial=np.inf)
+    return slots * step + np.where(np.isfinite(fastest), fastest, 0.0)
+
+
+def _cost(
+    plan: tuple[IntArray, IntArray], jobs: IntArray, length: FloatArray, worth: FloatArray, slots: int, step: float
+) -> float:
+    kind, slot = plan
+    completion = np.where(kind >= 0, slot * step + length[jobs, kind], _beyond(length[jobs], slots, step))
+    return float((worth[jobs] * completion).sum())
+
+
+def _solve(
+    jobs: IntArray,
+    length: FloatArray,
+    need: FloatArray,
+    worth: FloatArray,
+    room: FloatArray,
+    step: float,
+    limits: Limits,
+) -> tuple[tuple[IntArray, IntArray] | None, bool]:
+    slots = room.shape[1]
+    beyond = _beyond(length[jobs], slots, step)
+    columns: list[tuple[int, int, int]] = []
+    cost: list[float] = []
+    row: list[int] = []
+    column: list[int] = []
+    entry: list[float] = []
+    for index, job in enumerate(jobs.tolist()):
+        for kind in np.flatnonzero(np.isfinite(length[job])).tolist():
+            held = _held(length[job, kind], step)
+            for slot in _starts(room[kind], need[job], held).tolist():
+                # Before capacity is shared: a start that is later than not starting at all is never chosen.
+                gain = worth[job] * (beyond[index] - slot * step - length[job, kind])
+                if gain <= 0:
+                    continue
+                cells = range(slot, min(slot + held, slots))
+                row += [index, *(jobs.size + kind * slots + cell for cell in cells)]
+                column += [len(columns)] * (1 + len(cells))
+                entry += [1.0] + [float(need[job])] * len(cells)
+                columns.append((index, kind, slot))
+                cost.append(-gain)
+    kind_of, slot_of = np.full(jobs.size, -1, dtype=np.int64), np.full(jobs.size, -1, dtype=np.int64)
+    if not columns:
+        return (kind_of, slot_of), True
+    most = np.concatenate([np.ones(jobs.size), room.ravel()])
+    rows = sparse.csr_array((entry, (row, column)), shape=(most.size, len(columns)))
+    solution = minimise(np.array(cost), rows, np.full(most.size, -np.inf), most, limits)
+    if solution.values is None:
+        return None, False
+    for chosen in np.flatnonzero(solution.values > 0).tolist():
+        index, kind, slot = columns[chosen]
+        kind_of[index], slot_of[index] = kind, slot
+    return (kind_of, slot_of), solution.proven
