@@ -1,0 +1,183 @@
+"""Strict reading of text tables: every cell is checked where it is used, and a wrong one is named by file, line, column."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from simulation.model import Throughputs, Trace, TraceJob
+from simulation.traces.errors import TraceError
+
+
+def number(text: str) -> float | None:
+    """A finite number, or None (also for ``nan``, ``inf`` and digits with underscores)."""
+    if "_" in text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def read_text(path: Path | str) -> tuple[str, str]:
+    """The text of a UTF-8 file and the SHA-256 of its bytes. Raises `TraceError`: not readable, not UTF-8, empty."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise TraceError(f"cannot be read: {error.strerror}", path=path) from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TraceError("is not UTF-8 text", path=path, line=data.count(b"\n", 0, error.start) + 1) from error
+    if not text.strip():
+        raise TraceError("is empty", path=path)
+    return text, hashlib.sha256(data).hexdigest()
+
+
+def read_json(path: Path | str) -> tuple[Any, str]:
+    """The value of a JSON file without NaN and infinity, and the SHA-256 of its bytes."""
+
+    def refuse(constant: str) -> float:
+        raise TraceError(f"{constant} is no value", path=path)
+
+    text, digest = read_text(path)
+    try:
+        return json.loads(text, parse_constant=refuse), digest
+    except json.JSONDecodeError as error:
+        raise TraceError(f"is not JSON: {error.msg}", path=path, line=error.lineno) from error
+
+
+class Row:
+    """The cells of one line by column name; reading one checks it."""
+
+    __slots__ = ("cells", "columns", "line", "path")
+
+    def __init__(self, path: Path | str, line: int, columns: dict[str, int], cells: list[str]) -> None:
+        self.path = path
+        self.line = line
+        self.columns = columns
+        self.cells = cells
+
+    def error(self, column: str | None, message: str) -> TraceError:
+        """The error to raise about this line."""
+        return TraceError(message, path=self.path, line=self.line, column=column)
+
+    def text(self, column: str, *, required: bool = True) -> str:
+        """The cell without surrounding blanks; an empty one is an error if ``required``."""
+        index = self.columns.get(column)
+        value = "" if index is None else self.cells[index].strip()
+        if required and not value:
+            raise self.error(column, "is empty")
+        return value
+
+    def number(self, column: str, *, least: float = 0.0) -> float:
+        """A finite number of at least ``least``."""
+        return self.as_number(column, self.text(column), least=least)
+
+    def as_number(self, column: str, text: str, *, least: float = 0.0) -> float:
+        """``text``, found in ``column``, as a finite number of at least ``least``."""
+        value = number(text)
+        if value is None:
+            raise self.error(column, f"is not a number: {text!r}")
+        if value < least:
+            raise self.error(column, f"is less than {least:g}: {text}")
+        return value
+
+    def whole(self, column: str, *, least: int = 0) -> int:
+        """An integer of at least ``least``; ``4.0`` is one, ``4.5`` is not."""
+        value = self.number(column, least=least)
+        if not value.is_integer():
+            raise self.error(column, f"is not a whole number: {self.text(column)}")
+        return int(value)
+
+
+def table(
+    path: Path | str, text: str, required: Iterable[str], *, allowed: Iterable[str] | None = None
+) -> Iterator[Row]:
+    """The lines of a CSV text with a header, lazily. Blank lines are passed over.
+
+    Raises `TraceError`: a required column missing, a column twice or (with ``allowed``) unknown, a line with more or fewer
+    cells than the header, broken quoting, no line after the header.
+    """
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    columns: dict[str, int] | None = None
+    found = False
+    try:
+        for cells in reader:
+            if not cells or (len(cells) == 1 and not cells[0].strip()):
+                continue
+            if columns is None:
+                columns = _header(path, reader.line_num, cells, required, allowed)
+            elif len(cells) != len(columns):
+                message = f"{len(cells)} cells, but the header has {len(columns)} columns"
+                raise TraceError(message, path=path, line=reader.line_num)
+            else:
+                found = True
+                yield Row(path, reader.line_num, columns, cells)
+    except csv.Error as error:
+        raise TraceError(f"is not CSV: {error}", path=path, line=reader.line_num) from error
+    if not found:
+        raise TraceError("holds a header and nothing else", path=path)
+
+
+def _header(
+    path: Path | str, line: int, cells: list[str], required: Iterable[str], allowed: Iterable[str] | None
+) -> dict[str, int]:
+    names = [cell.strip() for cell in cells]
+    columns = {name: index for index, name in enumerate(names)}
+    if len(columns) != len(names):
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        raise TraceError("is there twice", path=path, line=line, column=twice)
+    for name in required:
+        if name not in columns:
+            raise TraceError("is missing from the header", path=path, line=line, column=name)
+    if allowed is not None:
+        known = set(allowed)
+        for name in names:
+            if name not in known:
+                raise TraceError("is not a known column", path=path, line=line, column=name)
+    return columns
+
+
+class Collected:
+    """The jobs of a trace as they are read: ids are unique, lines left out are counted by reason."""
+
+    def __init__(self) -> None:
+        self.jobs: list[TraceJob] = []
+        self.skipped: Counter[str] = Counter()
+        self._lines: dict[str, int] = {}
+
+    def claim(self, row: Row, column: str, job_id: str) -> str:
+        """``job_id``, which no earlier line has."""
+        earlier = self._lines.setdefault(job_id, row.line)
+        if earlier != row.line:
+            raise row.error(column, f"job {job_id!r} is already on line {earlier}")
+        return job_id
+
+    def trace(self, path: Path | str, name: str, sha256: str, throughputs: Throughputs | None = None) -> Trace:
+        """The finished trace, in order of submission (lines of one time in their order)."""
+        if not self.jobs:
+            reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(self.skipped.items()))
+            raise TraceError(f"holds no job that can run ({reasons})", path=path)
+        self.jobs.sort(key=lambda job: job.submit_s)
+        return Trace(name, self.jobs, throughputs, dict(sorted(self.skipped.items())), sha256)
+
+
+def split_ranks(devices: int, node_size: int) -> tuple[int, int]:
+    """Ranks and accelerators of each for a job of so many devices: one rank up to a whole node, else ranks of a whole node
+    each, the last one filled up (a gang that spans nodes takes them whole)."""
+    return (1, devices) if devices <= node_size else (-(-devices // node_size), node_size)
+
+
+def check_node_size(node_size: int) -> None:
+    """Raises `TraceError` unless it is at least 1."""
+    if node_size < 1:
+        raise TraceError(f"option node_size must be at least 1, not {node_size}")
