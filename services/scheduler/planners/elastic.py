@@ -128,7 +128,7 @@ def _corners(row: FloatArray) -> list[tuple[int, int, float]]:
     """Steps (from count, to count, gain per device) of the least concave majorant of ``row`` over 0..K."""
     hull = [0]
     for count in range(1, row.size):
-        while len(hull) > 1 and _slope(row, hull[-1], count) >= _slope(row, hull[-2], hull[-1]):
+        while len(hull) > 1 and _slope(row, hull[-1], count) > _slope(row, hull[-2], hull[-1]):
             hull.pop()
         hull.append(count)
     return [(below, above, _slope(row, below, above)) for below, above in itertools.pairwise(hull)]
