@@ -9,6 +9,7 @@ event touches one node, whose sums are brought up to date then; totals are array
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -101,13 +102,19 @@ class Energy:
         self._domain_of = [place for place, domain in enumerate(network.domains) for _ in domain.nodes]
         self._domain_array = np.array(self._domain_of, dtype=np.int64)
         self._wake_watts = [extra.get(node.node_id, node.idle_watts) for node in nodes]
-        self._watts = np.array([node.idle_watts for node in nodes], dtype=np.float64)
-        self._joules = np.zeros(len(nodes))
-        self._grams = np.zeros(len(nodes))
-        self._since_s = np.full(len(nodes), start_s, dtype=np.float64)
-        self._since_carbon = np.array([self._carbon[place].integral(start_s) for place in self._domain_of])
-        self._asleep = np.zeros(len(nodes), dtype=np.bool_)
-        self._busy = np.zeros(len(nodes))
+        # Events read and write single values, totals whole arrays: both see the same memory, each in its fast form.
+        self._watts = array("d", [node.idle_watts for node in nodes])
+        self._joules = array("d", [0.0] * len(nodes))
+        self._grams = array("d", [0.0] * len(nodes))
+        self._since_s = array("d", [start_s] * len(nodes))
+        self._since_carbon = array("d", [self._carbon[place].integral(start_s) for place in self._domain_of])
+        self._watts_array = _shared(self._watts)
+        self._joules_array = _shared(self._joules)
+        self._grams_array = _shared(self._grams)
+        self._since_array = _shared(self._since_s)
+        self._since_carbon_array = _shared(self._since_carbon)
+        self._asleep = bytearray(len(nodes))
+        self._busy = [0.0] * len(nodes)
         self._waking: dict[int, float] = {}
 
     def set_busy(self, node_id: str, accelerators: float, now_s: float) -> None:
@@ -137,7 +144,7 @@ class Energy:
             raise InvalidArgumentError(f"node_id: {node_id!r} has {self._busy[place]:g} busy accelerators")
         self._settle(place, now_s)
         self._waking.pop(place, None)
-        self._asleep[place] = True
+        self._asleep[place] = 1
         self._watts[place] = self._nodes[place].sleep_watts
 
     def wake(self, node_id: str, now_s: float) -> float:
@@ -147,7 +154,7 @@ class Energy:
             return max(self._waking.get(place, now_s), now_s)
         self._settle(place, now_s)
         node = self._nodes[place]
-        self._asleep[place] = False
+        self._asleep[place] = 0
         self._watts[place] = node.idle_watts
         ready_s = now_s + node.wake_s
         if node.wake_s > 0:
@@ -161,7 +168,7 @@ class Energy:
     def watts(self, node_id: str, now_s: float) -> float:
         """What a node draws at ``now_s``, its last event or later."""
         place = self._place(node_id)
-        return self._wake_watts[place] if self._waking.get(place, now_s) > now_s else float(self._watts[place])
+        return self._wake_watts[place] if self._waking.get(place, now_s) > now_s else self._watts[place]
 
     def node_joules(self, now_s: float) -> NDArray[np.float64]:
         """Joules of each node up to ``now_s``, shape (nodes,), in the order of ``network.nodes``."""
@@ -184,12 +191,11 @@ class Energy:
         }
 
     def _sums(self, now_s: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        late = self._since_s > now_s
-        if late.any() or not math.isfinite(now_s):
+        if not math.isfinite(now_s) or (self._since_array > now_s).any():
             raise InvalidArgumentError(f"now_s: {now_s} is before an event, or no time at all")
-        carbon = np.array([series.integral(now_s) for series in self._carbon])
-        joules = self._joules + self._watts * (now_s - self._since_s)
-        grams = self._grams + self._watts * (carbon[self._domain_array] - self._since_carbon) / JOULES_PER_KWH
+        carbon = np.array([series.integral(now_s) for series in self._carbon])[self._domain_array]
+        joules = self._joules_array + self._watts_array * (now_s - self._since_array)
+        grams = self._grams_array + self._watts_array * (carbon - self._since_carbon_array) / JOULES_PER_KWH
         for place, ready_s in self._waking.items():
             more_joules, more_grams = self._wake_extra(place, min(ready_s, now_s))
             joules[place] += more_joules
@@ -197,13 +203,13 @@ class Energy:
         return joules, grams
 
     def _settle(self, place: int, now_s: float) -> None:
-        since_s = float(self._since_s[place])
+        since_s = self._since_s[place]
         if not now_s >= since_s or math.isinf(now_s):
             raise InvalidArgumentError(f"now_s: {now_s} is before {since_s} at node {self._nodes[place].node_id!r}")
-        watts = float(self._watts[place])
+        watts = self._watts[place]
         carbon = self._carbon[self._domain_of[place]].integral(now_s)
         joules = watts * (now_s - since_s)
-        grams = watts * (carbon - float(self._since_carbon[place])) / JOULES_PER_KWH
+        grams = watts * (carbon - self._since_carbon[place]) / JOULES_PER_KWH
         ready_s = self._waking.get(place)
         if ready_s is not None:
             more_joules, more_grams = self._wake_extra(place, min(ready_s, now_s))
@@ -218,15 +224,19 @@ class Energy:
 
     def _wake_extra(self, place: int, until_s: float) -> tuple[float, float]:
         """Joules and grams that a waking node draws beyond its idle watts, up to ``until_s``."""
-        more_watts = self._wake_watts[place] - float(self._watts[place])
-        carbon = self._carbon[self._domain_of[place]].integral(until_s) - float(self._since_carbon[place])
-        return more_watts * (until_s - float(self._since_s[place])), more_watts * carbon / JOULES_PER_KWH
+        more_watts = self._wake_watts[place] - self._watts[place]
+        carbon = self._carbon[self._domain_of[place]].integral(until_s) - self._since_carbon[place]
+        return more_watts * (until_s - self._since_s[place]), more_watts * carbon / JOULES_PER_KWH
 
     def _place(self, node_id: str) -> int:
         place = self._index.get(node_id)
         if place is None:
             raise InvalidArgumentError(f"node_id: no node {node_id!r}")
         return place
+
+
+def _shared(values: array[float]) -> NDArray[np.float64]:
+    return np.frombuffer(values, dtype=np.float64)
 
 
 def _check(name: str, value: float) -> None:
