@@ -28,9 +28,10 @@ from bench.result import Row, Setting, print_table, write
 from services.scheduler.core.decide import Snapshot, decide
 from services.scheduler.core.fleet import Device, Domain, Fleet, Node, with_domain
 from services.scheduler.core.ledger import Ledger
-from services.scheduler.core.placement import Candidates, plugins_of
+from services.scheduler.core.pending import Selection
+from services.scheduler.core.placement import Candidates
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import PendingUnit, Queue, Shares
+from services.scheduler.core.queue import OrderContext, PendingUnit, Shares
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import View, table_of
 
@@ -99,7 +100,7 @@ def by_unit(snapshot: Snapshot) -> int:
     """Every unit is judged anew."""
     view = View(snapshot.table, snapshot.ledger)
     shares = Shares({}, float(snapshot.table.domain_devices.sum()), float(snapshot.table.domain_cpus.sum()), {})
-    queue = Queue(snapshot.pending, plugins_of(POLICY).order, shares)
+    queue = Selection(snapshot.cluster(POLICY).pending, OrderContext(shares))
     placed = 0
     while (unit := queue.pop()) is not None:
         candidates = Candidates(view, unit.demand, view.columns(unit.demand), POLICY)

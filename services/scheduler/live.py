@@ -180,6 +180,7 @@ class LiveScheduler:
         version = decisions.policy_version
         for placement in decisions.placed:
             decision_id = self._kernel.new_id("dec")
+            assert placement.explanation is not None
             reason = placement.explanation.reason
             lifecycle.place(
                 draft,

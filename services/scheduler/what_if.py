@@ -51,6 +51,7 @@ def answer(snapshot: Snapshot, policy: Policy, spec: JobSpec, tenant_id: str, no
 
 
 def _placed(item: Placement) -> dict[str, Any]:
+    assert item.explanation is not None
     return {
         "placeable": True,
         "reason": item.explanation.reason,

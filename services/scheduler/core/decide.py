@@ -1,11 +1,16 @@
-"""One scheduling cycle as a pure function: ``(snapshot, policy) -> decisions``, each with its explanation.
+"""One scheduling cycle as a pure function: ``(cluster, policy, time) -> decisions``, each with its explanation.
 
 Steps:
-1. Order the units that may be placed (queue.py).
-2. Take them in turn. Units with equal demands are one class: the first of a class has it judged (placement.py).
-3. Place the unit if all its ranks fit; what it takes is seen by all that follow, and its tenant's share grows.
-4. Capacity only shrinks within a cycle, so a class that did not fit once is not tried again in it: its other units wait
-   with the same explanation. Smaller units behind it go on (there is no reservation for large ones).
+1. A planner, if the policy has one, says which units should run; what does not agree with it is taken off (planning.py).
+2. Order the units that wait (pending.py) and take them in turn. A limit may hold a unit back (admission.py).
+3. Units with equal demands are one class: it is judged once, and again only where nodes were touched (placement.py).
+   The domain is chosen by its scores, then nodes in it; what a unit takes is seen by all that follow.
+4. A unit without room may take others off (preemption.py); else it waits by the policy's discipline: behind it go all that
+   fit (greedy), none (strict), or those that disturb no reservation (profile.py).
+5. A class without room takes all its units out of the cycle at once. When nothing came free since the last cycle, only
+   units that came since are looked at.
+
+The cluster is left as it was; `Cluster.apply` carries the decisions out.
 """
 
 from __future__ import annotations
@@ -13,105 +18,442 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
+from services.scheduler.core.admission import Gate
 from services.scheduler.core.book import Book
+from services.scheduler.core.cluster import Cluster, Memory, RunningUnit
 from services.scheduler.core.explanation import Explanation, best_of
 from services.scheduler.core.ledger import Ledger
-from services.scheduler.core.placement import Candidates, Choice, plugins_of
+from services.scheduler.core.pending import Lane, Selection, estimated_s
+from services.scheduler.core.placement import Candidates, Choice
+from services.scheduler.core.planning import Target
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import PendingUnit, Queue, Shares
+from services.scheduler.core.preemption import best, find_room
+from services.scheduler.core.profile import Profile, Reservation
+from services.scheduler.core.queue import OrderContext, PendingUnit
+from services.scheduler.core.stages import Stages, stages_of
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
-from services.scheduler.core.table import Table, View, table_of
+from services.scheduler.core.table import Table, table_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """What one cycle decides on. ``ledger`` is only read."""
+    """What one cycle decides on, for callers that keep no `Cluster`. ``ledger`` is only read."""
 
     table: Table
     ledger: Ledger
     pending: Sequence[PendingUnit]
+    now_s: float = 0.0
+
+    def cluster(self, policy: Policy) -> Cluster:
+        """A cluster in this state."""
+        cluster = Cluster(self.table, policy, self.ledger)
+        cluster.tenants = {name: replace(usage) for name, usage in self.ledger.tenants.items()}
+        cluster.extend(self.pending)
+        return cluster
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A unit's ranks and why they are where they are."""
+    """A unit's ranks and why they are where they are. ``unit`` is what is placed (a planner may have changed its size)."""
 
     key: UnitKey
     ranks: tuple[PlacedRank, ...]
-    explanation: Explanation
+    explanation: Explanation | None
+    unit: PendingUnit
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """A running unit that is taken off, and for whom (None: a planner's plan)."""
+
+    key: UnitKey
+    reason: str
+    beneficiary: UnitKey | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A unit that stays in the queue: ``position`` counts from 1 in this cycle's order."""
+    """A unit that stays in the queue: ``position`` counts from 1 in this cycle's order. ``start_s`` is when its
+    reservation begins, 0 without one."""
 
     key: UnitKey
     position: int
     explanation: Explanation
+    start_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
+class Blocked:
+    """Units that wait for the same reason; ``places`` are their places in the cycle's order."""
+
+    units: tuple[PendingUnit, ...]
+    explanation: Explanation
+    start_s: float = 0.0
+    reason: str = ""
+
+
+@dataclass(slots=True)
 class Decisions:
     """What a cycle decided, in order. ``classes`` is the number of different demands it judged."""
 
     policy_version: str
     placed: tuple[Placement, ...] = ()
-    waiting: tuple[Waiting, ...] = ()
+    preempted: tuple[Preempted, ...] = ()
+    blocked: tuple[Blocked, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
     classes: int = 0
+    memory: Memory | None = None
+    partial: bool = False
+    """Whether only new units were looked at: those that waited before wait as they did."""
+    order: tuple[UnitKey, ...] | None = None
+    _waiting: tuple[Waiting, ...] | None = field(default=None, repr=False)
+    _positions: dict[UnitKey, tuple[object, ...]] = field(default_factory=dict, repr=False)
 
-
-@dataclass(slots=True)
-class _Class:
-    alternatives: list[Candidates]
-    blocked: Explanation | None = field(default=None)
+    @property
+    def waiting(self) -> tuple[Waiting, ...]:
+        """Every unit that was looked at and waits, in the order of the queue."""
+        if self._waiting is None:
+            rows = [
+                (self._positions.get(unit.key, ((), unit.queued_at_s, unit.key)), unit.key, group)
+                for group in self.blocked
+                for unit in group.units
+            ]
+            rows.sort(key=lambda row: row[:2])
+            self._waiting = tuple(
+                Waiting(key, place, group.explanation, group.start_s) for place, (_, key, group) in enumerate(rows, 1)
+            )
+        return self._waiting
 
 
 def snapshot_of(book: Book, now_s: float, table: Table | None = None) -> Snapshot:
     """The book as a cycle at ``now_s`` sees it; ``table`` saves building the arrays when the fleet is unchanged."""
-    return Snapshot(table or table_of(book.fleet), book.ledger, book.eligible(now_s))
+    return Snapshot(table or table_of(book.fleet), book.ledger, book.eligible(now_s), now_s)
 
 
-def decide(snapshot: Snapshot, policy: Policy) -> Decisions:
-    """Decide about every pending unit of the snapshot. PolicyError when the policy names an unknown plugin."""
-    if not snapshot.pending:
-        return Decisions(policy.version)
-    view = View(snapshot.table, snapshot.ledger)
-    shares = Shares(
-        snapshot.ledger.tenants,
-        float(snapshot.table.domain_devices.sum()),
-        float(snapshot.table.domain_cpus.sum()),
-        dict(policy.tenant_weights),
-    )
-    queue = Queue(snapshot.pending, plugins_of(policy).order, shares)
-    classes: dict[Demand, _Class] = {}
-    placed: list[Placement] = []
-    waiting: list[Waiting] = []
-    while (unit := queue.pop()) is not None:
-        group = classes.get(unit.demand)
-        if group is None:
-            group = classes[unit.demand] = _Class(_alternatives(view, unit.demand, policy))
-        if group.blocked is None:
-            found = _best(group.alternatives)
-            if found is not None:
-                candidates, choice = found
-                explanation = _among(group.alternatives, candidates.explain(choice))
-                placed.append(Placement(unit.key, candidates.take(choice), explanation))
-                queue.charge(unit)
+def decide(state: Cluster | Snapshot, policy: Policy, now_s: float | None = None, *, explain: bool = True) -> Decisions:
+    """Decide about the units that wait. PolicyError when the policy names an unknown plugin.
+
+    ``explain`` False leaves out the explanations of placements (the simulator reads none).
+    """
+    if isinstance(state, Snapshot):
+        if now_s is None:
+            now_s = state.now_s
+        state = state.cluster(policy)
+    state.use(policy)
+    return _Cycle(state, policy, now_s or 0.0, explain=explain).run()
+
+
+class _Cycle:
+    """The steps of the module, over one cluster."""
+
+    def __init__(self, cluster: Cluster, policy: Policy, now_s: float, *, explain: bool) -> None:
+        self._cluster, self._policy, self._now_s, self._explain = cluster, policy, now_s, explain
+        self._stages: Stages = stages_of(policy)
+        self._running: dict[UnitKey, RunningUnit] = (
+            dict(cluster.running) if policy.preemptions or policy.planner else (cluster.running)
+        )
+        facts = {**cluster.view.facts, "running": self._running, "order": cluster.pending.order, "cluster": cluster}
+        self._context = OrderContext(cluster.shares(), now_s, facts)
+        self._placed: list[Placement] = []
+        self._preempted: list[Preempted] = []
+        self._blocked: list[Blocked] = []
+        self._seen: dict[Demand, Explanation | None] = {}
+        self._keys: dict[UnitKey, tuple[object, ...]] = {}
+        self._gates: tuple[Gate, ...] = ()
+        self._profile: Profile | None = None
+        self._reserved: dict[frozenset[str], int] = {}
+        self._last_reserved: tuple[object, ...] | None = None
+        self._reserving = policy.discipline in {"easy", "conservative"}
+        self._depth = policy.reservation_depth if policy.discipline == "easy" else 1_000_000_000
+        self._new: list[tuple[PendingUnit, Candidates, Choice]] = []
+
+    def run(self) -> Decisions:
+        """Decide."""
+        cluster = self._cluster
+        view = cluster.view
+        view.begin()
+        try:
+            if self._stages.planner is not None:
+                self._carry_out(self._stages.planner.plan(cluster, self._context))
+                partial = False
+            else:
+                partial = self._select()
+        finally:
+            view.rollback()
+        return Decisions(
+            self._policy.version,
+            tuple(self._placed),
+            tuple(self._preempted),
+            tuple(self._blocked),
+            tuple(self._profile.reservations) if self._profile is not None else (),
+            len(self._seen),
+            self._memory(),
+            partial,
+            _positions=self._keys,
+        )
+
+    def _memory(self) -> Memory | None:
+        if self._preempted or self._stages.limits or self._stages.planner or self._policy.preemptions:
+            return None
+        fixed = all(item.per == "unit" for item in self._cluster.pending.order)
+        if self._policy.discipline == "strict" or (self._policy.discipline != "greedy" and not fixed):
+            # The order of those that wait may change by itself; in a greedy cycle that makes no room for any of them.
+            return None
+        return Memory(self._cluster.stamp, self._profile, tuple(self._reserved.items()), self._last_reserved)
+
+    # -- in order ----------------------------------------------------------------------------------------------------
+
+    def _select(self) -> bool:
+        cluster = self._cluster
+        lanes, partial = self._lanes()
+        self._gates = tuple(limit.open(self._context) for limit in self._stages.limits)
+        selection = Selection(cluster.pending, self._context, lanes)
+        while (unit := selection.pop()) is not None:
+            reason = next((text for gate in self._gates if (text := gate.refuses(unit))), "")
+            if reason:
+                self._hold((unit, *selection.drop()), self._explained(unit.demand), reason=reason)
                 continue
-            roomiest = max(group.alternatives, key=lambda item: int(item.domain_fits.max(initial=0)))
-            group.blocked = _among(group.alternatives, roomiest.explain_waiting())
-        waiting.append(Waiting(unit.key, len(waiting) + 1, group.blocked))
-    return Decisions(policy.version, tuple(placed), tuple(waiting), len(classes))
+            if not self._try(unit, selection):
+                self._wait(unit, selection)
+        return partial
+
+    def _lanes(self) -> tuple[list[Lane] | None, bool]:
+        """The lanes to look at: all of them (None), or those with new units when nothing came free since."""
+        memory = self._cluster.memory
+        if memory is None or memory.stamp != self._cluster.stamp:
+            return None, False
+        fresh = [lane for lane in self._cluster.pending.lanes.values() if lane.fresh]
+        if memory.profile is not None and memory.last_reserved is not None and self._depth < 1_000_000_000:
+            first = min((self._position(lane.entries[0][3]) for lane in fresh), default=None)
+            if first is not None and first < memory.last_reserved:
+                return None, False
+        if memory.profile is not None:
+            memory.profile.advance(self._now_s)
+            self._profile = memory.profile
+            self._reserved = dict(memory.reserved)
+            self._last_reserved = memory.last_reserved
+        return fresh, True
+
+    def _position(self, unit: PendingUnit) -> tuple[object, ...]:
+        return self._cluster.pending.key(unit, self._context), unit.queued_at_s, unit.key
+
+    def _try(self, unit: PendingUnit, selection: Selection) -> bool:
+        group = self._cluster.candidates(unit.demand)
+        if self._seen.get(unit.demand) is None:
+            self._seen.setdefault(unit.demand, None)
+            found = best(group) if self._profile is None else self._beside_reservations(unit, group)
+            if found is not None:
+                self._place(unit, group, *found)
+                selection.charge(unit)
+                return True
+        return self._preempt(unit, group, selection)
+
+    def _beside_reservations(self, unit: PendingUnit, group: Sequence[Candidates]) -> tuple[Candidates, Choice] | None:
+        assert self._profile is not None
+        duration_s = estimated_s(unit, self._policy.estimate)
+        found = []
+        for candidates in group:
+            if candidates.choose() is None:
+                continue
+            limit = self._profile.window(candidates, duration_s)
+            choice = candidates.choose(limit)
+            if choice is not None:
+                found.append((candidates, choice))
+        return max(found, key=lambda pair: (-len(pair[1].domains), pair[1].score), default=None)
+
+    def _place(
+        self, unit: PendingUnit, group: Sequence[Candidates], candidates: Candidates, choice: Choice, reason: str = ""
+    ) -> None:
+        explanation = _among(group, candidates.explain(choice)) if self._explain else None
+        ranks = candidates.take(choice)
+        self._placed.append(Placement(unit.key, ranks, explanation, unit, reason))
+        for gate in self._gates:
+            gate.charge(unit)
+        if self._reserving:
+            if self._profile is not None:
+                self._profile.occupy(self._now_s, estimated_s(unit, self._policy.estimate), candidates, choice)
+            else:
+                self._new.append((unit, candidates, choice))
+
+    def _preempt(self, unit: PendingUnit, group: Sequence[Candidates], selection: Selection) -> bool:
+        for plugin in self._stages.preemptions:
+            victims = plugin.victims(unit, list(self._running.values()), self._context)
+            if not victims:
+                continue
+            found = find_room(self._cluster, group, victims)
+            if found is None:
+                continue
+            off, candidates, choice = found
+            for victim in off:
+                del self._running[victim.unit.key]
+                why = f"taken off by {plugin.name} preemption for {unit.key}"
+                self._preempted.append(Preempted(victim.unit.key, why, unit.key))
+                selection.charge(victim.unit, -1)
+                for gate in self._gates:
+                    gate.charge(victim.unit, -1)
+            self._place(unit, group, candidates, choice)
+            selection.charge(unit)
+            # What had no room may have some now.
+            self._seen = dict.fromkeys(self._seen)
+            return True
+        return False
+
+    # -- waiting -----------------------------------------------------------------------------------------------------
+
+    def _wait(self, unit: PendingUnit, selection: Selection) -> None:
+        group = self._cluster.candidates(unit.demand)
+        explanation = self._explained(unit.demand)
+        discipline = self._policy.discipline
+        if discipline == "strict":
+            partition = unit.demand.domains
+            held = (unit, *selection.drop_where(lambda lane: lane.demand.domains == partition))
+            self._hold(held, explanation)
+            return
+        if self._reserving:
+            self._wait_with_reservations(unit, group, explanation, selection)
+            return
+        if self._stages.preemptions:
+            # Another unit of the lane may have what it takes to push others out.
+            self._hold((unit,), explanation)
+            return
+        self._hold((unit, *selection.drop()), explanation)
+
+    def _wait_with_reservations(
+        self, unit: PendingUnit, group: Sequence[Candidates], explanation: Explanation, selection: Selection
+    ) -> None:
+        partition = unit.demand.domains
+        start_s = 0.0
+        if self._reserved.get(partition, 0) < self._depth:
+            start_s = self._reserve(unit, group)
+            self._hold((unit,), explanation, start_s)
+            if start_s:
+                return
+        else:
+            self._hold((unit,), explanation)
+        profile = self._profile
+        if profile is None or best(group) is None:
+            # No room at all now, whatever is reserved.
+            if not start_s and self._reserved.get(partition, 0) >= self._depth:
+                self._hold(tuple(selection.drop()), explanation)
+            return
+        # There is room that is reserved: only units that end before the first reservation begins can use it.
+        limit_s = profile.reserved_from_s - self._now_s
+        if len(profile.reservations) == 1:
+            self._hold(tuple(selection.skip_longer_than(limit_s, self._policy.estimate)), explanation)
+
+    def _reserve(self, unit: PendingUnit, group: Sequence[Candidates]) -> float:
+        """Reserve nodes for a unit; returns when, 0 when it can never start."""
+        if self._profile is None:
+            self._profile = Profile(self._cluster.view, self._future(), self._now_s, self._policy.estimate)
+        duration_s = estimated_s(unit, self._policy.estimate)
+        best_start: tuple[float, float, Candidates, Choice] | None = None
+        for candidates in group:
+            found = self._profile.earliest(candidates, duration_s)
+            if found is not None:
+                start_s, choice = found
+                if best_start is None or (start_s, -choice.score) < best_start[:2]:
+                    best_start = (start_s, -choice.score, candidates, choice)
+        if best_start is None:
+            return 0.0
+        start_s, _, candidates, choice = best_start
+        self._profile.reserve(unit.key, start_s, duration_s, candidates, choice)
+        partition = unit.demand.domains
+        self._reserved[partition] = self._reserved.get(partition, 0) + 1
+        self._last_reserved = self._position(unit)
+        return start_s
+
+    def _future(self) -> list[RunningUnit]:
+        """What runs, and what was placed in this cycle."""
+        running = list(self._running.values())
+        for unit, _, _ in self._new:
+            end_s = self._now_s + estimated_s(unit, self._policy.estimate)
+            placement = next(item for item in reversed(self._placed) if item.key == unit.key)
+            rows = self._cluster.rows_of(placement.ranks)
+            running.append(
+                RunningUnit(unit, placement.ranks, self._now_s, rows, expected_end_s=end_s, limit_end_s=end_s)
+            )
+        self._new.clear()
+        return running
+
+    def _hold(
+        self, units: Sequence[PendingUnit], explanation: Explanation, start_s: float = 0.0, reason: str = ""
+    ) -> None:
+        if units:
+            if reason:
+                explanation = replace(explanation, blocked=reason)
+            self._blocked.append(Blocked(tuple(units), explanation, start_s, reason))
+
+    def _explained(self, demand: Demand) -> Explanation:
+        found = self._seen.get(demand)
+        if found is None:
+            group = self._cluster.candidates(demand)
+            roomiest = max(group, key=lambda item: int(item.domain_fits.max(initial=0)))
+            found = _among(group, roomiest.explain_waiting())
+            if not self._reserving:
+                self._seen[demand] = found
+        return found
+
+    # -- by plan -----------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, targets: Sequence[Target]) -> None:
+        cluster = self._cluster
+        wanted = {target.key: target for target in targets}
+        for running in list(self._running.values()):
+            target = wanted.get(running.unit.key)
+            if target is not None and _agrees(running, target, cluster.table):
+                continue
+            if target is None and not running.unit.preemptible:
+                continue
+            for row, devices in running.rows:
+                cluster.view.give(row, running.unit.demand, devices)
+            del self._running[running.unit.key]
+            why = "the plan gives it nothing" if target is None else f"the plan gives it another place: {target.reason}"
+            self._preempted.append(Preempted(running.unit.key, why))
+        off = {item.key for item in self._preempted}
+        for target in targets:
+            if target.key in self._running:
+                continue
+            unit = cluster.pending.get(target.key)
+            if unit is None:
+                before = cluster.running.get(target.key)
+                if before is None or target.key not in off:
+                    continue
+                unit = replace(before.unit, attained_s=before.ran_s(self._now_s))
+            unit = _fitted(unit, target)
+            group = cluster.candidates(unit.demand)
+            found = best(group)
+            if found is not None:
+                self._place(unit, group, *found, reason=target.reason)
+        begun = {item.key for item in self._placed}
+        for unit in cluster.pending:
+            if unit.key not in begun:
+                self._hold((unit,), self._explained(unit.demand))
 
 
-def _alternatives(view: View, demand: Demand, policy: Policy) -> list[Candidates]:
-    """The ways to satisfy a demand: a gang takes one accelerator model for all ranks, so each is judged by itself."""
-    columns = view.columns(demand)
-    if demand.ranks > 1 and demand.accelerators and len(columns) > 1 and policy.one_accelerator_model_per_gang:
-        return [Candidates(view, demand, np.array([column]), policy) for column in columns]
-    return [Candidates(view, demand, columns, policy)]
+def _agrees(running: RunningUnit, target: Target, table: Table) -> bool:
+    demand = running.unit.demand
+    if target.ranks and target.ranks != demand.ranks:
+        return False
+    if target.domain_id and any(rank.domain_id != target.domain_id for rank in running.ranks):
+        return False
+    if target.model and running.rows:
+        row, devices = running.rows[0]
+        held = {table.models[column].model for index, column in table.devices_of[row] if index in devices}
+        return held <= {target.model}
+    return True
+
+
+def _fitted(unit: PendingUnit, target: Target) -> PendingUnit:
+    """The unit with the demand that the plan gives it."""
+    demand = unit.demand
+    if target.ranks and target.ranks != demand.ranks:
+        demand = replace(demand, ranks=target.ranks)
+    if target.model:
+        demand = replace(demand, accelerator_types=(target.model,))
+    if target.domain_id:
+        demand = replace(demand, domains=frozenset({target.domain_id}))
+    return unit if demand is unit.demand else replace(unit, demand=demand)
 
 
 def _among(alternatives: Sequence[Candidates], explanation: Explanation) -> Explanation:
@@ -119,12 +461,3 @@ def _among(alternatives: Sequence[Candidates], explanation: Explanation) -> Expl
     if len(alternatives) == 1:
         return explanation
     return replace(explanation, domains=best_of([item.domain_ranking() for item in alternatives]))
-
-
-def _best(alternatives: Sequence[Candidates]) -> tuple[Candidates, Choice] | None:
-    if len(alternatives) == 1:
-        choice = alternatives[0].choose()
-        return (alternatives[0], choice) if choice is not None else None
-    found = [(candidates, choice) for candidates in alternatives if (choice := candidates.choose()) is not None]
-    # Fewest domains first, then the best score.
-    return max(found, key=lambda pair: (-len(pair[1].domains), pair[1].score), default=None)

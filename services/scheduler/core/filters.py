@@ -44,7 +44,7 @@ class UpFilter:
     dynamic = False
 
     def passes(self, view: View, demand: Demand, rows: Any) -> Bools:
-        result: Bools = view.table.up[rows]
+        result: Bools = view.up[rows]
         return result
 
     def why(self, view: View, demand: Demand, row: int) -> str:
@@ -56,6 +56,10 @@ class ExcludedNodeFilter:
 
     name = "excluded_node"
     dynamic = False
+
+    def applies(self, demand: Demand) -> bool:
+        """Only after a failure."""
+        return bool(demand.excluded_nodes)
 
     def passes(self, view: View, demand: Demand, rows: Any) -> Bools:
         allowed = np.ones(len(view.table.nodes), dtype=np.bool_)
@@ -150,10 +154,12 @@ class PortFilter:
     name = "port"
     dynamic = True
 
+    def applies(self, demand: Demand) -> bool:
+        """Only services ask for a port."""
+        return demand.service_port != 0
+
     def passes(self, view: View, demand: Demand, rows: Any) -> Bools:
         indices = np.arange(len(view.table.nodes))[rows]
-        if not demand.service_port:
-            return np.ones(len(indices), dtype=np.bool_)
         return np.array([view.port_free(int(row), demand.service_port) for row in indices], dtype=np.bool_)
 
     def why(self, view: View, demand: Demand, row: int) -> str:
@@ -185,6 +191,28 @@ class CapacityFilter:
         return "; ".join(lacks) or "no room"
 
 
+class AntiAffinityFilter:
+    """Nodes without units that bear a label which the unit avoids."""
+
+    name = "anti_affinity"
+    dynamic = True
+
+    def applies(self, demand: Demand) -> bool:
+        """Only for units that avoid something."""
+        return bool(demand.avoid)
+
+    def passes(self, view: View, demand: Demand, rows: Any) -> Bools:
+        allowed = np.ones(len(view.table.nodes), dtype=np.bool_)
+        for label in demand.avoid:
+            allowed[list(view.labels.get(label, ()))] = False
+        result: Bools = allowed[rows]
+        return result
+
+    def why(self, view: View, demand: Demand, row: int) -> str:
+        present = sorted(label for label in demand.avoid if row in view.labels.get(label, ()))
+        return f"a unit labelled {', '.join(present)} runs there"
+
+
 FILTERS: dict[str, Filter] = {}
 
 
@@ -211,6 +239,7 @@ for _plugin in (
     AcceleratorFilter(),
     RealAcceleratorFilter(),
     PortFilter(),
+    AntiAffinityFilter(),
     CapacityFilter(),
 ):
     register(_plugin)

@@ -43,7 +43,11 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node as the graph shows it."""
+    """A node as the graph shows it.
+
+    ``topology`` names the node's group per level ("rack": "r1"). ``wake_s`` > 0 says that a sleeping node can be woken for
+    work, in so many seconds; otherwise a sleeping node takes none. ``idle_watts`` is what it draws without work.
+    """
 
     node_id: str
     domain_id: str
@@ -55,6 +59,10 @@ class Node:
     state: NodeState = NodeState.HEALTHY
     state_reason: str = ""
     certified: bool = False
+    topology: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, float] = field(default_factory=dict)
+    idle_watts: float = 0.0
+    wake_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +143,8 @@ class Fleet:
             mark.kind is MarkKind.AGENT_REVOKED and mark.domain_id == node.domain_id for mark in self.marks.values()
         ):
             return "the identity of its domain's agent was revoked"
+        if node.state is NodeState.ASLEEP and node.wake_s > 0:
+            return ""
         if node.state not in USABLE_STATES:
             return f"its state is {node.state}" + (f" ({node.state_reason})" if node.state_reason else "")
         return ""

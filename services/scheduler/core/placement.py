@@ -14,16 +14,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
 from services.scheduler.core.explanation import Explanation, Ranking, Rejection
 from services.scheduler.core.filters import Filter, filters
+from services.scheduler.core.options import configured
 from services.scheduler.core.policy import Policy, check_numbers
 from services.scheduler.core.queue import Order, orders
 from services.scheduler.core.scores import Weighted, weighted
 from services.scheduler.core.state import Demand, PlacedRank
-from services.scheduler.core.table import Floats, Ints, View
+from services.scheduler.core.table import Bools, Floats, Ints, View
 
 _STARTS = 8
 """Domains from which the search for a set of domains begins."""
@@ -42,7 +44,11 @@ class Plugins:
 def plugins_of(policy: Policy) -> Plugins:
     """Resolve a policy's names; PolicyError when one does not exist."""
     check_numbers(policy)
-    return Plugins(filters(policy.filters), weighted(policy.scores), orders(policy.order))
+    return Plugins(
+        tuple(configured(item, policy.options_of(item.name)) for item in filters(policy.filters)),
+        weighted(policy.scores, policy.options_of),
+        tuple(configured(item, policy.options_of(item.name)) for item in orders(policy.order)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,12 @@ class Choice:
     domains: tuple[int, ...]
     rows: tuple[tuple[int, int], ...]
     score: float
+
+
+def applies(item: Filter, demand: Demand) -> bool:
+    """Whether a filter has anything to say about a demand; a plugin without ``applies`` always has."""
+    says = getattr(item, "applies", None)
+    return says is None or bool(says(demand))
 
 
 def _stack(values: list[Floats], size: int) -> Floats:
@@ -68,13 +80,22 @@ class Candidates:
         self._version = policy.version
         plugins = plugins_of(policy)
         self._scores = plugins.scores
-        self._again = tuple(item for item in plugins.filters if item.dynamic and item.name != "capacity")
+        self._again = tuple(
+            item for item in plugins.filters if item.dynamic and item.name != "capacity" and applies(item, demand)
+        )
         self._seen = len(view.taken)
+        self._facts = view.facts_version
+        self._groups = self._table.levels.get(demand.topology) if demand.topology else None
+        if demand.topology_required and self._groups is None:
+            self._groups = np.full(len(self._table.nodes), -1, dtype=np.int64)
         everything = slice(None)
         mask = np.ones(len(self._table.nodes), dtype=np.bool_)
         static = mask.copy()
         rejections = []
         for item in plugins.filters:
+            if not applies(item, demand):
+                rejections.append(Rejection(item.name, 0, ()))
+                continue
             passes = item.passes(view, demand, everything)
             rejections.append(self._rejection(item, np.flatnonzero(mask & ~passes)))
             mask &= passes
@@ -94,8 +115,9 @@ class Candidates:
         self._node_names = tuple(score.name for score, _ in self._scores.node)
         self._domain_weights = np.array([weight for _, weight in self._scores.domain])
         self._node_weights = np.array([weight for _, weight in self._scores.node])
+        self._weights_by_domain = self._overridden(policy)
         self._whole = sum(weight * score.domain_set(view, demand, (0,)) for score, weight in self._scores.domain_set)
-        self._node_totals: Floats = self._node_weights @ self._node_parts
+        self._node_totals: Floats = self._weigh_nodes(everything)
         self._domain_totals = self._weigh_domains()
 
     # -- judging -----------------------------------------------------------------------------------------------------
@@ -103,6 +125,11 @@ class Candidates:
     def refresh(self) -> None:
         """Look again at the nodes that were taken from since."""
         taken = self._view.taken
+        if self._facts != self._view.facts_version:
+            self._facts = self._view.facts_version
+            for index, (domain_score, _) in enumerate(self._scores.domain):
+                self._domain_parts[index] = domain_score.domains(self._view, self._demand)
+            self._domain_totals = self._weigh_domains()
         if self._seen == len(taken):
             return
         new = taken[self._seen :]
@@ -111,14 +138,17 @@ class Candidates:
         fits = self._view.ranks_that_fit(self._demand, self._columns, rows)
         fits[~self._allowed[rows]] = 0
         for item in self._again:
-            if self._demand.service_port:
-                fits[~item.passes(self._view, self._demand, rows)] = 0
-        np.add.at(self.domain_fits, self._table.node_domain[rows], fits - self.fits[rows])
-        self.fits[rows] = fits
+            fits[~item.passes(self._view, self._demand, rows)] = 0
+        if self._groups is None or not self._demand.topology_required:
+            np.add.at(self.domain_fits, self._table.node_domain[rows], fits - self.fits[rows])
+            self.fits[rows] = fits
+        else:
+            self.fits[rows] = fits
+            self.domain_fits = self._per_domain(self.fits)
         for index, (score, _) in enumerate(self._scores.node):
             if score.dynamic:
                 self._node_parts[index, rows] = score.nodes(self._view, self._demand, rows)
-        self._node_totals[rows] = self._node_weights @ self._node_parts[:, rows]
+        self._node_totals[rows] = self._weigh_nodes(rows)
         for index, (domain_score, _) in enumerate(self._scores.domain):
             if domain_score.dynamic:
                 self._domain_parts[index] = domain_score.domains(self._view, self._demand)
@@ -128,7 +158,34 @@ class Candidates:
         totals: Floats = self._domain_weights @ self._domain_parts
         return totals + self._whole
 
+    def _weigh_nodes(self, rows: Any) -> Floats:
+        parts = self._node_parts[:, rows]
+        if self._weights_by_domain is None:
+            totals: Floats = self._node_weights @ parts
+        else:
+            totals = (self._weights_by_domain[:, self._table.node_domain[rows]] * parts).sum(axis=0)
+        return totals
+
+    def _overridden(self, policy: Policy) -> Floats | None:
+        """Weights of node scores (plugins, domains) where domains have their own; None where none has."""
+        own = dict(policy.domain_node_scores)
+        if not own or not own.keys() & set(self._table.domain_ids):
+            return None
+        weights = np.repeat(self._node_weights[:, None], len(self._table.domain_ids), axis=1)
+        for place, name in enumerate(self._table.domain_ids):
+            if name in own:
+                weights[:, place] = [dict(own[name]).get(plugin, 0.0) for plugin in self._node_names]
+        return weights
+
     def _per_domain(self, values: Ints) -> Ints:
+        """Ranks that fit per domain: of all nodes, or of the best group where the ranks must share one."""
+        if self._groups is not None and self._demand.topology_required:
+            out = np.zeros(len(self._table.domain_ids), dtype=np.int64)
+            grouped = self._groups >= 0
+            if grouped.any():
+                sums = np.bincount(self._groups[grouped], weights=values[grouped]).astype(np.int64)
+                np.maximum.at(out, self._table.node_domain[grouped], sums[self._groups[grouped]])
+            return out
         sums = np.bincount(self._table.node_domain, weights=values, minlength=len(self._table.domain_ids))
         return sums.astype(np.int64)
 
@@ -141,21 +198,60 @@ class Candidates:
 
     # -- choosing ----------------------------------------------------------------------------------------------------
 
-    def choose(self) -> Choice | None:
-        """The best place for one unit now; None when it does not fit."""
+    @property
+    def demand(self) -> Demand:
+        """What is asked for."""
+        return self._demand
+
+    @property
+    def columns(self) -> Ints:
+        """Device models that may be used."""
+        return self._columns
+
+    @property
+    def allowed(self) -> Bools:
+        """Nodes that qualify, whatever is free on them."""
+        return self._allowed
+
+    @property
+    def domain_totals(self) -> Floats:
+        """The domains' scores."""
+        return self._domain_totals
+
+    def choose(self, limit: Ints | None = None) -> Choice | None:
+        """The best place for one unit now; None when it does not fit. ``limit`` (N) are the ranks that each node may take
+        at most (what reservations leave)."""
         self.refresh()
+        if limit is None:
+            return self.choose_of(self.fits, self.domain_fits)
+        fits = np.minimum(self.fits, limit)
+        return self.choose_of(fits, self._per_domain(fits))
+
+    def choose_of(self, fits: Ints, domain_fits: Ints | None = None) -> Choice | None:
+        """The best place when ``fits`` (N) ranks fit on the nodes."""
         ranks = self._demand.ranks
-        feasible = self.domain_fits >= ranks
+        if domain_fits is None:
+            domain_fits = self._per_domain(fits)
+        feasible = domain_fits >= ranks
         if feasible.any():
             domain = int(np.where(feasible, self._domain_totals, -np.inf).argmax())
-            return Choice((domain,), tuple(self._nodes(domain, ranks)), float(self._domain_totals[domain]))
-        if self._demand.cross_domain and int(self.domain_fits.sum()) >= ranks:
-            return self._span()
+            return Choice((domain,), tuple(self._nodes(domain, ranks, fits)), float(self._domain_totals[domain]))
+        if self._demand.cross_domain and not self._demand.topology_required and int(domain_fits.sum()) >= ranks:
+            return self._span(fits, domain_fits)
         return None
 
-    def _nodes(self, domain: int, ranks: int) -> list[tuple[int, int]]:
+    def could_fit(self) -> bool:
+        """Whether it would fit if nothing ran."""
+        empty = np.where(self._allowed, self._view.ranks_that_fit(self._demand, self._columns, total=True), 0)
+        per_domain = self._per_domain(empty)
+        most = int(per_domain.sum()) if self._demand.cross_domain else int(per_domain.max(initial=0))
+        return most >= self._demand.ranks
+
+    def _nodes(self, domain: int, ranks: int, all_fits: Ints) -> list[tuple[int, int]]:
         part = self._table.domain_slice[domain]
-        fits, totals = self.fits[part], self._node_totals[part]
+        fits, totals = all_fits[part], self._node_totals[part]
+        if self._groups is not None and ranks > 1:
+            fits = self._one_group(fits, totals, self._groups[part], ranks)
         chosen = []
         while ranks:
             enough = fits >= ranks
@@ -171,33 +267,46 @@ class Candidates:
             ranks -= count
         return chosen
 
-    def _span(self) -> Choice:
-        with_room = [
-            int(domain) for domain in np.argsort(-self._domain_totals, kind="stable") if self.domain_fits[domain]
-        ]
-        sets = [self._grow(start, with_room) for start in with_room[:_STARTS]]
+    def _one_group(self, fits: Ints, totals: Floats, groups: Ints, ranks: int) -> Ints:
+        """The fits of the tightest group of nodes that holds all ranks (then the best by mean score); all fits when no
+        group does."""
+        grouped = groups >= 0
+        if not grouped.any():
+            return fits
+        sums = np.bincount(groups[grouped], weights=fits[grouped]).astype(np.int64)
+        room = np.flatnonzero(sums >= ranks)
+        if not len(room):
+            return fits
+        tightest = room[sums[room] == sums[room].min()]
+        means = [float(totals[groups == group].mean()) for group in tightest]
+        best = int(tightest[int(np.argmax(means))])
+        return np.where(groups == best, fits, 0)
+
+    def _span(self, fits: Ints, domain_fits: Ints) -> Choice:
+        with_room = [int(domain) for domain in np.argsort(-self._domain_totals, kind="stable") if domain_fits[domain]]
+        sets = [self._grow(start, with_room, domain_fits) for start in with_room[:_STARTS]]
         best = max(sets, key=lambda domains: (-len(domains), self._set_score(domains)))
         rows: list[tuple[int, int]] = []
         left = self._demand.ranks
         for domain in best:
-            here = min(left, int(self.domain_fits[domain]))
-            rows.extend(self._nodes(domain, here))
+            here = min(left, int(domain_fits[domain]))
+            rows.extend(self._nodes(domain, here, fits))
             left -= here
         return Choice(best, tuple(rows), self._set_score(best))
 
-    def _grow(self, start: int, with_room: Sequence[int]) -> tuple[int, ...]:
+    def _grow(self, start: int, with_room: Sequence[int], domain_fits: Ints) -> tuple[int, ...]:
         """Add to a domain the best next one until all ranks fit: one that completes the set before one that does not."""
         domains: tuple[int, ...] = (start,)
-        room = int(self.domain_fits[start])
+        room = int(domain_fits[start])
         while room < self._demand.ranks:
             wanted = self._demand.ranks - room
 
             def worth(domain: int, domains: tuple[int, ...] = domains, wanted: int = wanted) -> tuple[int, float]:
-                return min(int(self.domain_fits[domain]), wanted), self._set_score((*domains, domain))
+                return min(int(domain_fits[domain]), wanted), self._set_score((*domains, domain))
 
             following = max((domain for domain in with_room if domain not in domains), key=worth)
             domains = (*domains, following)
-            room += int(self.domain_fits[following])
+            room += int(domain_fits[following])
         return domains
 
     def _set_score(self, domains: tuple[int, ...]) -> float:

@@ -31,9 +31,22 @@ class RestartRules:
         return min(self.backoff_max_s, self.backoff_s * 2.0 ** min(failures - 1, 30))
 
 
+DISCIPLINES = ("greedy", "strict", "easy", "conservative")
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Plugins by name (see filters.py, scores.py, queue.py) and weights. Scores are in 0-1, weights of any size."""
+    """Plugins by name (see filters.py, scores.py, queue.py, admission.py, preemption.py, planning.py), weights and options.
+
+    Scores are in 0-1, weights of any size. ``discipline`` says what a unit without room does to those behind it:
+      greedy        nothing: whatever fits goes
+      strict        they wait too, unless they may only use other domains
+      easy          the first ``reservation_depth`` (1) get a reservation; others go if they disturb none
+      conservative  every one gets a reservation
+    ``estimate`` is the run time that reservations rest on: "expected" (predicted) or "limit" (declared by the user).
+    ``interval_s`` > 0 asks for a cycle at least so often. ``domain_node_scores`` are weights of domains that order their
+    nodes in their own way. ``options`` are those of plugins, by plugin name.
+    """
 
     name: str = "balanced"
     filters: tuple[str, ...] = (
@@ -44,6 +57,7 @@ class Policy:
         "accelerator",
         "real_accelerator",
         "port",
+        "anti_affinity",
         "capacity",
     )
     scores: tuple[tuple[str, float], ...] = (
@@ -57,6 +71,15 @@ class Policy:
         ("health", 0.5),
     )
     order: tuple[str, ...] = ("priority", "fair_share", "age")
+    limits: tuple[str, ...] = ()
+    discipline: str = "greedy"
+    reservation_depth: int = 1
+    estimate: str = "expected"
+    preemptions: tuple[str, ...] = ()
+    planner: str = ""
+    interval_s: float = 0.0
+    domain_node_scores: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
+    options: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
     tenant_weights: tuple[tuple[str, float], ...] = ()
     one_accelerator_model_per_gang: bool = True
     shown_candidates: int = 5
@@ -68,11 +91,17 @@ class Policy:
         """``name-`` and a digest of the content: equal versions decide equally."""
         return _version(self)
 
+    def options_of(self, plugin: str) -> dict[str, Any]:
+        """The options of a plugin."""
+        return dict(dict(self.options).get(plugin, ()))
+
     def as_json(self) -> dict[str, Any]:
         """The policy as an object, with its version."""
         body = asdict(self)
         body["scores"] = dict(self.scores)
         body["tenant_weights"] = dict(self.tenant_weights)
+        body["domain_node_scores"] = {name: dict(weights) for name, weights in self.domain_node_scores}
+        body["options"] = {name: dict(values) for name, values in self.options}
         body["version"] = self.version
         return body
 
@@ -91,12 +120,22 @@ def policy_from_json(body: Mapping[str, Any]) -> Policy:
         raise PolicyError(f"unknown field {min(unknown)!r}")
     changes: dict[str, Any] = {name: value for name, value in body.items() if name in known}
     try:
-        for name in ("filters", "order"):
+        for name in ("filters", "order", "limits", "preemptions"):
             if name in changes:
                 changes[name] = tuple(str(item) for item in changes[name])
         for name in ("scores", "tenant_weights"):
             if name in changes:
                 changes[name] = tuple((str(key), float(weight)) for key, weight in dict(changes[name]).items())
+        if "domain_node_scores" in changes:
+            changes["domain_node_scores"] = tuple(
+                (str(name), tuple((str(key), float(weight)) for key, weight in dict(weights).items()))
+                for name, weights in dict(changes["domain_node_scores"]).items()
+            )
+        if "options" in changes:
+            changes["options"] = tuple(
+                (str(name), tuple((str(key), _frozen(value)) for key, value in dict(values).items()))
+                for name, values in dict(changes["options"]).items()
+            )
         if "restarts" in changes:
             changes["restarts"] = RestartRules(**changes["restarts"])
     except (TypeError, ValueError) as error:
@@ -106,11 +145,30 @@ def policy_from_json(body: Mapping[str, Any]) -> Policy:
     return policy
 
 
+def _frozen(value: Any) -> Any:
+    """Lists and mappings as tuples, so that a policy can be hashed."""
+    if isinstance(value, Mapping):
+        return tuple((str(key), _frozen(item)) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(_frozen(item) for item in value)
+    return value
+
+
 def check_numbers(policy: Policy) -> None:
-    """PolicyError when a weight is not a finite number, or a tenant's weight is not positive."""
-    for name, weight in policy.scores:
-        if not math.isfinite(weight):
-            raise PolicyError(f"scores.{name}: the weight must be a finite number")
+    """PolicyError when a weight is not a finite number, a tenant's weight is not positive, or a choice does not exist."""
+    if policy.discipline not in DISCIPLINES:
+        raise PolicyError(f"discipline: {policy.discipline!r} is none of {', '.join(DISCIPLINES)}")
+    if policy.estimate not in {"expected", "limit"}:
+        raise PolicyError(f"estimate: {policy.estimate!r} is neither expected nor limit")
+    if not (isinstance(policy.reservation_depth, int) and policy.reservation_depth >= 0):
+        raise PolicyError(f"reservation_depth: must be a whole number of at least 0, not {policy.reservation_depth!r}")
+    if not (math.isfinite(policy.interval_s) and policy.interval_s >= 0):
+        raise PolicyError(f"interval_s: must be a finite number of at least 0, not {policy.interval_s!r}")
+    own = [(f"domain_node_scores.{name}.", weights) for name, weights in policy.domain_node_scores]
+    for prefix, weights in [("scores.", policy.scores), *own]:
+        for name, weight in weights:
+            if not (math.isfinite(weight) and weight >= 0):
+                raise PolicyError(f"{prefix}{name}: the weight must be a finite number of at least 0, not {weight!r}")
     for tenant, weight in policy.tenant_weights:
         if not (math.isfinite(weight) and weight > 0):
             raise PolicyError(f"tenant_weights.{tenant}: the weight must be positive")

@@ -1,34 +1,67 @@
-"""The queue: in which order waiting units get their chance. Order plugins compare lexicographically.
+"""Which unit may go next: waiting units, what they declare about themselves, and the criteria that order them.
 
-Steps:
-1. Waiting units are grouped by tenant; within a tenant they are sorted once by the order keys, then by age and id.
-2. The tenants' first units stand in a heap. `pop` takes the smallest; the tenant's next one enters with a fresh key.
-3. When a unit is placed, `charge` adds what it holds to its tenant, so the next key of that tenant shows it.
-
-This is exact as long as a key depends on the unit and on its own tenant's usage only, which the protocol demands.
+Order plugins compare lexicographically; the smallest key goes first, then the older unit, then the smaller id. The lanes
+that make this cheap are in `pending.py`.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.ledger import Usage
+from services.scheduler.core.options import numbers_of
 from services.scheduler.core.state import Demand, UnitKey
+
+INFINITE = math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class PendingUnit:
-    """A unit that may be placed now."""
+    """A unit that may be placed now.
+
+    ``queue`` names its place in the tree of quotas (empty: its tenant). ``limit_s`` is the run time that its user declared,
+    ``expected_s`` what is predicted for a whole run of it (infinite: unknown), ``low_s`` and ``high_s`` the band of it;
+    ``attained_s`` is how long it ran already, ``service_index`` what the predictor says about its worth (greater goes first).
+    ``deadline_s`` and ``queued_at_s`` are times, ``value`` what finishing in time is worth. ``min_ranks`` and ``max_ranks``
+    other than 0 say that the number of ranks may change. ``restart_s`` is what an interruption costs it.
+    """
 
     key: UnitKey
     tenant_id: str
     priority: int
     queued_at_s: float
     demand: Demand
+    queue: str = ""
+    submitted_at_s: float = 0.0
+    limit_s: float = INFINITE
+    expected_s: float = INFINITE
+    low_s: float = 0.0
+    high_s: float = INFINITE
+    attained_s: float = 0.0
+    service_index: float = 0.0
+    deadline_s: float = INFINITE
+    value: float = 1.0
+    preemptible: bool = True
+    min_ranks: int = 0
+    max_ranks: int = 0
+    restart_s: float = 0.0
+    work: float = 0.0
+    kind: str = "batch"
+
+    @property
+    def devices(self) -> float:
+        """Accelerators over all ranks, counting shares."""
+        demand = self.demand
+        return demand.ranks * demand.accelerators * (demand.device_milli / 1000.0)
+
+    @property
+    def remaining_s(self) -> float:
+        """What is predicted to be left of its run."""
+        return max(self.expected_s - self.attained_s, 0.0)
 
 
 class Shares:
@@ -48,22 +81,39 @@ class Shares:
         held = self._held.get(tenant_id)
         if held is None:
             return 0.0
-        share = max(held[0] / self._total_accelerators, held[1] / self._total_cpus)
-        return share / self._weights.get(tenant_id, 1.0)
+        dominant = max(held[0] / self._total_accelerators, held[1] / self._total_cpus)
+        return dominant / self._weights.get(tenant_id, 1.0)
 
-    def charge(self, tenant_id: str, demand: Demand) -> None:
-        """The tenant now holds a unit of this demand too."""
+    def charge(self, tenant_id: str, demand: Demand, sign: int = 1) -> None:
+        """Count a placed (with ``sign`` -1: a preempted) unit's demand as held."""
         held = self._held.setdefault(tenant_id, [0.0, 0.0])
-        held[0] += demand.ranks * demand.accelerators
-        held[1] += demand.ranks * demand.cpus
+        held[0] += sign * demand.ranks * demand.accelerators * (demand.device_milli / 1000.0)
+        held[1] += sign * demand.ranks * demand.cpus
+
+
+@dataclass(slots=True)
+class OrderContext:
+    """What order plugins may read: the tenants' shares, the time, and whatever else the cycle knows by name."""
+
+    shares: Shares
+    now_s: float = 0.0
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    cache: dict[str, Any] = field(default_factory=dict)
+    """For plugins: what they worked out in this cycle."""
 
 
 class Order(Protocol):
-    """An ordering criterion. ``key`` may use the unit and its own tenant's share; the smallest goes first."""
+    """An ordering criterion. The smallest key goes first.
+
+    ``per`` says what the key depends on: "unit" (nothing but the unit, so it is computed once), "tenant" (its tenant or
+    queue too: only placements of the same tenant may change it within a cycle, and only upwards), or "time" (computed anew
+    in every cycle).
+    """
 
     name: str
+    per: str
 
-    def key(self, unit: PendingUnit, shares: Shares) -> float:
+    def key(self, unit: PendingUnit, context: OrderContext) -> float:
         """The unit's rank by this criterion."""
         ...
 
@@ -72,41 +122,158 @@ class PriorityOrder:
     """Higher priority first."""
 
     name = "priority"
+    per = "unit"
 
-    def key(self, unit: PendingUnit, shares: Shares) -> float:
+    def key(self, unit: PendingUnit, context: OrderContext) -> float:
         return -float(unit.priority)
+
+    def running_key(self, running: Any, context: OrderContext) -> float:
+        """The same of a unit that runs."""
+        return -float(running.unit.priority)
 
 
 class FairShareOrder:
     """The tenant that holds least first."""
 
     name = "fair_share"
+    per = "tenant"
 
-    def key(self, unit: PendingUnit, shares: Shares) -> float:
-        return shares.of(unit.tenant_id)
+    def key(self, unit: PendingUnit, context: OrderContext) -> float:
+        return context.shares.of(unit.tenant_id)
 
 
 class AgeOrder:
     """Who waits longest first; a unit that lost its run keeps its age."""
 
     name = "age"
+    per = "unit"
 
-    def key(self, unit: PendingUnit, shares: Shares) -> float:
+    def key(self, unit: PendingUnit, context: OrderContext) -> float:
         return unit.queued_at_s
+
+    def running_key(self, running: Any, context: OrderContext) -> float:
+        """The same of a unit that runs."""
+        return float(running.unit.queued_at_s)
 
 
 class SmallestOrder:
     """Fewest accelerators, then fewest cpus first: shortest queue, at the cost of large gangs."""
 
     name = "smallest"
+    per = "unit"
 
-    def key(self, unit: PendingUnit, shares: Shares) -> float:
+    def key(self, unit: PendingUnit, context: OrderContext) -> float:
         return unit.demand.ranks * (unit.demand.accelerators * 1e6 + unit.demand.cpus)
 
 
-ORDERS: dict[str, Order] = {
-    order.name: order for order in (PriorityOrder(), FairShareOrder(), AgeOrder(), SmallestOrder())
-}
+class ShortestOrder:
+    """Least predicted run time first (shortest job first); with exact predictions an oracle."""
+
+    name = "shortest"
+    per = "unit"
+
+    def key(self, unit: PendingUnit, context: OrderContext) -> float:
+        return unit.expected_s
+
+
+class ShortestRemainingOrder:
+    """Least predicted remaining run time first."""
+
+    name = "shortest_remaining"
+    per = "unit"
+
+    def key(self, unit: PendingUnit, context: OrderContext) -> float:
+        return unit.remaining_s
+
+    def running_key(self, running: Any, context: OrderContext) -> float:
+        """The same of a unit that runs."""
+        return max(float(running.unit.expected_s) - float(running.ran_s(context.now_s)), 0.0)
+
+
+class LeastWorkOrder:
+    """Least predicted remaining accelerator-seconds first (remaining time times accelerators)."""
+
+    name = "least_work"
+    per = "unit"
+
+    def key(self, unit: PendingUnit, context: OrderContext) -> float:
+        return unit.remaining_s * max(unit.devices, 1.0)
+
+    def running_key(self, running: Any, context: OrderContext) -> float:
+        """The same of a unit that runs."""
+        left = max(float(running.unit.expected_s) - float(running.ran_s(context.now_s)), 0.0)
+        return left * max(float(running.unit.devices), 1.0)
+
+
+class ServiceIndexOrder:
+    """Greatest service index first (Gittins, or whatever the predictor gives)."""
+
+    name = "service_index"
+    per = "unit"
+
+    def key(self, unit: PendingUnit, context: OrderContext) -> float:
+        return -unit.service_index
+
+
+class DeadlineOrder:
+    """Earliest deadline first."""
+
+    name = "deadline"
+    per = "unit"
+
+    def key(self, unit: PendingUnit, context: OrderContext) -> float:
+        return unit.deadline_s
+
+
+class LeastAttainedOrder:
+    """Two-dimensional least attained service (Tiresias, Gu et al., NSDI 2019): accelerators times time so far, in two
+    queues, first in first out inside a queue."""
+
+    name = "least_attained"
+    per = "unit"
+
+    def __init__(self, threshold_s: float = 3600.0) -> None:
+        self.threshold_s = threshold_s
+        """Accelerator-seconds after which a unit falls into the second queue."""
+
+    def configured(self, options: Mapping[str, Any]) -> LeastAttainedOrder:
+        """With ``threshold_s``."""
+        return LeastAttainedOrder(**numbers_of(self.name, options, threshold_s=0.0))
+
+    def key(self, unit: PendingUnit, context: OrderContext) -> float:
+        return 0.0 if unit.attained_s * max(unit.devices, 1.0) < self.threshold_s else 1.0
+
+    def running_key(self, running: Any, context: OrderContext) -> float:
+        """The same of a unit that runs."""
+        served = float(running.ran_s(context.now_s)) * max(float(running.unit.devices), 1.0)
+        return 0.0 if served < self.threshold_s else 1.0
+
+
+ORDERS: dict[str, Order] = {}
+
+
+def register(plugin: Order) -> None:
+    """Make an order known by its name; PolicyError when the name is taken."""
+    if plugin.name in ORDERS:
+        raise PolicyError(f"an order {plugin.name!r} exists already")
+    if plugin.per not in {"unit", "tenant", "time"}:
+        raise PolicyError(f"order {plugin.name!r}: per must be unit, tenant or time, not {plugin.per!r}")
+    ORDERS[plugin.name] = plugin
+
+
+for _plugin in (
+    PriorityOrder(),
+    FairShareOrder(),
+    AgeOrder(),
+    SmallestOrder(),
+    ShortestOrder(),
+    ShortestRemainingOrder(),
+    LeastWorkOrder(),
+    ServiceIndexOrder(),
+    DeadlineOrder(),
+    LeastAttainedOrder(),
+):
+    register(_plugin)
 
 
 def orders(names: Iterable[str]) -> tuple[Order, ...]:
@@ -115,53 +282,3 @@ def orders(names: Iterable[str]) -> tuple[Order, ...]:
         return tuple(ORDERS[name] for name in names)
     except KeyError as error:
         raise PolicyError(f"there is no order {error.args[0]!r}; known are {', '.join(sorted(ORDERS))}") from None
-
-
-_Sorted = tuple[tuple[float, ...], float, UnitKey, PendingUnit]
-
-
-class Queue:
-    """Waiting units in order; see the module's steps."""
-
-    def __init__(self, pending: Sequence[PendingUnit], order: Sequence[Order], shares: Shares) -> None:
-        self._order = order
-        self._shares = shares
-        lanes: dict[str, list[_Sorted]] = {}
-        for unit in pending:
-            lanes.setdefault(unit.tenant_id, []).append((self._key(unit), unit.queued_at_s, unit.key, unit))
-        # Reversed, so that the next unit is popped off the end.
-        self._lanes = {tenant: sorted(lane, reverse=True) for tenant, lane in lanes.items()}
-        self._heap: list[tuple[tuple[float, ...], float, UnitKey, str, int]] = []
-        self._charges = dict.fromkeys(lanes, 0)
-        for tenant in self._lanes:
-            self._enter(tenant)
-
-    def __len__(self) -> int:
-        return sum(len(lane) for lane in self._lanes.values())
-
-    def pop(self) -> PendingUnit | None:
-        """The next unit; None when the queue is empty."""
-        while self._heap:
-            *_, tenant, charges = heapq.heappop(self._heap)
-            if charges != self._charges[tenant]:
-                # Its key may have grown since it entered.
-                self._enter(tenant)
-                continue
-            unit = self._lanes[tenant].pop()[3]
-            self._enter(tenant)
-            return unit
-        return None
-
-    def charge(self, unit: PendingUnit) -> None:
-        """The unit was placed: its tenant's share grows."""
-        self._shares.charge(unit.tenant_id, unit.demand)
-        self._charges[unit.tenant_id] += 1
-
-    def _key(self, unit: PendingUnit) -> tuple[float, ...]:
-        return tuple([order.key(unit, self._shares) for order in self._order])
-
-    def _enter(self, tenant: str) -> None:
-        lane = self._lanes[tenant]
-        if lane:
-            _, queued_at_s, key, unit = lane[-1]
-            heapq.heappush(self._heap, (self._key(unit), queued_at_s, key, tenant, self._charges[tenant]))

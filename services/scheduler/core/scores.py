@@ -10,13 +10,14 @@ names those that apply, with weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.options import configured
 from services.scheduler.core.state import Demand
 from services.scheduler.core.table import Floats, View
 
@@ -209,13 +210,17 @@ class Weighted:
     domain_set: tuple[tuple[SetScore, float], ...]
 
 
-def weighted(weights: Iterable[tuple[str, float]]) -> Weighted:
-    """The score plugins of these names with their weights; PolicyError when one does not exist."""
+def weighted(
+    weights: Iterable[tuple[str, float]], options_of: Callable[[str], Mapping[str, Any]] = lambda _: {}
+) -> Weighted:
+    """The score plugins of these names with their weights and options; PolicyError when one does not exist."""
     domain: list[tuple[DomainScore, float]] = []
     node: list[tuple[NodeScore, float]] = []
     domain_set: list[tuple[SetScore, float]] = []
     for name, weight in weights:
         plugin = SCORES.get(name)
+        if plugin is not None:
+            plugin = configured(plugin, options_of(name))
         if isinstance(plugin, DomainScore):
             domain.append((plugin, weight))
         elif isinstance(plugin, NodeScore):

@@ -16,7 +16,7 @@ All times are seconds since 1970 UTC; 0 means "never".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -98,6 +98,12 @@ class Demand:
 
     ``cpus``, ``memory_bytes`` and ``accelerators`` are per rank. ``domains`` empty means all. ``service_port`` other
     than 0 must be free on the node's address. ``checkpoint`` is where the unit would resume from.
+
+    ``device_milli`` is the part of each accelerator in thousandths (1000: the whole device); ``resources`` are amounts of
+    user-defined resources per rank. ``topology`` names a level of the nodes' topology ("rack", "spine", "island") that the
+    ranks should share, must share with ``topology_required``. ``labels`` say what the unit is, ``avoid`` with which labels
+    it may not share a node. ``profile`` names a row of the throughput matrix. ``data`` is where its input lies:
+    (domain, bytes) pairs. ``traffic_bytes_per_s`` is what its ranks exchange if they are in different domains.
     """
 
     ranks: int
@@ -114,6 +120,27 @@ class Demand:
     excluded_nodes: frozenset[str] = frozenset()
     checkpoint_domain: str = ""
     checkpoint_bytes: int = 0
+    device_milli: int = 1000
+    resources: tuple[tuple[str, float], ...] = ()
+    topology: str = ""
+    topology_required: bool = False
+    labels: frozenset[str] = frozenset()
+    avoid: frozenset[str] = frozenset()
+    profile: str = ""
+    data: tuple[tuple[str, float], ...] = ()
+    traffic_bytes_per_s: float = 0.0
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Demands are looked up all the time and have many fields.
+        values = tuple(getattr(self, name) for name in _DEMAND_FIELDS)
+        object.__setattr__(self, "_hash", hash(values))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+_DEMAND_FIELDS = tuple(item.name for item in fields(Demand) if item.compare)
 
 
 @dataclass(frozen=True, slots=True)

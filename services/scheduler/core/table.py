@@ -7,6 +7,7 @@ Nodes are sorted by domain, so a domain is a slice.
 from __future__ import annotations
 
 import re
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from services.scheduler.core.fleet import DEFAULT_ADDRESS, Device, Fleet, Node
+from services.scheduler.core.fleet import DEFAULT_ADDRESS, Device, Fleet, Node, NodeState
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.state import Demand
 
@@ -53,7 +54,9 @@ def _words(text: str) -> frozenset[str]:
 class Table:
     """Arrays: (N) over nodes, (D) over domains, (N, M) over nodes and device models, (D, D) between domains.
 
-    ``rtt_s`` and ``bandwidth_bytes_per_s`` are NaN where unknown; ``price`` and ``carbon`` likewise.
+    ``rtt_s`` and ``bandwidth_bytes_per_s`` are NaN where unknown; ``price`` and ``carbon`` likewise. ``resources`` (N, X) are
+    the user-defined ones of ``resource_names``. ``levels`` gives the group number of each node per level of topology, -1
+    where it has none. ``device_columns`` (N, G) is the model of each device by its place in ``devices_of``, -1 beyond.
     """
 
     nodes: tuple[Node, ...]
@@ -81,6 +84,13 @@ class Table:
     bandwidth_bytes_per_s: Floats
     domain_cpus: Floats
     domain_devices: Floats
+    resource_names: tuple[str, ...]
+    resources: Floats
+    levels: Mapping[str, Ints]
+    device_columns: Ints
+    asleep: Bools
+    wake_s: Floats
+    idle_watts: Floats
 
 
 def table_of(fleet: Fleet) -> Table:
@@ -117,6 +127,11 @@ def table_of(fleet: Fleet) -> Table:
     slices = tuple(slice(int(bounds[d]), int(bounds[d + 1])) for d in range(size))
     cpus = np.array([node.cpus for node in nodes], dtype=np.float64)
     up = np.array([not reason for reason in down], dtype=np.bool_)
+    names = tuple(sorted({name for node in nodes for name in node.resources}))
+    resources = np.array([[float(node.resources.get(name, 0.0)) for name in names] for node in nodes], dtype=np.float64)
+    columns = np.full((len(nodes), max((len(pairs) for pairs in devices_of), default=0)), -1, dtype=np.int64)
+    for row, pairs in enumerate(devices_of):
+        columns[row, : len(pairs)] = [model for _, model in pairs]
     return Table(
         nodes=nodes,
         domain_ids=domain_ids,
@@ -143,7 +158,27 @@ def table_of(fleet: Fleet) -> Table:
         bandwidth_bytes_per_s=bandwidth,
         domain_cpus=sum_by(node_domain, cpus * up, size),
         domain_devices=sum_by(node_domain, counts.sum(axis=1) * up, size),
+        resource_names=names,
+        resources=resources.reshape(len(nodes), len(names)),
+        levels=_levels(nodes),
+        device_columns=columns,
+        asleep=np.array([node.state is NodeState.ASLEEP for node in nodes], dtype=np.bool_),
+        wake_s=np.array([node.wake_s for node in nodes], dtype=np.float64),
+        idle_watts=np.array([node.idle_watts for node in nodes], dtype=np.float64),
     )
+
+
+def _levels(nodes: Sequence[Node]) -> dict[str, Ints]:
+    """Groups are told apart by domain too: two domains may name their racks alike."""
+    levels: dict[str, Ints] = {}
+    for level in sorted({name for node in nodes for name in node.topology}):
+        number: dict[tuple[str, str], int] = {}
+        groups = np.full(len(nodes), -1, dtype=np.int64)
+        for row, node in enumerate(nodes):
+            if level in node.topology:
+                groups[row] = number.setdefault((node.domain_id, node.topology[level]), len(number))
+        levels[level] = groups
+    return levels
 
 
 def sum_by(group: Ints, values: npt.NDArray[Any], size: int) -> Floats:
@@ -162,17 +197,42 @@ def _known(values: list[float]) -> Floats:
 
 
 class View:
-    """What is free now. `take` gives capacity away; ``taken`` lists the nodes it touched, so that judgements made
-    earlier in the cycle know what to look at again."""
+    """What is free. `take` gives capacity away, `give` puts it back; ``taken`` lists the nodes they touched, so that
+    judgements made before know what to look at again. ``generation`` grows when facts other than capacity changed: then
+    nothing that was judged before holds.
 
-    def __init__(self, table: Table, ledger: Ledger) -> None:
+    `begin` starts a trial: everything taken and given after it is undone by `rollback`.
+    """
+
+    def __init__(self, table: Table, ledger: Ledger | None = None) -> None:
         self.table = table
+        self.up: Bools = table.up.copy()
         self.free_cpus = table.cpus.copy()
         self.free_memory_bytes = table.memory_bytes.copy()
         self.free_devices = table.devices.copy()
+        self.free_resources = table.resources.copy()
+        self.device_milli: Ints = np.where(table.device_columns >= 0, 1000, 0)
         self.taken: list[int] = []
+        self.generation = 0
+        self.gives = 0
+        """How often capacity came back: what had no room before and saw no more of it since has none now."""
+        self.labels: dict[str, dict[int, int]] = {}
+        self.facts: dict[str, Any] = {}
+        self.facts_version = 0
         self._free_lists: dict[int, list[tuple[int, int]]] = {}
-        self._ports = {address: set(ports) for address, ports in ledger.ports.items() if ports}
+        self._positions: dict[int, dict[int, int]] = {}
+        self._undo: list[tuple[int, Demand, tuple[int, ...], bool]] | None = None
+        self._ports: dict[str, dict[int, int]] = {}
+        if ledger is not None:
+            self._read(ledger)
+        self.free_device_totals: Ints = self.free_devices.sum(axis=1)
+        size = len(table.domain_ids)
+        self.domain_free_cpus = sum_by(table.node_domain, self.free_cpus * self.up, size)
+        self.domain_free_devices = sum_by(table.node_domain, self.free_device_totals * self.up, size)
+
+    def _read(self, ledger: Ledger) -> None:
+        table = self.table
+        self._ports = {address: dict.fromkeys(ports, 1) for address, ports in ledger.ports.items() if ports}
         for node_id, held in ledger.nodes.items():
             row = table.node_index.get(node_id)
             if row is None:
@@ -183,10 +243,9 @@ class View:
                 left = [(index, model) for index, model in table.devices_of[row] if index not in held.devices]
                 self._free_lists[row] = left
                 self.free_devices[row] = np.bincount([model for _, model in left], minlength=len(table.models))
-        self.free_device_totals: Ints = self.free_devices.sum(axis=1)
-        size = len(table.domain_ids)
-        self.domain_free_cpus = sum_by(table.node_domain, self.free_cpus * table.up, size)
-        self.domain_free_devices = sum_by(table.node_domain, self.free_device_totals * table.up, size)
+                for position, (index, _) in enumerate(table.devices_of[row]):
+                    if index in held.devices:
+                        self.device_milli[row, position] = 0
 
     def columns(self, demand: Demand) -> Ints:
         """Device models that the demand accepts."""
@@ -204,46 +263,224 @@ class View:
 
         A rank's accelerators are all of one model of ``columns``.
         """
-        cpus = self.table.cpus if total else self.free_cpus
-        memory = self.table.memory_bytes if total else self.free_memory_bytes
-        devices = self.table.devices if total else self.free_devices
-        fit = np.full(cpus[rows].shape, UNBOUNDED, dtype=np.int64)
-        if demand.cpus > 0:
-            np.minimum(fit, ((cpus[rows] + _SLACK) // demand.cpus).astype(np.int64), out=fit)
-        if demand.memory_bytes > 0:
-            np.minimum(fit, memory[rows] // demand.memory_bytes, out=fit)
-        if demand.accelerators > 0:
-            np.minimum(fit, (devices[rows][:, columns] // demand.accelerators).sum(axis=1), out=fit)
-        if demand.service_port:
-            np.minimum(fit, 1, out=fit)
-        return np.maximum(fit, 0)
+        free = (
+            Free(self.table.cpus, self.table.memory_bytes, self.table.devices, self.table.resources, None)
+            if total
+            else Free(self.free_cpus, self.free_memory_bytes, self.free_devices, self.free_resources, self.device_milli)
+        )
+        return fits(self.table, free, demand, columns, rows)
 
     def port_free(self, row: int, port: int) -> bool:
         """Whether no run was given the port on the node's address."""
         return port not in self._ports.get(self.table.addresses[row], ())
 
-    def take(self, row: int, demand: Demand, columns: Ints) -> tuple[int, ...]:
-        """Give one rank its place on a node where it fits; returns the accelerator indices, lowest first."""
-        self.free_cpus[row] -= demand.cpus
-        self.free_memory_bytes[row] -= demand.memory_bytes
+    # -- changing ----------------------------------------------------------------------------------------------------
+
+    def take(self, row: int, demand: Demand, columns: Ints, preferred: Sequence[int] = ()) -> tuple[int, ...]:
+        """Give one rank its place on a node where it fits; returns the accelerator indices, lowest first.
+
+        ``preferred`` are device indices to be used before others (a plugin's choice).
+        """
+        devices = self._choose(row, demand, columns, preferred)
+        self.occupy(row, demand, devices)
+        return devices
+
+    def occupy(self, row: int, demand: Demand, devices: tuple[int, ...]) -> None:
+        """Account for a rank of ``demand`` on these devices of a node."""
+        self._move(row, demand, devices, taking=True)
+        if self._undo is not None:
+            self._undo.append((row, demand, devices, True))
+
+    def give(self, row: int, demand: Demand, devices: tuple[int, ...]) -> None:
+        """Put back what a rank held."""
+        self._move(row, demand, devices, taking=False)
+        self.gives += 1
+        if self._undo is not None:
+            self._undo.append((row, demand, devices, False))
+
+    def begin(self) -> int:
+        """Begin a trial, or mark a place in the one that runs; `rollback` to the returned mark undoes what follows."""
+        if self._undo is None:
+            self._undo = []
+        return len(self._undo)
+
+    def rollback(self, mark: int = 0) -> None:
+        """Undo what was taken and given since ``mark``; at 0 the trial is over."""
+        assert self._undo is not None
+        undo = self._undo
+        gives = self.gives
+        while len(undo) > mark:
+            row, demand, devices, taken = undo.pop()
+            self._move(row, demand, devices, taking=not taken)
+        self.gives = gives
+        if mark == 0:
+            self._undo = None
+
+    def state(self, name: str, value: Any) -> None:
+        """Set a fact that domain scores read: they are asked again before the next choice."""
+        self.facts[name] = value
+        self.facts_version += 1
+
+    def set_up(self, rows: Sequence[int], up: bool) -> None:
+        """Nodes take work, or take none any more."""
+        for row in rows:
+            if bool(self.up[row]) == up:
+                continue
+            self.up[row] = up
+            sign, domain = (1.0 if up else -1.0), self.table.node_domain[row]
+            self.domain_free_cpus[domain] += sign * self.free_cpus[row]
+            self.domain_free_devices[domain] += sign * self.free_device_totals[row]
+            self.gives += up
+        self.generation += 1
+
+    def forget_touched(self) -> None:
+        """Start the list of touched nodes anew, when it has grown long; judgements made before are void."""
+        self.taken.clear()
+        self.generation += 1
+
+    def _move(self, row: int, demand: Demand, devices: tuple[int, ...], *, taking: bool) -> None:
+        sign = -1 if taking else 1
+        up = bool(self.up[row])
         domain = self.table.node_domain[row]
-        self.domain_free_cpus[domain] -= demand.cpus
+        self.free_cpus[row] += sign * demand.cpus
+        self.free_memory_bytes[row] += sign * demand.memory_bytes
+        if up:
+            self.domain_free_cpus[domain] += sign * demand.cpus
         self.taken.append(row)
+        for name, amount in demand.resources:
+            self.free_resources[row, self.table.resource_names.index(name)] += sign * amount
+        for label in demand.labels:
+            counts = self.labels.setdefault(label, {})
+            counts[row] = counts.get(row, 0) - sign
+            if not counts[row]:
+                del counts[row]
         if demand.service_port:
-            address = self.table.addresses[row]
-            self._ports.setdefault(address, set()).add(demand.service_port)
-            self.taken.extend(other for other, name in enumerate(self.table.addresses) if name == address)
+            self._move_port(row, demand.service_port, taking=taking)
+        if devices:
+            whole = self._move_devices(row, demand, devices, taking=taking)
+            self.free_device_totals[row] += sign * whole
+            if up:
+                self.domain_free_devices[domain] += sign * whole
+
+    def _move_port(self, row: int, port: int, *, taking: bool) -> None:
+        address = self.table.addresses[row]
+        ports = self._ports.setdefault(address, {})
+        ports[port] = ports.get(port, 0) + (1 if taking else -1)
+        if ports[port] <= 0:
+            del ports[port]
+        self.taken.extend(other for other, name in enumerate(self.table.addresses) if name == address)
+
+    def _move_devices(self, row: int, demand: Demand, devices: tuple[int, ...], *, taking: bool) -> int:
+        """Account for devices; returns how many stopped (or began) to be wholly free."""
+        free = self._free(row)
+        positions = self._positions_of(row)
+        pairs = self.table.devices_of[row]
+        changed = 0
+        for index in devices:
+            position = positions.get(index)
+            if position is None:
+                continue  # the device left the fleet while it was held
+            before = int(self.device_milli[row, position])
+            after = before - demand.device_milli if taking else before + demand.device_milli
+            self.device_milli[row, position] = after
+            pair = pairs[position]
+            if before == 1000 and after < 1000:
+                if pair in free:
+                    free.remove(pair)
+                self.free_devices[row, pair[1]] -= 1
+                changed += 1
+            elif before < 1000 and after >= 1000:
+                insort(free, pair)
+                self.free_devices[row, pair[1]] += 1
+                changed += 1
+        return changed
+
+    def _choose(self, row: int, demand: Demand, columns: Ints, preferred: Sequence[int]) -> tuple[int, ...]:
         if not demand.accelerators:
             return ()
-        free = self._free_lists.get(row)
-        if free is None:
-            free = self._free_lists[row] = list(self.table.devices_of[row])
+        if preferred:
+            return tuple(preferred)
+        if demand.device_milli < 1000:
+            return self._choose_shared(row, demand, columns)
+        free = self._free(row)
         # The model with the fewest left that suffices: the others stay whole.
         counts = self.free_devices[row]
         model = min((int(c) for c in columns if counts[c] >= demand.accelerators), key=lambda c: (counts[c], c))
-        chosen = [pair for pair in free if pair[1] == model][: demand.accelerators]
-        self._free_lists[row] = [pair for pair in free if pair not in chosen]
-        self.free_devices[row, model] -= demand.accelerators
-        self.free_device_totals[row] -= demand.accelerators
-        self.domain_free_devices[domain] -= demand.accelerators
-        return tuple(index for index, _ in chosen)
+        return tuple([index for index, column in free if column == model][: demand.accelerators])
+
+    def _choose_shared(self, row: int, demand: Demand, columns: Ints) -> tuple[int, ...]:
+        """The fullest devices with room for the share."""
+        milli = self.device_milli[row]
+        accepted = set(columns.tolist())
+        room = [
+            (int(milli[position]), index)
+            for position, (index, column) in enumerate(self.table.devices_of[row])
+            if column in accepted and milli[position] >= demand.device_milli
+        ]
+        return tuple(sorted(index for _, index in sorted(room)[: demand.accelerators]))
+
+    def _free(self, row: int) -> list[tuple[int, int]]:
+        free = self._free_lists.get(row)
+        if free is None:
+            free = self._free_lists[row] = list(self.table.devices_of[row])
+        return free
+
+    def _positions_of(self, row: int) -> dict[int, int]:
+        positions = self._positions.get(row)
+        if positions is None:
+            pairs = self.table.devices_of[row]
+            positions = self._positions[row] = {index: place for place, (index, _) in enumerate(pairs)}
+        return positions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Free:
+    """Amounts per node: cpus (N), memory (N), whole devices by model (N, M), user-defined resources (N, X), and the free
+    part of each device in thousandths (N, G); None where only whole devices are asked about."""
+
+    cpus: Floats
+    memory_bytes: npt.NDArray[Any]
+    devices: npt.NDArray[Any]
+    resources: Floats
+    device_milli: npt.NDArray[Any] | None
+
+
+def fits(table: Table, free: Free, demand: Demand, columns: Ints, rows: Any = slice(None)) -> Ints:
+    """How many ranks of a demand fit into what is free on each node of ``rows``."""
+    fit = np.full(free.cpus[rows].shape, UNBOUNDED, dtype=np.int64)
+    if demand.cpus > 0:
+        np.minimum(fit, ((free.cpus[rows] + _SLACK) // demand.cpus).astype(np.int64), out=fit)
+    if demand.memory_bytes > 0:
+        np.minimum(fit, free.memory_bytes[rows] // demand.memory_bytes, out=fit)
+    if demand.accelerators > 0:
+        np.minimum(fit, _devices_that_fit(table, free, demand, columns, rows), out=fit)
+    for name, amount in demand.resources:
+        if amount <= 0:
+            continue
+        if name not in table.resource_names:
+            return np.zeros_like(fit)
+        column = free.resources[rows][:, table.resource_names.index(name)]
+        np.minimum(fit, ((column + _SLACK) // amount).astype(np.int64), out=fit)
+    if demand.service_port:
+        np.minimum(fit, 1, out=fit)
+    return np.maximum(fit, 0)
+
+
+def _devices_that_fit(table: Table, free: Free, demand: Demand, columns: Ints, rows: Any) -> Ints:
+    if demand.device_milli >= 1000:
+        devices = free.devices[rows]
+        if len(columns) != devices.shape[1]:
+            devices = devices[:, columns]
+        ranks: Ints = devices // demand.accelerators if demand.accelerators > 1 else devices
+        return ranks[:, 0].astype(np.int64) if ranks.shape[1] == 1 else ranks.sum(axis=1).astype(np.int64)
+    if free.device_milli is None:
+        whole_devices = free.devices[rows][:, columns].sum(axis=1).astype(np.int64)
+        parts: Ints = whole_devices * (1000 // demand.device_milli) // demand.accelerators
+        return parts
+    accepted = np.isin(table.device_columns[rows], columns)
+    milli = free.device_milli[rows]
+    if demand.accelerators == 1:
+        shares: Ints = (np.where(accepted, milli, 0) // demand.device_milli).sum(axis=1)
+        return shares
+    whole: Ints = (accepted & (milli >= demand.device_milli)).sum(axis=1) // demand.accelerators
+    return whole

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.scheduler.core.ledger import Usage
-from services.scheduler.core.queue import PendingUnit, Queue, Shares, orders
+from services.scheduler.core.pending import Pending, Selection
+from services.scheduler.core.queue import OrderContext, PendingUnit, Shares, orders
 from services.scheduler.core.state import Demand, UnitKey
 
 DEMAND = Demand(1, cpus=1.0, accelerators=1)
@@ -16,7 +17,7 @@ def unit(number: int, tenant: str, priority: int = 0, queued_at_s: float = 0.0, 
     return PendingUnit(UnitKey(f"job-{number:03}", 0), tenant, priority, queued_at_s or float(number), demand)
 
 
-def drained(queue: Queue, *, charge: bool = True) -> list[PendingUnit]:
+def drained(queue: Selection, *, charge: bool = True) -> list[PendingUnit]:
     out = []
     while (item := queue.pop()) is not None:
         out.append(item)
@@ -25,8 +26,15 @@ def drained(queue: Queue, *, charge: bool = True) -> list[PendingUnit]:
     return out
 
 
-def a_queue(pending: list[PendingUnit], held: dict[str, Usage] | None = None, **weights: float) -> Queue:
-    return Queue(pending, orders(("priority", "fair_share", "age")), Shares(held or {}, 100.0, 1000.0, weights))
+def a_queue(pending: list[PendingUnit], held: dict[str, Usage] | None = None, **weights: float) -> Selection:
+    return selection(pending, ("priority", "fair_share", "age"), Shares(held or {}, 100.0, 1000.0, weights))
+
+
+def selection(pending: list[PendingUnit], names: tuple[str, ...], shares: Shares) -> Selection:
+    waiting = Pending(orders(names))
+    for item in pending:
+        waiting.add(item)
+    return Selection(waiting, OrderContext(shares))
 
 
 def test_priority_goes_first_then_who_holds_least_then_age() -> None:
@@ -65,11 +73,13 @@ units = st.builds(
 @given(st.lists(units, max_size=40, unique_by=lambda item: item.key), st.lists(st.booleans(), min_size=40, max_size=40))
 def test_the_lanes_give_the_order_of_a_full_sort_at_every_step(pending: list[PendingUnit], placed: list[bool]) -> None:
     order = orders(("priority", "fair_share", "age"))
-    queue, shares = Queue(pending, order, Shares({}, 100.0, 1000.0, {})), Shares({}, 100.0, 1000.0, {})
+    queue = selection(pending, ("priority", "fair_share", "age"), Shares({}, 100.0, 1000.0, {}))
+    shares = Shares({}, 100.0, 1000.0, {})
+    context = OrderContext(shares)
     left = list(pending)
     for is_placed in placed[: len(pending)]:
         smallest = min(
-            left, key=lambda item: (*(plugin.key(item, shares) for plugin in order), item.queued_at_s, item.key)
+            left, key=lambda item: (*(plugin.key(item, context) for plugin in order), item.queued_at_s, item.key)
         )
         item = queue.pop()
         assert item == smallest

@@ -1,0 +1,224 @@
+"""The cluster as the decisions see it: what is free, what waits, what runs; kept up with each event instead of built anew.
+
+`decide` reads it and leaves it as it was; `apply` carries out what was decided. The live service, what-if, replay and the
+simulator all keep one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from services.scheduler.core.ledger import Ledger, Usage
+from services.scheduler.core.pending import Pending, estimated_s
+from services.scheduler.core.placement import Candidates, plugins_of
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.queue import PendingUnit, Shares
+from services.scheduler.core.state import Demand, PlacedRank, UnitKey
+from services.scheduler.core.table import Table, View
+
+if TYPE_CHECKING:
+    from services.scheduler.core.decide import Decisions
+    from services.scheduler.core.profile import Profile
+
+_MOST_CELLS = 40_000_000
+"""Nodes times judgements that are kept (about 64 bytes each)."""
+_MOST_TOUCHED = 200_000
+
+
+@dataclass(slots=True)
+class RunningUnit:
+    """A unit that holds nodes. ``unit`` is as it was when it was placed (its ``demand`` is what it holds).
+
+    ``rows`` gives (node row, devices) per rank. ``kept_s`` is how much of this run an interruption would keep (the last
+    checkpoint); ``expected_end_s`` and ``limit_end_s`` are times, infinite when unknown.
+    """
+
+    unit: PendingUnit
+    ranks: tuple[PlacedRank, ...]
+    since_s: float
+    rows: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    kept_s: float = 0.0
+    expected_end_s: float = float("inf")
+    limit_end_s: float = float("inf")
+
+    def end_s(self, now_s: float, estimate: str) -> float:
+        """When it is thought to end. One that outlived its estimate is given half as long again as it has run, at least
+        a minute (its limit is not trusted either: what kills it may be late)."""
+        end = self.limit_end_s if estimate == "limit" else self.expected_end_s
+        if end == float("inf"):
+            end = self.expected_end_s if estimate == "limit" else self.limit_end_s
+        if end > now_s:
+            return end
+        return now_s + max(60.0, 0.5 * (now_s - self.since_s))
+
+    def lost_s(self, now_s: float) -> float:
+        """What an interruption now would cost in time: the work since the last checkpoint, and the restart."""
+        return max(now_s - self.since_s - self.kept_s, 0.0) + self.unit.restart_s
+
+    def ran_s(self, now_s: float) -> float:
+        """How long it ran altogether, with its former runs."""
+        return self.unit.attained_s + max(now_s - self.since_s, 0.0)
+
+
+@dataclass(slots=True)
+class Memory:
+    """What the last cycle found, while nothing came free since: who waits then waits still."""
+
+    stamp: tuple[int, int, str]
+    profile: Profile | None = None
+    reserved: tuple[Any, ...] = ()
+    last_reserved: tuple[Any, ...] | None = None
+
+
+class Cluster:
+    """See the module. ``facts`` are values that plugins read by name (throughputs, transfer prices, planned shares); they
+    are kept in ``view.facts``, and `View.state` changes them."""
+
+    def __init__(
+        self, table: Table, policy: Policy, ledger: Ledger | None = None, facts: Mapping[str, Any] | None = None
+    ) -> None:
+        self.policy = policy
+        self.view = View(table, ledger)
+        self.pending = Pending(plugins_of(policy).order)
+        self.running: dict[UnitKey, RunningUnit] = {}
+        self.tenants: dict[str, Usage] = dict(ledger.tenants) if ledger is not None else {}
+        self.view.facts.update(facts or {})
+        self.memory: Memory | None = None
+        self._candidates: dict[Demand, list[Candidates]] = {}
+        self._generation = 0
+
+    @property
+    def table(self) -> Table:
+        """The arrays that do not change."""
+        return self.view.table
+
+    @property
+    def stamp(self) -> tuple[int, int, str]:
+        """Changes when there may be more room than before."""
+        return self.view.gives, self.view.generation, self.policy.version
+
+    def use(self, policy: Policy) -> None:
+        """Another policy applies from now on."""
+        if policy.version == self.policy.version:
+            return
+        self.policy = policy
+        self.pending.reorder(plugins_of(policy).order)
+        self._candidates.clear()
+        self.memory = None
+
+    def shares(self) -> Shares:
+        """The tenants' shares as they are; the caller may charge them."""
+        table = self.table
+        return Shares(
+            self.tenants,
+            float(table.domain_devices.sum()),
+            float(table.domain_cpus.sum()),
+            dict(self.policy.tenant_weights),
+        )
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def add(self, unit: PendingUnit) -> None:
+        """A unit waits."""
+        self.pending.add(unit)
+
+    def extend(self, units: Iterable[PendingUnit]) -> None:
+        """Units wait."""
+        for unit in units:
+            self.pending.add(unit)
+
+    def withdraw(self, key: UnitKey) -> PendingUnit | None:
+        """A unit waits no more."""
+        return self.pending.remove(key)
+
+    def occupy(self, running: RunningUnit) -> None:
+        """A unit holds nodes."""
+        rows = running.rows or self.rows_of(running.ranks)
+        running.rows = rows
+        for row, devices in rows:
+            self.view.occupy(row, running.unit.demand, devices)
+        self.running[running.unit.key] = running
+        self._charge(running.unit, 1)
+        if len(self.view.taken) > _MOST_TOUCHED:
+            self.view.forget_touched()
+
+    def release(self, key: UnitKey) -> RunningUnit | None:
+        """A unit holds nothing more; None when it did not run."""
+        running = self.running.pop(key, None)
+        if running is None:
+            return None
+        for row, devices in running.rows:
+            self.view.give(row, running.unit.demand, devices)
+        self._charge(running.unit, -1)
+        return running
+
+    def apply(self, decisions: Decisions, now_s: float) -> list[RunningUnit]:
+        """Carry out decisions on this cluster: preempted units hold nothing more (and do not wait: the caller says when
+        they do), placed ones run. Returns the runs that were begun."""
+        self.memory = decisions.memory
+        for item in decisions.preempted:
+            self.release(item.key)
+        begun = []
+        for placement in decisions.placed:
+            self.pending.remove(placement.key)
+            begun.append(self.begin(placement.unit, placement.ranks, now_s))
+        if self.memory is not None:
+            self.memory.stamp = self.stamp
+        for lane in self.pending.lanes.values():
+            lane.fresh = False
+        return begun
+
+    def begin(self, unit: PendingUnit, ranks: tuple[PlacedRank, ...], now_s: float) -> RunningUnit:
+        """A unit begins to run on these nodes."""
+        running = RunningUnit(
+            unit,
+            ranks,
+            now_s,
+            expected_end_s=now_s + estimated_s(unit, "expected"),
+            limit_end_s=now_s + estimated_s(unit, "limit"),
+        )
+        self.occupy(running)
+        return running
+
+    def rows_of(self, ranks: Sequence[PlacedRank]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Node rows and devices of placed ranks; ranks on nodes that are gone are left out."""
+        index = self.table.node_index
+        return tuple([(index[rank.node_id], rank.devices) for rank in ranks if rank.node_id in index])
+
+    def _charge(self, unit: PendingUnit, sign: int) -> None:
+        usage = self.tenants.get(unit.tenant_id)
+        if usage is None:
+            usage = self.tenants[unit.tenant_id] = Usage()
+        demand = unit.demand
+        usage.cpus += sign * demand.ranks * demand.cpus
+        usage.accelerators += sign * demand.ranks * demand.accelerators
+
+    # -- judgements --------------------------------------------------------------------------------------------------
+
+    def candidates(self, demand: Demand) -> list[Candidates]:
+        """The ways to satisfy a demand, judged once and kept up to date where nodes were touched.
+
+        A gang takes one accelerator model for all ranks, so each model is judged by itself; so is each model of a demand
+        with a throughput profile, as models then differ in worth.
+        """
+        if self._generation != self.view.generation:
+            self._candidates.clear()
+            self._generation = self.view.generation
+        found = self._candidates.get(demand)
+        if found is None:
+            size = max(len(self.table.nodes), 1)
+            while len(self._candidates) * size > _MOST_CELLS:
+                del self._candidates[next(iter(self._candidates))]
+            found = self._candidates[demand] = alternatives(self.view, demand, self.policy)
+        return found
+
+
+def alternatives(view: View, demand: Demand, policy: Policy) -> list[Candidates]:
+    """One `Candidates` per accelerator model that the unit might take, or one for all."""
+    columns = view.columns(demand)
+    apart = (demand.ranks > 1 and policy.one_accelerator_model_per_gang) or bool(demand.profile)
+    if demand.accelerators and len(columns) > 1 and apart:
+        return [Candidates(view, demand, columns[place : place + 1], policy) for place in range(len(columns))]
+    return [Candidates(view, demand, columns, policy)]

@@ -1,0 +1,249 @@
+"""Waiting units in lanes: a lane holds the units of one tenant, queue and demand, in order.
+
+Units of a lane differ only in what they say about themselves, so criteria that depend on the unit alone sort the lane once,
+when a unit enters. Criteria that depend on the tenant are the same for a whole lane at any moment. A cycle therefore looks
+only at the first units of lanes: choosing the next of 100,000 units costs as much as there are lanes, and a demand that has
+no room takes all its lanes out of the cycle at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from services.scheduler.core.queue import Order, OrderContext, PendingUnit, Shares
+from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.table import Floats
+
+Key = tuple[float, ...]
+Entry = tuple[Key, float, UnitKey, PendingUnit]
+LaneKey = tuple[str, str, Demand]
+
+_NO_CONTEXT = OrderContext(Shares({}, 1.0, 1.0, {}))
+
+
+class Lane:
+    """The waiting units of one tenant, queue and demand, sorted by the criteria that depend on the unit alone."""
+
+    __slots__ = ("_durations", "demand", "entries", "fresh", "queue", "tenant_id")
+
+    def __init__(self, tenant_id: str, queue: str, demand: Demand) -> None:
+        self.tenant_id, self.queue, self.demand = tenant_id, queue, demand
+        self.entries: list[Entry] = []
+        self.fresh = True
+        """Whether a unit entered since a cycle last looked."""
+        self._durations: dict[str, Floats] = {}
+
+    def durations(self, estimate: str) -> Floats:
+        """The units' estimated run times left, in order; ``estimate`` is "limit" or "expected"."""
+        found = self._durations.get(estimate)
+        if found is None:
+            left = [estimated_s(entry[3], estimate) for entry in self.entries]
+            found = self._durations[estimate] = np.array(left)
+        return found
+
+    def changed(self) -> None:
+        """The entries are others than before."""
+        self._durations.clear()
+
+
+def estimated_s(unit: PendingUnit, estimate: str) -> float:
+    """How long the unit is thought to run from now: by its user's limit or by prediction, whichever is known."""
+    if estimate == "limit":
+        whole = unit.limit_s if unit.limit_s != np.inf else unit.expected_s
+    else:
+        whole = unit.expected_s if unit.expected_s != np.inf else unit.limit_s
+    return max(whole - unit.attained_s, 0.0) if whole != np.inf else whole
+
+
+class Pending:
+    """All waiting units, in lanes. ``order`` are the criteria of the policy."""
+
+    def __init__(self, order: Sequence[Order] = ()) -> None:
+        self.order = tuple(order)
+        self.lanes: dict[LaneKey, Lane] = {}
+        self._entries: dict[UnitKey, tuple[Lane, Entry]] = {}
+        self._static = tuple(plugin for plugin in self.order if plugin.per == "unit")
+        self._timed = any(plugin.per == "time" for plugin in self.order)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: UnitKey) -> bool:
+        return key in self._entries
+
+    def __iter__(self) -> Iterator[PendingUnit]:
+        return (entry[3] for _, entry in self._entries.values())
+
+    def get(self, key: UnitKey) -> PendingUnit | None:
+        """The unit, if it waits."""
+        found = self._entries.get(key)
+        return None if found is None else found[1][3]
+
+    def add(self, unit: PendingUnit) -> None:
+        """A unit begins to wait; one with the same key is replaced."""
+        if unit.key in self._entries:
+            self.remove(unit.key)
+        name = (unit.tenant_id, unit.queue, unit.demand)
+        lane = self.lanes.get(name)
+        if lane is None:
+            lane = self.lanes[name] = Lane(*name)
+        entry = (self._static_key(unit), unit.queued_at_s, unit.key, unit)
+        if lane.entries and lane.entries[-1][:3] < entry[:3]:
+            lane.entries.append(entry)
+        else:
+            insort(lane.entries, entry, key=_position)
+        lane.fresh = True
+        lane.changed()
+        self._entries[unit.key] = (lane, entry)
+
+    def remove(self, key: UnitKey) -> PendingUnit | None:
+        """A unit waits no more; None when it did not."""
+        found = self._entries.pop(key, None)
+        if found is None:
+            return None
+        lane, entry = found
+        place = bisect_left(lane.entries, entry[:3], key=_position)
+        if place >= len(lane.entries) or lane.entries[place][2] != key:
+            # Criteria of time: a lane is in order only after `sort_timed`.
+            place = next(number for number, other in enumerate(lane.entries) if other[2] == key)
+        del lane.entries[place]
+        lane.changed()
+        if not lane.entries:
+            del self.lanes[lane.tenant_id, lane.queue, lane.demand]
+        return entry[3]
+
+    def reorder(self, order: Sequence[Order]) -> None:
+        """Other criteria apply from now on."""
+        units = list(self)
+        self.__init__(order)  # type: ignore[misc]
+        for unit in units:
+            self.add(unit)
+
+    def sort_timed(self, context: OrderContext) -> None:
+        """Put lanes in order whose criteria change with time."""
+        if not self._timed:
+            return
+        for lane in self.lanes.values():
+            entries = [(self.key(entry[3], context), *entry[1:3], entry[3]) for entry in lane.entries]
+            entries.sort(key=_position)
+            for entry in entries:
+                self._entries[entry[2]] = (lane, entry)
+            lane.entries = entries
+            lane.changed()
+
+    def key(self, unit: PendingUnit, context: OrderContext) -> Key:
+        """The unit's key by all criteria."""
+        return tuple([plugin.key(unit, context) for plugin in self.order])
+
+    def _static_key(self, unit: PendingUnit) -> Key:
+        return tuple([plugin.key(unit, _NO_CONTEXT) for plugin in self._static])
+
+
+def _position(entry: Entry) -> tuple[Key, float, UnitKey]:
+    return entry[:3]
+
+
+class Selection:
+    """The order of one cycle. `pop` gives the next unit; `drop` takes the rest of its lane out of the cycle.
+
+    1. The first units of all lanes stand in a heap by their whole keys.
+    2. `pop` takes the smallest; its lane's next unit enters.
+    3. When a tenant was charged since an entry was made, its key may have grown: it is made anew and enters again.
+    This is exact because within a cycle keys only grow (see `Order`); after a preemption `restart` makes all anew.
+    """
+
+    def __init__(self, pending: Pending, context: OrderContext, lanes: Sequence[Lane] | None = None) -> None:
+        pending.sort_timed(context)
+        self._pending, self._context = pending, context
+        self._lanes = list(pending.lanes.values()) if lanes is None else list(lanes)
+        self._next = [0] * len(self._lanes)
+        self._dropped = [False] * len(self._lanes)
+        self._charges: dict[str, int] = {}
+        self._heap: list[tuple[Key, float, UnitKey, int, int]] = []
+        self._lane = -1
+        for number in range(len(self._lanes)):
+            self._enter(number)
+        # Entering one by one keeps the heap valid, so nothing more is to be done.
+
+    @property
+    def lane(self) -> Lane:
+        """The lane of the unit that was popped last."""
+        return self._lanes[self._lane]
+
+    def pop(self) -> PendingUnit | None:
+        """The next unit; None when there is none left."""
+        heap = self._heap
+        while heap:
+            _, _, _, number, charges = heapq.heappop(heap)
+            if self._dropped[number]:
+                continue
+            lane = self._lanes[number]
+            if charges != self._charges.get(lane.tenant_id, 0):
+                self._enter(number)
+                continue
+            unit = lane.entries[self._next[number]][3]
+            self._next[number] += 1
+            self._lane = number
+            self._enter(number)
+            return unit
+        return None
+
+    def rest(self) -> list[PendingUnit]:
+        """The units of the last unit's lane that are still to come, in order."""
+        return [entry[3] for entry in self.lane.entries[self._next[self._lane] :]]
+
+    def skip_longer_than(self, limit_s: float, estimate: str) -> list[PendingUnit]:
+        """In the last unit's lane, go on with the next unit that is thought to run at most ``limit_s``; returns the
+        units that are passed over."""
+        start = self._next[self._lane]
+        short = np.flatnonzero(self.lane.durations(estimate)[start:] <= limit_s)
+        end = start + int(short[0]) if len(short) else len(self.lane.entries)
+        passed = [entry[3] for entry in self.lane.entries[start:end]]
+        self._next[self._lane] = end
+        if passed:
+            self._restart_lane(self._lane)
+        return passed
+
+    def drop(self) -> list[PendingUnit]:
+        """Take the rest of the last unit's lane out of the cycle; returns it."""
+        rest = self.rest()
+        self._dropped[self._lane] = True
+        return rest
+
+    def drop_where(self, unwanted: Callable[[Lane], bool]) -> list[PendingUnit]:
+        """Take the rest of several lanes out of the cycle; returns their units."""
+        out = []
+        for number, lane in enumerate(self._lanes):
+            if not self._dropped[number] and unwanted(lane):
+                out += [entry[3] for entry in lane.entries[self._next[number] :]]
+                self._dropped[number] = True
+        return out
+
+    def charge(self, unit: PendingUnit, sign: int = 1) -> None:
+        """The unit was placed (with ``sign`` -1: preempted): its tenant's share changes."""
+        self._context.shares.charge(unit.tenant_id, unit.demand, sign)
+        self._charges[unit.tenant_id] = self._charges.get(unit.tenant_id, 0) + 1
+        if sign < 0:
+            self._restart()
+
+    def _restart(self) -> None:
+        self._heap.clear()
+        for number in range(len(self._lanes)):
+            if not self._dropped[number]:
+                self._enter(number)
+
+    def _restart_lane(self, number: int) -> None:
+        self._heap = [entry for entry in self._heap if entry[3] != number]
+        heapq.heapify(self._heap)
+        self._enter(number)
+
+    def _enter(self, number: int) -> None:
+        lane, place = self._lanes[number], self._next[number]
+        if place < len(lane.entries):
+            _, queued_at_s, key, unit = lane.entries[place]
+            charges = self._charges.get(lane.tenant_id, 0)
+            heapq.heappush(self._heap, (self._pending.key(unit, self._context), queued_at_s, key, number, charges))

@@ -1,0 +1,185 @@
+"""Preemption: which running units may lose their nodes to a unit that waits.
+
+A preemption plugin has a ``name`` and ``victims(unit, running, context)``: the running units that may be taken off for
+``unit``, in the order in which to take them. `find_room` takes whole units (never a part of a gang), as few as needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.options import numbers_of
+from services.scheduler.core.placement import Candidates, Choice
+from services.scheduler.core.queue import Order, OrderContext, PendingUnit
+
+
+class Preemption(Protocol):
+    """See the module."""
+
+    name: str
+
+    def victims(
+        self, unit: PendingUnit, running: Sequence[RunningUnit], context: OrderContext
+    ) -> Sequence[RunningUnit]:
+        """Units that may be taken off for ``unit``, first those that are to go first."""
+        ...
+
+
+class PriorityPreemption:
+    """Units of lower priority: the lowest first, then those that lose least work (time times accelerators)."""
+
+    name = "priority"
+
+    def victims(
+        self, unit: PendingUnit, running: Sequence[RunningUnit], context: OrderContext
+    ) -> Sequence[RunningUnit]:
+        lower = [item for item in running if item.unit.preemptible and item.unit.priority < unit.priority]
+        return sorted(lower, key=lambda item: (item.unit.priority, lost_work(item, context.now_s), item.unit.key))
+
+
+class OrderPreemption:
+    """Units that the policy's own order puts behind the waiting one, as if they waited too: the last first. With the order
+    `shortest_remaining` this is preemptive SRPT, with `least_attained` Tiresias.
+
+    ``margin_s``: a victim must have run at least so long in this run, so that units do not push each other out all the time.
+    """
+
+    name = "order"
+
+    def __init__(self, margin_s: float = 0.0) -> None:
+        self.margin_s = margin_s
+
+    def configured(self, options: Mapping[str, Any]) -> OrderPreemption:
+        """With ``margin_s`` (seconds, at least 0)."""
+        return OrderPreemption(**numbers_of(self.name, options, margin_s=0.0))
+
+    def victims(
+        self, unit: PendingUnit, running: Sequence[RunningUnit], context: OrderContext
+    ) -> Sequence[RunningUnit]:
+        ranked = context.cache.get("running_by_order")
+        if ranked is None:
+            orders: Sequence[Order] = context.facts["order"]
+            ranked = [
+                (running_key(orders, item, context), item.unit.queued_at_s, item.unit.key, item) for item in running
+            ]
+            ranked.sort(key=lambda entry: entry[:3], reverse=True)
+            context.cache["running_by_order"] = ranked
+        orders = context.facts["order"]
+        own = tuple([plugin.key(unit, context) for plugin in orders]), unit.queued_at_s, unit.key
+        behind = []
+        for key, queued_at_s, name, item in ranked:
+            if (key, queued_at_s, name) <= own:
+                break
+            steady = context.now_s - item.since_s >= self.margin_s
+            if steady and item.unit.preemptible and item.unit.key in context.facts["running"]:
+                behind.append(item)
+        return behind
+
+
+def running_key(orders: Sequence[Order], item: RunningUnit, context: OrderContext) -> tuple[float, ...]:
+    """The key that a running unit would have if it waited now."""
+    key = []
+    state: PendingUnit | None = None
+    for plugin in orders:
+        quick = getattr(plugin, "running_key", None)
+        if quick is not None:
+            key.append(float(quick(item, context)))
+            continue
+        if state is None:
+            state = replace(item.unit, attained_s=item.ran_s(context.now_s))
+        key.append(plugin.key(state, context))
+    return tuple(key)
+
+
+PREEMPTIONS: dict[str, Preemption] = {}
+
+
+def register(plugin: Preemption) -> None:
+    """Make a preemption known by its name; PolicyError when the name is taken."""
+    if plugin.name in PREEMPTIONS:
+        raise PolicyError(f"a preemption {plugin.name!r} exists already")
+    PREEMPTIONS[plugin.name] = plugin
+
+
+register(PriorityPreemption())
+register(OrderPreemption())
+
+
+def preemptions(names: Iterable[str]) -> tuple[Preemption, ...]:
+    """The preemption plugins of these names; PolicyError when one does not exist."""
+    try:
+        return tuple(PREEMPTIONS[name] for name in names)
+    except KeyError as error:
+        known = ", ".join(sorted(PREEMPTIONS))
+        raise PolicyError(f"there is no preemption {error.args[0]!r}; known are {known}") from None
+
+
+def lost_work(running: RunningUnit, now_s: float) -> float:
+    """Accelerator-seconds that an interruption now would cost."""
+    return running.lost_s(now_s) * max(running.unit.devices, 1.0)
+
+
+def find_room(
+    cluster: Cluster, alternatives: Sequence[Candidates], victims: Sequence[RunningUnit]
+) -> tuple[list[RunningUnit], Candidates, Choice] | None:
+    """The victims to take off so that the unit fits, with its place; None when all of them are not enough.
+
+    Steps: 1. take victims off in their order until there is room; 2. put back, last first, each whose nodes are not needed.
+    The view is left without the chosen victims; the caller has begun a trial on it.
+    """
+    view = cluster.view
+    mark = view.begin()
+    off: list[RunningUnit] = []
+    found: tuple[Candidates, Choice] | None = None
+    useful = alternatives[0].allowed
+    for candidates in alternatives[1:]:
+        useful = useful | candidates.allowed
+    for victim in victims:
+        if not any(bool(useful[row]) for row, _ in victim.rows):
+            continue
+        _give(cluster, victim)
+        off.append(victim)
+        found = best(alternatives)
+        if found is not None:
+            break
+    if found is None:
+        view.rollback(mark) if mark else _undo(cluster, off)
+        return None
+    for victim in list(reversed(off[:-1])):
+        _occupy(cluster, victim)
+        again = best(alternatives)
+        if again is None:
+            _give(cluster, victim)
+        else:
+            off.remove(victim)
+    found = best(alternatives)
+    assert found is not None
+    return off, *found
+
+
+def best(alternatives: Sequence[Candidates]) -> tuple[Candidates, Choice] | None:
+    """The best choice among alternatives: fewest domains, then the best score."""
+    if len(alternatives) == 1:
+        choice = alternatives[0].choose()
+        return (alternatives[0], choice) if choice is not None else None
+    found = [(candidates, choice) for candidates in alternatives if (choice := candidates.choose()) is not None]
+    return max(found, key=lambda pair: (-len(pair[1].domains), pair[1].score), default=None)
+
+
+def _give(cluster: Cluster, running: RunningUnit) -> None:
+    for row, devices in running.rows:
+        cluster.view.give(row, running.unit.demand, devices)
+
+
+def _occupy(cluster: Cluster, running: RunningUnit) -> None:
+    for row, devices in running.rows:
+        cluster.view.occupy(row, running.unit.demand, devices)
+
+
+def _undo(cluster: Cluster, off: Iterable[RunningUnit]) -> None:
+    for victim in off:
+        _occupy(cluster, victim)

@@ -1,0 +1,55 @@
+"""The plugins of a policy that act on whole units: limits, preemptions, the planner; resolved by name, with their options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from services.scheduler.core.admission import Limit, limits
+from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.options import configured
+from services.scheduler.core.placement import plugins_of
+from services.scheduler.core.planning import Planner, planner
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.preemption import Preemption, preemptions
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """See the module."""
+
+    limits: tuple[Limit, ...]
+    preemptions: tuple[Preemption, ...]
+    planner: Planner | None
+
+
+@cache
+def stages_of(policy: Policy) -> Stages:
+    """Resolve a policy's names; PolicyError when one does not exist or an option is wrong."""
+    found = planner(policy.planner)
+    return Stages(
+        tuple(configured(item, policy.options_of(item.name)) for item in limits(policy.limits)),
+        tuple(configured(item, policy.options_of(item.name)) for item in preemptions(policy.preemptions)),
+        None if found is None else configured(found, policy.options_of(found.name)),
+    )
+
+
+def check(policy: Policy) -> None:
+    """PolicyError when anything in the policy is wrong; it names the field."""
+    plugins = plugins_of(policy)
+    stages = stages_of(policy)
+    used = {
+        item.name for group in (plugins.filters, plugins.order, stages.limits, stages.preemptions) for item in group
+    }
+    used |= {name for name, _ in policy.scores}
+    used |= {name for _, weights in policy.domain_node_scores for name, _ in weights}
+    if policy.planner:
+        used.add(policy.planner)
+    for name, _ in policy.options:
+        if name not in used:
+            raise PolicyError(f"options.{name}: the policy uses no plugin of this name")
+    scored = {name for name, _ in policy.scores}
+    for domain, weights in policy.domain_node_scores:
+        for name, _ in weights:
+            if name not in scored:
+                raise PolicyError(f"domain_node_scores.{domain}.{name}: name it in scores too (weight 0 elsewhere)")
