@@ -53,6 +53,8 @@ def read_json(path: Path | str) -> tuple[Any, str]:
         return json.loads(text, parse_constant=refuse), digest
     except json.JSONDecodeError as error:
         raise TraceError(f"is not JSON: {error.msg}", path=path, line=error.lineno) from error
+    except RecursionError as error:
+        raise TraceError("is nested too deeply", path=path) from error
 
 
 class Row:
