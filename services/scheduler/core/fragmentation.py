@@ -227,6 +227,7 @@ def _expected_loss(
 def fragmentation_deltas(nodes: SharedNodes, demand: ShareDemand, classes: TypicalClasses) -> Floats:
     """Growth of F_n, in milli, by placing ``demand``: (N, G) by device for a share, else (N, 1); inf where it does not fit.
 
+    Rounded to a millionth of a milli, so that equal growths are equal numbers and ties are not decided by rounding errors.
     For a share the counts of usable devices are corrected for the one device that changes, so that no hypothetical node
     has to be built: O(N G C).
     """
@@ -241,7 +242,7 @@ def fragmentation_deltas(nodes: SharedNodes, demand: ShareDemand, classes: Typic
         after = fragmentation(
             SharedNodes(cpu_left, nodes.memory_free_bytes, left, nodes.device_model, nodes.hosted), classes
         )
-        return np.where(fit, after - before, np.inf)[:, None]
+        return np.where(fit, np.round(after - before, 6), np.inf)[:, None]
     free = nodes.device_free_milli[:, :, None]
     left = free - demand.device_milli
     sizes, size_of = np.unique(classes.device_milli, return_inverse=True)
@@ -252,7 +253,7 @@ def fragmentation_deltas(nodes: SharedNodes, demand: ShareDemand, classes: Typic
     remaining = useful.sum(axis=1)[:, None, :] - useful + usable_left * left
     total = (nodes.total_free_milli - demand.device_milli)[:, None]
     after = _expected_loss(nodes, classes, total, count[:, :, size_of], remaining[:, :, size_of], cpu_left)
-    return np.where(fit[:, None] & (left[:, :, 0] >= 0), after - before[:, None], np.inf)
+    return np.where(fit[:, None] & (left[:, :, 0] >= 0), np.round(after - before[:, None], 6), np.inf)
 
 
 def fragmentation_delta(nodes: SharedNodes, demand: ShareDemand, classes: TypicalClasses) -> tuple[Floats, Ints]:
@@ -265,7 +266,8 @@ def fragmentation_delta(nodes: SharedNodes, demand: ShareDemand, classes: Typica
 def fragmentation_rule(classes: TypicalClasses, steps: int = SCORE_STEPS) -> Rule:
     """Fragmentation gradient descent: 1 / (1 + exp(growth of F_n in devices)), in ``steps`` steps as published.
 
-    ``steps`` 0 scores minus the growth itself: no two different growths are equal then.
+    ``steps`` 0 scores minus the growth itself. That is not better: with the first of equal nodes taken, 100 steps pack
+    as published (95.4 % of the accelerators of the openb cluster given away), 1000 steps or none about a point less.
     """
 
     def rule(nodes: SharedNodes, demand: ShareDemand) -> Scored:
@@ -386,7 +388,10 @@ class IncrementalScores:
 
 
 def best(scored: Scored) -> tuple[int, int] | None:
-    """(node, device) with the greatest score, the first among equals; None where nothing fits."""
+    """(node, device) with the greatest score, the first among equals; None where nothing fits.
+
+    Many nodes are equal: the published results need an order of nodes that does not change during a run.
+    """
     if not len(scored.score):
         return None
     row = int(scored.score.argmax())
