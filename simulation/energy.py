@@ -21,7 +21,6 @@ from simulation.model import Network, SimDomain, SimNode
 
 JOULES_PER_KWH = 3.6e6
 HOUR_S = 3600.0
-DAY_S = 24 * HOUR_S
 HOURS = (1, 24)
 
 
@@ -53,22 +52,31 @@ class CarbonSeries:
             before.append(before[-1] + value * HOUR_S)
         self._before = before
         self._constant = len(set(g_per_kwh)) == 1
-        self._at_zero = 0.0 if self._constant else self._from_midnight(day_offset_s)
+        self._at_zero = 0.0
+        self._piece = self._piece_at(0.0)
+        self._at_zero = self.integral(0.0)
+        self._piece = self._piece_at(0.0)
 
     def intensity(self, time_s: float) -> float:
         """G/kWh at an instant; an hour begins with its first instant."""
         return self._hourly[math.floor((time_s + self._offset_s) / HOUR_S) % 24]
 
     def integral(self, time_s: float) -> float:
-        """From time 0 to ``time_s``."""
-        if self._constant:
-            return self._hourly[0] * time_s
-        return self._from_midnight(time_s + self._offset_s) - self._at_zero
+        """From time 0 to ``time_s``. The hour asked for last is kept: events of a simulation mostly fall into it again."""
+        begin_s, end_s, before, value = self._piece
+        if not begin_s <= time_s < end_s:
+            self._piece = begin_s, end_s, before, value = self._piece_at(time_s)
+        return before + value * (time_s - begin_s)
 
-    def _from_midnight(self, since_s: float) -> float:
-        days, within_s = divmod(since_s, DAY_S)
-        hour = min(int(within_s / HOUR_S), 23)
-        return days * self._before[24] + self._before[hour] + self._hourly[hour] * (within_s - hour * HOUR_S)
+    def _piece_at(self, time_s: float) -> tuple[float, float, float, float]:
+        """Begin and end of the hour around an instant, the integral up to its begin, and its intensity."""
+        if self._constant:
+            return 0.0, math.inf, 0.0, self._hourly[0]
+        hour = math.floor((time_s + self._offset_s) / HOUR_S)
+        begin_s = hour * HOUR_S - self._offset_s
+        days, of_day = divmod(hour, 24)
+        before = days * self._before[24] + self._before[of_day] - self._at_zero
+        return begin_s, begin_s + HOUR_S, before, self._hourly[of_day]
 
 
 class Energy:
@@ -130,7 +138,7 @@ class Energy:
             )
         if self._asleep[place] and accelerators > 0:
             raise InvalidArgumentError(f"accelerators: {node_id!r} is asleep")
-        if accelerators > 0 and self._waking.get(place, now_s) > now_s:
+        if self._waking and accelerators > 0 and self._waking.get(place, now_s) > now_s:
             raise InvalidArgumentError(f"accelerators: {node_id!r} is ready only at {self._waking[place]} s")
         self._settle(place, now_s)
         self._busy[place] = accelerators
@@ -210,8 +218,8 @@ class Energy:
         carbon = self._carbon[self._domain_of[place]].integral(now_s)
         joules = watts * (now_s - since_s)
         grams = watts * (carbon - self._since_carbon[place]) / JOULES_PER_KWH
-        ready_s = self._waking.get(place)
-        if ready_s is not None:
+        if self._waking and place in self._waking:
+            ready_s = self._waking[place]
             more_joules, more_grams = self._wake_extra(place, min(ready_s, now_s))
             joules += more_joules
             grams += more_grams
