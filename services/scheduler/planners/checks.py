@@ -29,7 +29,7 @@ def numbers(
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise PolicyError(f"{field}: not an array of numbers ({error})") from error
-    if array.size == 0 and 0 in shape:
+    if array.size == 0 and array.ndim < len(shape):
         array = array.reshape([0 if length is None else length for length in shape])
     if array.ndim != len(shape) or any(
         want is not None and want != got for want, got in zip(shape, array.shape, strict=True)

@@ -1,0 +1,128 @@
+"""The rolling program against all placements, and what it does with the rest of the queue."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from services.scheduler.core.errors import PolicyError
+from services.scheduler.planners.milp import free_devices, rolling_plan
+from services.scheduler.planners.mixed_integer import Limits
+
+
+def held(length, slot_s):
+    return max(int(np.ceil(length / slot_s)), 1)
+
+
+def assert_fits(plan, duration, devices, free, slot_s):
+    used = np.zeros_like(np.asarray(free, dtype=float))
+    for job in np.flatnonzero(plan.kind >= 0):
+        end = plan.slot[job] + held(duration[job][plan.kind[job]], slot_s)
+        used[plan.kind[job], plan.slot[job] : end] += devices[job]
+    assert (used <= np.asarray(free) + 1e-9).all()
+
+
+def brute_force(duration, devices, weight, free, slot_s):
+    free = np.asarray(free, dtype=float)
+    kinds, slots = free.shape
+    places = [(-1, -1), *itertools.product(range(kinds), range(slots))]
+    best = np.inf
+    for plan in itertools.product(places, repeat=len(devices)):
+        left, cost = free.copy(), 0.0
+        for job, (kind, slot) in enumerate(plan):
+            if kind < 0:
+                cost += weight[job] * (slots * slot_s + min(duration[job]))
+            elif np.isfinite(duration[job][kind]):
+                left[kind, slot : slot + held(duration[job][kind], slot_s)] -= devices[job]
+                cost += weight[job] * (slot * slot_s + duration[job][kind])
+            else:
+                cost = np.inf
+        if (left >= 0).all():
+            best = min(best, cost)
+    return best
+
+
+def test_short_jobs_first_when_they_exclude_each_other():
+    # One device; 30, 10, 20 s in slots of 10: order 1, 2, 0 completes at 10, 30, 60.
+    plan = rolling_plan([[30.0], [10.0], [20.0]], [1, 1, 1], [1, 1, 1], np.ones((1, 6)), 10.0)
+    assert plan.slot.tolist() == [3, 0, 1]
+    assert plan.cost == pytest.approx(100)
+    assert plan.proven
+
+
+def test_a_weight_puts_a_long_job_first():
+    plan = rolling_plan([[30.0], [10.0], [20.0]], [1, 1, 1], [9, 1, 1], np.ones((1, 6)), 10.0)
+    assert plan.slot.tolist() == [0, 3, 4]
+
+
+def test_the_faster_type_goes_to_whom_it_helps_most():
+    # Both are faster on type 0; job 1 gains 60 s, job 0 only 10 s.
+    plan = rolling_plan([[10.0, 20.0], [20.0, 80.0]], [1, 1], [1, 1], np.ones((2, 8)), 10.0)
+    assert plan.kind.tolist() == [1, 0]
+    assert plan.slot.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_equals_the_best_of_all_placements(seed):
+    random = np.random.default_rng(seed)
+    duration = random.uniform(5, 35, (3, 2))
+    duration[0, 0] = np.inf
+    devices, weight = random.integers(1, 3, 3), random.uniform(0.5, 2, 3)
+    free = random.integers(0, 4, (2, 4)).astype(float)
+    plan = rolling_plan(duration, devices, weight, free, 10.0, limits=Limits(gap=0.0))
+    assert plan.cost == pytest.approx(brute_force(duration.tolist(), devices, weight, free, 10.0))
+    assert_fits(plan, duration, devices, free, 10.0)
+
+
+def test_the_rest_follows_without_delaying_the_first():
+    plan = rolling_plan(
+        [[20.0], [10.0], [10.0], [10.0]], [1, 1, 1, 2], [1, 1, 1, 1], np.full((1, 4), 2.0), 10.0, first=2
+    )
+    # Jobs 0 and 1 start at once; job 2 takes the free device in slot 1; job 3 needs both.
+    assert plan.slot.tolist() == [0, 0, 1, 2]
+    greedy = rolling_plan([[30.0], [10.0]], [1, 1], [1, 1], np.ones((1, 6)), 10.0, first=0)
+    assert greedy.slot.tolist() == [0, 3]
+
+
+def test_never_worse_than_the_greedy_placement():
+    random = np.random.default_rng(2)
+    duration = random.uniform(5, 95, (12, 2))
+    devices, weight = random.integers(1, 4, 12), np.ones(12)
+    free = np.full((2, 20), 4.0)
+    hurried = rolling_plan(duration, devices, weight, free, 10.0, limits=Limits(time_s=0.0))
+    solved = rolling_plan(duration, devices, weight, free, 10.0, limits=Limits(nodes=50))
+    assert_fits(hurried, duration, devices, free, 10.0)
+    assert_fits(solved, duration, devices, free, 10.0)
+    assert solved.cost <= hurried.cost + 1e-6
+
+
+def test_running_jobs_hold_their_devices():
+    free = free_devices([4, 2], [0, 0, 1], [1, 2, 2], [5.0, 25.0, 0.0], 4, 10.0)
+    assert free.tolist() == [[1, 2, 2, 4], [0, 2, 2, 2]]
+    with pytest.raises(PolicyError, match="running_devices: more than the capacity of type 1"):
+        free_devices([4, 2], [1], [3], [5.0], 4, 10.0)
+
+
+def test_degenerate():
+    plan = rolling_plan(np.zeros((0, 2)), [], [], np.ones((2, 3)), 10.0)
+    assert plan.kind.shape == (0,)
+    assert plan.cost == 0
+    plan = rolling_plan([[10.0], [np.inf]], [1, 1], [1, 1], np.zeros((1, 3)), 10.0)
+    assert plan.kind.tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"duration_s": [[np.nan]]}, r"duration_s\[0, 0\]: is NaN"),
+        ({"devices": [np.nan]}, r"devices\[0\]"),
+        ({"weight": [-1.0]}, r"weight\[0\]"),
+        ({"free": [[1.0, np.nan]]}, r"free\[0, 1\]"),
+        ({"slot_s": 0.0}, "slot_s"),
+        ({"first": -1}, "first"),
+    ],
+)
+def test_bad_input_is_named(changes, message):
+    given = {"duration_s": [[10.0]], "devices": [1], "weight": [1], "free": [[1.0, 1.0]], "slot_s": 10.0} | changes
+    with pytest.raises(PolicyError, match=message):
+        rolling_plan(**given)
