@@ -36,14 +36,14 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.result import DataSource, Row, Setting, print_table, write
-from services.scheduler.core.prediction import SHORTEST_S, Features, RunTimePredictor
+from services.scheduler.core.prediction import SHORTEST_S, Features, Prediction, RunTimePredictor
 
 Array = NDArray[np.float64]
 Band = tuple[float, float]
 PAIRS_PER_JOB = 64
 TSAFRIR_EXTENSIONS_S = (60, 300, 900, 1800, 3600, 7200, 18_000, 36_000, 72_000, 180_000, 360_000)
 QUANTUM_S = 300.0
-PREEMPTIVE_DEVICES = 88
+LOAD = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,13 +277,18 @@ class Experts:
 
     def __init__(self, mean: bool = False, predictor: RunTimePredictor | None = None) -> None:
         self.predictor, self.mean = predictor or RunTimePredictor(), mean
+        self.said: dict[Features, list[Prediction]] = {}
 
     def predict(self, job: Features) -> tuple[float, Band | None]:
         found = self.predictor.predict(job)
-        return (found.mean_s if self.mean else found.median_s), (found.low_s, found.high_s)
+        self.said.setdefault(job, []).append(found)
+        return (found.mean_s if self.mean else found.median_s), ((found.low_s, found.high_s) if found.n else None)
 
     def observe(self, job: Features, run_s: float) -> None:
-        self.predictor.observe(job, run_s)
+        said = self.said[job].pop(0)
+        if not self.said[job]:
+            del self.said[job]
+        self.predictor.observe(job, run_s, said=said)
 
 
 METHODS: dict[str, tuple[Callable[[], Method], bool]] = {
@@ -392,16 +397,18 @@ def outlived(log: Log, chosen: slice) -> list[Row]:
         events = [(job.features.submit_s, _SUBMIT, n, 0, 0.0) for n, job in enumerate(log.jobs)]
         events += [(job.start_s + job.run_s, _END, n, 0, 0.0) for n, job in enumerate(log.jobs)]
         heapq.heapify(events)
+        said: dict[int, Prediction] = {}
         corrections: list[int] = []
         accuracies: list[float] = []
         while events:
             _, kind, number, count, total_s = heapq.heappop(events)
             job = log.jobs[number]
             if kind == _END:
-                predictor.observe(job.features, job.run_s)
+                predictor.observe(job.features, job.run_s, said=said.pop(number))
                 continue
             if kind == _SUBMIT:
-                total_s = predictor.predict(job.features).median_s
+                said[number] = predictor.predict(job.features)
+                total_s = said[number].median_s
             else:
                 count += 1
                 if conditional:
@@ -420,41 +427,55 @@ def outlived(log: Log, chosen: slice) -> list[Row]:
     return rows
 
 
+Order = Callable[[RunTimePredictor, Recorded, float], float]
+ORDERS: dict[str, tuple[Order, bool]] = {
+    "FIFO": (lambda _p, job, got_s: job.features.submit_s - 1e12 * (got_s > 0), True),
+    "least attained service": (lambda _p, job, got_s: got_s * job.features.accelerators, True),
+    "predicted mean, fixed": (lambda p, job, _: p.predict(job.features).mean_s * job.features.accelerators, False),
+    "predicted mean remaining": (
+        lambda p, job, got_s: p.remaining(job.features, got_s).mean_s * job.features.accelerators,
+        False,
+    ),
+    "predicted median remaining": (
+        lambda p, job, got_s: p.remaining(job.features, got_s).median_s * job.features.accelerators,
+        False,
+    ),
+    "service index": (lambda p, job, got_s: -p.service_index(job.features, got_s) / job.features.accelerators, False),
+    "oracle: shortest remaining": (lambda _p, job, got_s: (job.run_s - got_s) * job.features.accelerators, True),
+}
+"""Order of service (smallest first), per device, and whether it is a baseline."""
+
+
 def preemptive(log: Log, chosen: slice) -> list[Row]:
     """Mean and median completion time (end - submission) of preemptive orders on one pool of devices, no cost of moving.
 
-    Every `QUANTUM_S` the jobs present are sorted by the order and served as they fit. Methods learn from jobs that ended in
-    that schedule; jobs before ``chosen`` are run too, and only those chosen are counted. FIFO does not preempt.
+    Every `QUANTUM_S` the jobs present are sorted by the order and served as they fit. The pool is so large that the jobs
+    ``chosen`` ask for `LOAD` of it on average. Predictors start with the earlier jobs that ended before, and then learn
+    from those that end in that schedule. FIFO does not preempt.
     """
-
-    def remaining(predictor: RunTimePredictor, job: Features, got_s: float) -> float:
-        return predictor.remaining(job, got_s).mean_s
-
-    def index(predictor: RunTimePredictor, job: Features, got_s: float) -> float:
-        return -predictor.service_index(job, got_s)
-
-    orders: dict[str, Callable[[RunTimePredictor, Recorded, float], float]] = {
-        "FIFO": lambda _p, job, got_s: job.features.submit_s - 1e12 * (got_s > 0),
-        "least attained service": lambda _p, _job, got_s: got_s,
-        "predicted mean, fixed": lambda p, job, _got_s: p.predict(job.features).mean_s,
-        "predicted mean remaining": lambda p, job, got_s: remaining(p, job.features, got_s),
-        "service index": lambda p, job, got_s: index(p, job.features, got_s),
-        "oracle: shortest remaining": lambda _p, job, got_s: job.run_s - got_s,
-    }
+    jobs = log.jobs[chosen]
+    from_s, to_s = jobs[0].features.submit_s, jobs[-1].features.submit_s
+    work = sum(job.run_s * job.features.accelerators for job in jobs)
+    devices = math.ceil(work / (to_s - from_s) / LOAD)
+    earlier = sorted(
+        (job for job in log.jobs if job.start_s + job.run_s < from_s), key=lambda job: job.start_s + job.run_s
+    )
     rows = []
-    for name, order in orders.items():
-        delays = _served(log.jobs, order)[chosen]
-        place = f"data={log.name} devices={PREEMPTIVE_DEVICES}"
-        baseline = name in {"FIFO", "least attained service", "oracle: shortest remaining"}
+    for name, (order, baseline) in ORDERS.items():
+        predictor = RunTimePredictor()
+        for job in earlier:
+            predictor.observe(job.features, job.run_s)
+        delays = _served(jobs, devices, order, predictor)
+        place = f"data={log.name} devices={devices}"
         rows += [
             Row(name, "completion_mean_s", float(np.mean(delays)), place, n=len(delays), baseline=baseline),
             Row(name, "completion_p50_s", float(np.median(delays)), place, n=len(delays), baseline=baseline),
+            Row(name, "completion_p99_s", float(np.quantile(delays, 0.99)), place, n=len(delays), baseline=baseline),
         ]
     return rows
 
 
-def _served(jobs: list[Recorded], order: Callable[[RunTimePredictor, Recorded, float], float]) -> Array:
-    predictor = RunTimePredictor()
+def _served(jobs: list[Recorded], devices: int, order: Order, predictor: RunTimePredictor) -> Array:
     delays = np.full(len(jobs), np.nan)
     got: dict[int, float] = {}
     keys: dict[int, float] = {}
@@ -466,13 +487,13 @@ def _served(jobs: list[Recorded], order: Callable[[RunTimePredictor, Recorded, f
             got[arrived] = 0.0
             keys[arrived] = order(predictor, jobs[arrived], 0.0)
             arrived += 1
-        free = PREEMPTIVE_DEVICES
+        free = devices
         ended = []
         for number in sorted(got, key=lambda number: (keys[number], number)):
-            devices = jobs[number].features.accelerators
-            if devices > free:
+            asked = jobs[number].features.accelerators
+            if asked > free:
                 continue
-            free -= devices
+            free -= asked
             run_s = jobs[number].run_s
             if run_s - got[number] <= QUANTUM_S:
                 ended.append((now_s + run_s - got[number], number))
@@ -492,14 +513,15 @@ def _served(jobs: list[Recorded], order: Callable[[RunTimePredictor, Recorded, f
 def speed(log: Log) -> list[Row]:
     """Mean cost of a prediction and of an observation over a whole log, microseconds."""
     predictor = RunTimePredictor()
+    said: dict[int, Prediction] = {}
     spent = {False: 0, True: 0}
     for ended, number in in_order(log.jobs):
         job = log.jobs[number]
         began = time.perf_counter_ns()
         if ended:
-            predictor.observe(job.features, job.run_s)
+            predictor.observe(job.features, job.run_s, said=said.pop(number))
         else:
-            predictor.predict(job.features)
+            said[number] = predictor.predict(job.features)
         spent[ended] += time.perf_counter_ns() - began
     n = len(log.jobs)
     return [

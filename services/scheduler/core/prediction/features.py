@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from services.scheduler.core.errors import PolicyError
 
 SHORTEST_S = 1.0
 """Run times are counted as at least this long: logarithms stay finite and no answer is ever 0."""
+
+Vote = tuple[int, int, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class Prediction:
     """A run time or a remaining time in seconds: ``0 < low_s <= median_s <= high_s``, ``mean_s > 0``.
 
     ``evidence`` names the group of finished jobs that weighs most, ``n`` how many of them are remembered (0: nothing is
-    known but the estimate, if that).
+    known but the estimate, if that). ``votes`` is what each expert said (number, jobs remembered, logarithms of low, median
+    and high): given back to `RunTimePredictor.observe` when the job has ended, each is scored on what it knew then.
     """
 
     median_s: float
@@ -39,6 +42,7 @@ class Prediction:
     mean_s: float
     evidence: str
     n: int
+    votes: tuple[Vote, ...] = field(default=(), repr=False)
 
 
 def finite_seconds(field: str, value: float) -> float:

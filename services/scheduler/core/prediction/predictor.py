@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.prediction.features import SHORTEST_S, Features, Prediction, finite_seconds
@@ -34,11 +34,11 @@ class PredictorSettings:
 
     low_level: float = 0.1
     high_level: float = 0.9
-    capacity: int = 48
+    capacity: int = 64
     max_groups: int = 50_000
-    sharpness: float = 8.0
-    memory: float = 100.0
-    prior: float = 8.0
+    sharpness: float = 16.0
+    memory: float = 300.0
+    prior: float = 20.0
     calibration: float = 0.01
     overrun: float = 0.02
     default_s: float = 3600.0
@@ -68,19 +68,11 @@ EXPERTS = (
 _EXACT, _SIZE, _USER, _TENANT, _NAME, _EVERYONE, _USER_SHARE, _SHARE, _LAST_TWO = range(len(EXPERTS))
 _ALL: Key = (_EVERYONE,)
 _BUCKETS = 6
+_NO_ERRORS = (0.0, 0.0) * len(EXPERTS)
 
 
-class _Opinion(NamedTuple):
-    """What an expert says: natural logarithms of seconds, but ``mean_s``. ``anchor`` is a logarithm too."""
-
-    expert: int
-    window: Window
-    anchor: float
-    low: float
-    median: float
-    high: float
-    mean_s: float
-    weight: float
+Opinion = tuple[float, float, float, float, float, int, Window, float]
+"""What an expert says: weight; low, median, high (logarithms of s); mean (s); its number, window and anchor (logarithm)."""
 
 
 class RunTimePredictor:
@@ -95,8 +87,8 @@ class RunTimePredictor:
        mean, at most the estimate. Weights are exp(-sharpness x past error) (Littlestone and Warmuth, "The Weighted
        Majority Algorithm", 1994), where the error is the mean of the user's own jobs and, for users with few jobs, of all
        users' jobs at the same length of history.
-    2. `observe`: each expert's error (sum of the pinball losses of low, median and high, of the logarithm) is taken before
-       the job joins its groups. The band's levels move by a small step after each job, up or down as it lies outside or
+    2. `observe`: each expert's error at the job's submission (sum of the pinball losses of its low, median and high, of the
+       logarithm) is averaged; then the job joins its groups. The band's levels move by a small step after each job, up or down as it lies outside or
        inside, so that in the long run the asked share lies below each (Gibbs and Candes, "Adaptive Conformal Inference
        Under Distribution Shift", NeurIPS 2021).
     3. `remaining`: the same under the condition that the job has outlived ``elapsed_s``: each expert's ratios are cut
@@ -109,8 +101,7 @@ class RunTimePredictor:
         self._windows: dict[Key, Window] = {}
         self._last: dict[Key, tuple[float, float]] = {}
         self._user_errors: dict[Key, list[float]] = {}
-        self._errors = [0.0] * (len(EXPERTS) * _BUCKETS)
-        self._counts = [0.0] * (len(EXPERTS) * _BUCKETS)
+        self._errors = [1.0, 0.0] * (len(EXPERTS) * _BUCKETS)
         self._levels = [self.settings.low_level, self.settings.high_level]
         self._index = ServiceIndex()
 
@@ -128,20 +119,26 @@ class RunTimePredictor:
             min(math.exp(low), median_s),
             max(min(math.exp(high), most_s), median_s),
             max(min(mean_s, longest_s, limit_s), SHORTEST_S),
-            EXPERTS[leader.expert],
-            len(leader.window.ordered),
+            EXPERTS[leader[5]],
+            len(leader[6].ordered),
+            tuple([(opinion[5], len(opinion[6].ordered), *opinion[1:4]) for opinion in opinions]),
         )
 
-    def observe(self, job: Features, run_time_s: float, end_s: float = math.nan) -> None:
+    def observe(
+        self, job: Features, run_time_s: float, end_s: float = math.nan, said: Prediction | None = None
+    ) -> None:
         """Learn from a job that has ended; to be called in the order of the ends, of which ``end_s`` is one.
 
-        Raises `PolicyError` for a run time that is negative or not finite; nothing is learnt then.
+        ``said`` is the answer of `predict` at the job's submission; without it the experts are scored on what they
+        would say now, which flatters those that follow the latest jobs when many are submitted at once. Raises
+        `PolicyError` for a run time that is negative or not finite; nothing is learnt then.
         """
         run_s = max(finite_seconds("run_time_s", run_time_s), SHORTEST_S)
         log_run = math.log(run_s)
-        opinions = self._opinions(job)
-        if opinions:
-            self._score(job, opinions, log_run)
+        if said is None:
+            said = self.predict(job)
+        if said.votes:
+            self._score((job.tenant, job.user), said, run_s, log_run)
         windows, settings = self._windows, self.settings
         for key, anchor in self._groups(job):
             window = windows.pop(key, None)
@@ -172,7 +169,7 @@ class RunTimePredictor:
         survivors = [self._outlived(opinion, elapsed_s, log_elapsed, exponent) for opinion in opinions]
         if not survivors:
             known = self._uninformed(job)
-            alone = _Opinion(_EVERYONE, Window(1), 0.0, 0.0, math.log(known.median_s), 0.0, 0.0, 1.0)
+            alone = (1.0, 0.0, math.log(known.median_s), 0.0, 0.0, _EVERYONE, Window(1), 0.0)
             survivors = [self._outlived(alone, elapsed_s, log_elapsed, exponent)]
         low, median, high, mean_s, leader = _pooled(survivors)
         limit_s = most_s = math.inf
@@ -184,8 +181,8 @@ class RunTimePredictor:
             min(max(math.exp(low) - elapsed_s, SHORTEST_S), rest_s),
             max(min(math.exp(high), most_s) - elapsed_s, rest_s),
             max(min(mean_s, limit_s) - elapsed_s, SHORTEST_S),
-            EXPERTS[leader.expert] + ", outlived",
-            len(leader.window.ordered),
+            EXPERTS[leader[5]] + ", outlived",
+            len(leader[6].ordered),
         )
 
     def service_index(self, job: Features, attained_s: float) -> float:
@@ -220,77 +217,81 @@ class RunTimePredictor:
             groups.append(((_LAST_TWO, tenant, user), math.log(0.5 * (last[0] + last[1]))))
         return groups
 
-    def _opinions(self, job: Features) -> list[_Opinion]:
+    def _opinions(self, job: Features) -> list[Opinion]:
         settings, windows = self.settings, self._windows
         low_level, high_level = self._levels
-        errors, counts = self._errors, self._counts
-        user_errors = self._user_errors.get((job.tenant, job.user))
-        prior, sharpness, exp = settings.prior, settings.sharpness, math.exp
-        opinions = []
+        errors, exp = self._errors, math.exp
+        user_errors = self._user_errors.get((job.tenant, job.user), _NO_ERRORS)
+        prior, sharpness = settings.prior, settings.sharpness
+        opinions: list[Opinion] = []
         for key, anchor in self._groups(job):
             window = windows.get(key)
             if window is None:
                 continue
-            ordered = window.ordered
-            n = len(ordered)
+            n = len(window.ordered)
             expert: int = key[0]  # type: ignore[assignment]
-            cell = expert * _BUCKETS + min(n.bit_length(), _BUCKETS) - 1
-            error = errors[cell] if counts[cell] else 1.0
-            if user_errors is not None and (seen := user_errors[2 * expert + 1]):
-                error = (seen * user_errors[2 * expert] + prior * error) / (seen + prior)
+            cell = 2 * (expert * _BUCKETS + min(n.bit_length(), _BUCKETS) - 1)
+            seen = user_errors[2 * expert + 1]
+            error = (seen * user_errors[2 * expert] + prior * errors[cell]) / (seen + prior)
+            low, median, high = window.band(low_level, high_level)
+            mean_s = window.total / n
             opinions.append(
-                _Opinion(
+                (
+                    exp(-sharpness * error),
+                    anchor + low,
+                    anchor + median,
+                    anchor + high,
+                    exp(anchor) * mean_s if anchor else mean_s,
                     expert,
                     window,
                     anchor,
-                    anchor + quantile(ordered, low_level),
-                    anchor + quantile(ordered, 0.5),
-                    anchor + quantile(ordered, high_level),
-                    exp(anchor) * window.total / n,
-                    exp(-sharpness * error),
                 )
             )
         return opinions
 
-    def _score(self, job: Features, opinions: list[_Opinion], log_run: float) -> None:
+    def _score(self, user: Key, said: Prediction, run_s: float, log_run: float) -> None:
         settings = self.settings
         below, above = settings.low_level, settings.high_level
-        user = (job.tenant, job.user)
         user_errors = self._user_errors.pop(user, None)
         if user_errors is None:
-            user_errors = [0.0] * (2 * len(EXPERTS))
+            user_errors = list(_NO_ERRORS)
             if len(self._user_errors) >= settings.max_groups:
                 del self._user_errors[next(iter(self._user_errors))]
         self._user_errors[user] = user_errors
-        errors, counts, memory = self._errors, self._counts, settings.memory
-        for expert, window, _, low, median, high, _, _ in opinions:
+        errors, memory = self._errors, settings.memory
+        most = 10.0 * memory
+        for expert, n, low, median, high in said.votes:
             loss = 0.5 * abs(log_run - median)
             loss += below * (log_run - low) if log_run >= low else (1.0 - below) * (low - log_run)
             loss += above * (log_run - high) if log_run >= high else (1.0 - above) * (high - log_run)
-            cell = expert * _BUCKETS + min(len(window.ordered).bit_length(), _BUCKETS) - 1
-            counts[cell] = seen = min(counts[cell] + 1.0, 10 * memory)
+            cell = 2 * (expert * _BUCKETS + min(n.bit_length(), _BUCKETS) - 1)
+            seen = errors[cell + 1]
+            if seen < most:
+                errors[cell + 1] = seen = seen + 1.0
             errors[cell] += (loss - errors[cell]) / seen
-            user_errors[2 * expert + 1] = seen = min(user_errors[2 * expert + 1] + 1.0, memory)
+            seen = user_errors[2 * expert + 1]
+            if seen < memory:
+                user_errors[2 * expert + 1] = seen = seen + 1.0
             user_errors[2 * expert] += (loss - user_errors[2 * expert]) / seen
-        low, _, high, _, _ = _pooled(opinions)
         step, levels = settings.calibration, self._levels
-        levels[0] = min(max(levels[0] + step * (below - (log_run < low)), 0.1 * below), 0.49)
-        levels[1] = max(min(levels[1] + step * (above - (log_run <= high)), 1.0 - 0.1 * (1.0 - above)), 0.51)
+        levels[0] = min(max(levels[0] + step * (below - (run_s < said.low_s)), 0.1 * below), 0.49)
+        levels[1] = max(min(levels[1] + step * (above - (run_s <= said.high_s)), 1.0 - 0.1 * (1.0 - above)), 0.51)
 
-    def _outlived(self, opinion: _Opinion, elapsed_s: float, log_elapsed: float, exponent: float) -> _Opinion:
+    def _outlived(self, opinion: Opinion, elapsed_s: float, log_elapsed: float, exponent: float) -> Opinion:
         """The opinion on the whole run time, given that it exceeds ``elapsed_s``."""
-        ordered, anchor = opinion.window.ordered, opinion.anchor
-        first = opinion.window.above(log_elapsed - anchor)
+        weight, *_, expert, window, anchor = opinion
+        ordered = window.ordered
+        first = window.above(log_elapsed - anchor)
         left = len(ordered) - first
-        weight = opinion.weight * (left + 0.5) / (len(ordered) + 0.5)
+        weight *= (left + 0.5) / (len(ordered) + 0.5)
         levels = (self._levels[0], 0.5, self._levels[1])
         if left:
             low, median, high = (anchor + quantile(ordered, level, first) for level in levels)
-            mean_s = sum(math.exp(anchor + value) for value in ordered[first:]) / left
+            mean_s = math.exp(anchor) * window.mean_from(first)
         else:
             low, median, high = (log_elapsed - math.log1p(-level) / exponent for level in levels)
             mean_s = elapsed_s * exponent / (exponent - 1.0) if exponent > 1.0 else math.exp(high)
-        return opinion._replace(low=low, median=median, high=high, mean_s=mean_s, weight=weight)
+        return weight, low, median, high, mean_s, expert, window, anchor
 
     def _uninformed(self, job: Features) -> Prediction:
         if job.estimate_s > 0:
@@ -308,7 +309,6 @@ class RunTimePredictor:
             "last": [[list(key), *values] for key, values in self._last.items()],
             "user_errors": [[list(key), list(values)] for key, values in self._user_errors.items()],
             "errors": list(self._errors),
-            "counts": list(self._counts),
             "levels": list(self._levels),
             "index": self._index.state(),
         }
@@ -324,7 +324,7 @@ class RunTimePredictor:
             made._windows = {tuple(key): Window(capacity, logs, total) for key, logs, total in state["windows"]}
             made._last = {tuple(key): (latest, before) for key, latest, before in state["last"]}
             made._user_errors = {tuple(key): list(values) for key, values in state["user_errors"]}
-            made._errors, made._counts = list(state["errors"]), list(state["counts"])
+            made._errors = list(state["errors"])
             made._levels = list(state["levels"])
             made._index = ServiceIndex.from_state(state["index"])
         except (KeyError, TypeError, ValueError) as error:
@@ -332,17 +332,17 @@ class RunTimePredictor:
         return made
 
 
-def _pooled(opinions: list[_Opinion]) -> tuple[float, float, float, float, _Opinion]:
+def _pooled(opinions: list[Opinion]) -> tuple[float, float, float, float, Opinion]:
     """Weighted means of low, median, high and mean, and the opinion that weighs most (the first of equals)."""
-    total = low = median = high = mean_s = 0.0
+    total = low = median = high = mean_s = heaviest = 0.0
     leader = opinions[0]
     for opinion in opinions:
-        weight = opinion.weight
+        weight, its_low, its_median, its_high, its_mean_s, _, _, _ = opinion
         total += weight
-        low += weight * opinion.low
-        median += weight * opinion.median
-        high += weight * opinion.high
-        mean_s += weight * opinion.mean_s
-        if weight > leader.weight:
-            leader = opinion
+        low += weight * its_low
+        median += weight * its_median
+        high += weight * its_high
+        mean_s += weight * its_mean_s
+        if weight > heaviest:
+            heaviest, leader = weight, opinion
     return low / total, median / total, high / total, mean_s / total, leader

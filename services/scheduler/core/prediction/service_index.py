@@ -49,8 +49,9 @@ class ServiceIndex:
     """Gittins indices by group, from the jobs that have ended; a table per group, refreshed as its number of jobs grows.
 
     1. A job that ends is counted in its groups: the user's jobs of that name, the tenant's of that size, all.
-    2. A group's table is computed anew after `FIRST` jobs, then whenever the count has grown by an eighth (at most
-       `MOST_BETWEEN` jobs); all counts are then halved when they exceed `FORGET_AT`, so that old jobs fade.
+    2. A group's table is computed anew after `FIRST` jobs, then whenever the count has grown by an eighth (at least 8, at most
+       `MOST_BETWEEN` jobs), from its counts and `PRIOR_SHARE` as many more jobs spread evenly over the intervals, which
+       keeps gaps between few jobs from looking like certainty; counts above `FORGET_AT` are halved, so that old jobs fade.
     3. `index` takes the table of the narrowest group that has one, interpolated between edges: O(log of the edges).
     """
 
@@ -58,6 +59,7 @@ class ServiceIndex:
     MOST_BETWEEN = 256
     FORGET_AT = 4096.0
     MAX_GROUPS = 20_000
+    PRIOR_SHARE = 0.2
 
     def __init__(self) -> None:
         self._counts: dict[Key, list[float]] = {}
@@ -113,7 +115,7 @@ class ServiceIndex:
         if counts.sum() > self.FORGET_AT:
             counts *= 0.5
             self._counts[key] = counts.tolist()
-        self._tables[key] = gittins_indices(counts).tolist()
+        self._tables[key] = gittins_indices(counts + self.PRIOR_SHARE * counts.mean()).tolist()
         due[0] = due[1] + min(max(due[1] // 8, 8), self.MOST_BETWEEN)
 
     def state(self) -> dict[str, Any]:

@@ -6,12 +6,13 @@ import math
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable
+from itertools import accumulate
 
 
 class Window:
     """Natural logarithms of the last ``capacity`` values of a group; adding is O(capacity), a quantile O(1)."""
 
-    __slots__ = ("capacity", "ordered", "recent", "total")
+    __slots__ = ("_sums", "capacity", "ordered", "recent", "total")
 
     def __init__(self, capacity: int, logs: Iterable[float] = (), total: float = 0.0) -> None:
         self.capacity = capacity
@@ -19,9 +20,11 @@ class Window:
         self.ordered = sorted(self.recent)
         self.total = total
         """Sum of the values themselves (not of their logarithms)."""
+        self._sums: list[float] | None = None
 
     def add(self, log_value: float) -> None:
         """Remember a value, forgetting the oldest beyond the capacity."""
+        self._sums = None
         self.recent.append(log_value)
         insort(self.ordered, log_value)
         self.total += math.exp(log_value)
@@ -30,9 +33,36 @@ class Window:
             del self.ordered[bisect_left(self.ordered, oldest)]
             self.total -= math.exp(oldest)
 
+    def band(self, low_level: float, high_level: float) -> tuple[float, float, float]:
+        """`quantile` at ``low_level`` < 0.5, at 0.5 and at ``high_level`` > 0.5."""
+        ordered = self.ordered
+        n = len(ordered)
+        half = n >> 1
+        median = ordered[half] if n & 1 else 0.5 * (ordered[half - 1] + ordered[half])
+        position = (n + 1) * low_level - 1.0
+        if position <= 0.0:
+            low = ordered[0]
+        else:
+            index = int(position)
+            low = ordered[index]
+            low += (position - index) * (ordered[index + 1] - low)
+        position = (n + 1) * high_level - 1.0
+        if position >= n - 1:
+            return low, median, ordered[-1]
+        index = int(position)
+        high = ordered[index]
+        return low, median, high + (position - index) * (ordered[index + 1] - high)
+
     def above(self, log_value: float) -> int:
         """Index in ``ordered`` of the first value greater than ``log_value``."""
         return bisect_right(self.ordered, log_value)
+
+    def mean_from(self, first: int) -> float:
+        """Mean of the values (not logarithms) of ``ordered[first:]``, which is not empty."""
+        sums = self._sums
+        if sums is None:
+            sums = self._sums = list(accumulate(map(math.exp, reversed(self.ordered))))
+        return sums[len(sums) - 1 - first] / (len(sums) - first)
 
 
 def quantile(ordered: list[float], level: float, first: int = 0) -> float:
