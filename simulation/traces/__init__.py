@@ -17,6 +17,7 @@ from simulation.traces.batsim import schedule as batsim_schedule
 from simulation.traces.errors import TraceError
 from simulation.traces.gavel import read_throughputs
 from simulation.traces.openb import nodes as openb_nodes
+from simulation.traces.reading import number
 from simulation.traces.shaping import limited, offered_load, scaled
 from simulation.traces.sia_tables import MeasuredTables
 from simulation.traces.sia_tables import read_tables as sia_tables
@@ -60,8 +61,24 @@ def load(path: Path | str, format: str, **options: Any) -> Trace:  # noqa: A002 
     reader = FORMATS.get(format)
     if reader is None:
         raise TraceError(f"unknown format {format!r}: known are {', '.join(FORMATS)}", path=path)
-    known = [name for name in inspect.signature(reader).parameters if name != "path"]
+    known = {name: each for name, each in inspect.signature(reader).parameters.items() if name != "path"}
     for name in options:
         if name not in known:
             raise TraceError(f"format {format} has no option {name!r}; it has: {', '.join(known) or 'none'}", path=path)
-    return reader(path, **options)
+    return reader(path, **{name: _option(name, value, known[name].default) for name, value in options.items()})
+
+
+def _option(name: str, value: Any, default: Any) -> Any:
+    """The value of an option in the type of its default; text, as a command line gives it, is converted."""
+    if isinstance(default, bool):
+        text = str(value).lower()
+        if text not in {"true", "false"}:
+            raise TraceError(f"option {name} must be true or false, not {value!r}")
+        return text == "true"
+    if isinstance(default, int | float):
+        found = number(str(value))
+        if found is None or (isinstance(default, int) and not found.is_integer()):
+            kind = "whole number" if isinstance(default, int) else "number"
+            raise TraceError(f"option {name} must be a {kind}, not {value!r}")
+        return type(default)(found)
+    return value

@@ -26,16 +26,17 @@ _INDEX = {name: index for index, name in enumerate(COLUMNS)}
 _MACHINE_INDEX = {name: index for index, name in enumerate(MACHINE_COLUMNS)}
 
 
-def load(path: Path | str, *, processors: str = "allocated", statuses: Collection[int] | None = None) -> Trace:
+def load(path: Path | str, *, processors: str = "allocated", statuses: Collection[int] | str | None = None) -> Trace:
     """One rank with one CPU per processor: the ``allocated`` number, else the requested (``processors="requested"``: the
     other way round).
 
     ``estimate_s`` is the requested time, ``user`` the user id, ``tenant`` the group, ``name`` the executable's number.
-    ``statuses`` keeps only these completion codes (0 failed, 1 completed, 5 cancelled, -1 unknown). Left out: partial
+    ``statuses`` keeps only these completion codes, also as text ``0,1`` (0 failed, 1 completed, 5 cancelled, -1 unknown). Left out: partial
     executions (2-4; the whole job has a line of its own), cancelled before start, unknown or zero run time, no processors.
     """
     if processors not in {"allocated", "requested"}:
         raise TraceError(f"option processors is 'allocated' or 'requested', not {processors!r}")
+    kept = _statuses(statuses)
     text, sha256 = read_text(path)
     collected = Collected()
     for line, content in enumerate(text.splitlines(), start=1):
@@ -48,12 +49,21 @@ def load(path: Path | str, *, processors: str = "allocated", statuses: Collectio
         values = {name: row.number(name, least=-1.0) for name in COLUMNS}
         job_id = str(row.whole("job"))
         row.number("submit")
-        reason = _skip(values, statuses, processors)
+        reason = _skip(values, kept, processors)
         if reason:
             collected.skipped[reason] += 1
             continue
         collected.jobs.append(_job(collected.claim(row, "job", job_id), row, values, processors))
     return collected.trace(path, Path(path).stem, sha256)
+
+
+def _statuses(statuses: Collection[int] | str | None) -> frozenset[int] | None:
+    if statuses is None:
+        return None
+    try:
+        return frozenset(int(code) for code in (statuses.split(",") if isinstance(statuses, str) else statuses))
+    except (TypeError, ValueError):
+        raise TraceError(f"option statuses must be completion codes, not {statuses!r}") from None
 
 
 def _ranks(values: dict[str, float], processors: str) -> float:

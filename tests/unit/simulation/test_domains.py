@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
 
 from simulation.domains import NetworkError, philly_network, read_network, uniform
 from simulation.model import Trace, TraceJob
+from simulation.traces import load
 
 SHIPPED = Path(__file__).parents[3] / "simulation" / "networks"
 
@@ -240,6 +242,24 @@ def test_shipped_networks() -> None:
     assert sum(node.cpus for node in found["hpc2n"].nodes) == 240
 
 
+def test_the_examples_of_the_documentation(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "simulation-formats.md").read_text()
+    network, mesh = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    (example,) = re.findall(r"```csv\n(.*?)```", text, re.DOTALL)
+    campus = read_network(_write(tmp_path, network)).domains[0]
+    assert (len(campus.nodes), campus.nodes[0].resources, campus.spot[0]) == (2, {"fpga": 1.0}, (0.0, 8))
+    (tmp_path / "prices").mkdir()
+    (tmp_path / "prices" / "aws_transfer_costs.csv").write_text(PRICES)
+    priced = network[: network.index("links:")] + mesh.replace("${MERIDIAN_DATA}", str(tmp_path))
+    assert [link.bandwidth_bytes_per_s for link in read_network(_write(tmp_path, priced)).links] == [1e8, 1.25e9]
+    (tmp_path / "jobs.csv").write_text(example)
+    jobs = load(tmp_path / "jobs.csv", "csv").jobs
+    assert [(job.job_id, job.devices, job.accelerator_types) for job in jobs] == [
+        ("train-1", 16, ("v100", "a100")),
+        ("tune-7", 1, ()),
+    ]
+
+
 def test_uniform() -> None:
     network = uniform(3, 2, 4, price_micro_units_per_gib=9)
     assert (len(network.domains), len(network.nodes), network.accelerators, len(network.links)) == (3, 6, 24, 6)
@@ -267,5 +287,5 @@ def test_philly_network() -> None:
         philly_network(Trace("t", jobs), accelerators=81)
     with pytest.raises(NetworkError, match="need 3 nodes, but 16 accelerators are 2"):
         philly_network(Trace("t", jobs), accelerators=16)
-    with pytest.raises(NetworkError, match="ranks of 8 accelerators: nodes have 4"):
+    with pytest.raises(NetworkError, match="job a-100 has ranks of 7 accelerators: nodes have 4"):
         philly_network(Trace("t", jobs), accelerators=80, node_size=4)

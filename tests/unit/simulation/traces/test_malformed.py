@@ -96,6 +96,35 @@ def test_no_such_file_format_option(tmp_path: Path) -> None:
         load(path, "philly", node_size=0)
 
 
+@pytest.mark.parametrize(
+    ("kind", "option", "value", "message"),
+    [
+        ("philly", "node_size", "eight", "option node_size must be a whole number, not 'eight'"),
+        ("philly", "node_size", 2.5, "option node_size must be a whole number, not 2.5"),
+        ("chronus", "time_unit_s", float("nan"), "option time_unit_s must be a number"),
+        ("chronus", "time_unit_s", 0, "option time_unit_s must be positive"),
+        ("openb", "pending", "perhaps", "option pending must be true or false"),
+        ("swf", "statuses", "done", "option statuses must be completion codes"),
+        ("swf", "processors", "all", "option processors is"),
+        ("gavel", "unmeasured", "guess", "option unmeasured is"),
+        ("sia", "reference", "h100", "option reference is one of t4"),
+    ],
+)
+def test_options_refused(tmp_path: Path, kind: str, option: str, value: object, message: str) -> None:
+    with pytest.raises(TraceError, match=message):
+        load(tmp_path / "never-read", kind, **{option: value})
+
+
+def test_options_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text(PHILLY.replace(",10,1,", ",10,16,"))
+    assert load(path, "philly", node_size="4").jobs[0].ranks == 4
+    path.write_text(SWF)
+    assert len(load(path, "swf", statuses="0,1").jobs) == 1
+    path.write_text(OPENB + "p,1,1,1,500,,LS,Pending,1,3,\n")
+    assert len(load(path, "openb", pending="true").jobs) == 1
+
+
 RATES = {"v100": {"('A', 1)": {"null": 2.0}}}
 
 
