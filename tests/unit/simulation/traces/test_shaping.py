@@ -18,7 +18,7 @@ def _trace() -> Trace:
     jobs = [
         TraceJob("a", 100.0, 50.0, ranks=2, accelerators=4, deadline_s=200.0),
         TraceJob("b", 150.0, 100.0, accelerators=1, device_share=0.5),
-        TraceJob("c", 200.0, 30.0, accelerators=5),
+        TraceJob("c", 200.0, 30.0, accelerators=5, deadline_s=240.0),
     ]
     return Trace("t", jobs)
 
@@ -41,6 +41,7 @@ def test_scaled() -> None:
     assert offered_load(denser, network) == pytest.approx(0.75)
     assert [job.submit_s for job in denser.jobs] == pytest.approx([100.0, 125.0, 150.0])
     assert denser.jobs[0].deadline_s == pytest.approx(200.0)
+    assert denser.jobs[2].deadline_s == pytest.approx(190.0), "40 s after the submission, as before"
     assert math.isnan(denser.jobs[1].deadline_s)
     assert [job.duration_s for job in denser.jobs] == [50.0, 100.0, 30.0]
     assert [job.submit_s for job in trace.jobs] == [100.0, 150.0, 200.0], "the given trace stays as it is"
