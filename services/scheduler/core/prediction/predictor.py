@@ -104,6 +104,7 @@ class RunTimePredictor:
         self._errors = [1.0, 0.0] * (len(EXPERTS) * _BUCKETS)
         self._levels = [self.settings.low_level, self.settings.high_level]
         self._index = ServiceIndex()
+        self._longest_s = SHORTEST_S
 
     def predict(self, job: Features, now_s: float = math.nan) -> Prediction:
         """The run time of a job that has not started. ``now_s`` changes nothing: known is what was observed by then."""
@@ -111,14 +112,13 @@ class RunTimePredictor:
         if not opinions:
             return self._uninformed(job)
         low, median, high, mean_s, leader = _pooled(opinions)
-        longest_s = math.exp(self._windows[_ALL].ordered[-1])
         limit_s = max(job.estimate_s, SHORTEST_S) if job.estimate_s > 0 else math.inf
         median_s, most_s = min(math.exp(median), limit_s), limit_s * (1.0 + self.settings.overrun)
         return Prediction(
             median_s,
             min(math.exp(low), median_s),
             max(min(math.exp(high), most_s), median_s),
-            max(min(mean_s, longest_s, limit_s), SHORTEST_S),
+            max(min(mean_s, self._longest_s, limit_s), SHORTEST_S),
             EXPERTS[leader[5]],
             len(leader[6].ordered),
             tuple([(opinion[5], len(opinion[6].ordered), *opinion[1:4]) for opinion in opinions]),
@@ -154,6 +154,7 @@ class RunTimePredictor:
             del self._last[next(iter(self._last))]
         self._last[user] = (run_s, run_s if last is None else last[0])
         self._index.observe(job, run_s)
+        self._longest_s = max(self._longest_s, run_s)
 
     def remaining(self, job: Features, elapsed_s: float) -> Prediction:
         """How much longer a job runs that has run ``elapsed_s``: quantiles and mean of the rest, at least `SHORTEST_S`.
@@ -310,6 +311,7 @@ class RunTimePredictor:
             "user_errors": [[list(key), list(values)] for key, values in self._user_errors.items()],
             "errors": list(self._errors),
             "levels": list(self._levels),
+            "longest_s": self._longest_s,
             "index": self._index.state(),
         }
 
@@ -326,6 +328,7 @@ class RunTimePredictor:
             made._user_errors = {tuple(key): list(values) for key, values in state["user_errors"]}
             made._errors = list(state["errors"])
             made._levels = list(state["levels"])
+            made._longest_s = float(state["longest_s"])
             made._index = ServiceIndex.from_state(state["index"])
         except (KeyError, TypeError, ValueError) as error:
             raise PolicyError(f"predictor's state: {error!r}") from error
