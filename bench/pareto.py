@@ -7,12 +7,39 @@ everything that any method found, epsilon-constraint and NSGA-III included, whic
 
 from __future__ import annotations
 
+import argparse
+import shlex
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
 import numpy as np
 
-from services.scheduler.core.assignment import NO_POOL, AssignmentProblem
-from services.scheduler.core.objectives import Combine, Direction, Objective
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
-NODE_ACCELERATORS = 8
+from bench.result import Row, Setting, print_table, write
+
+from services.scheduler.core.assignment import NO_POOL, AssignmentProblem
+from services.scheduler.core.dominance import Floats, nondominated
+from services.scheduler.core.explorer import Method, Trail, explore
+from services.scheduler.core.objectives import Combine, Direction, Objective
+from services.scheduler.core.pareto import coverage, exact_front, hypervolume_ratio
+from services.scheduler.core.reference import epsilon_constraint, nsga3
+from services.scheduler.core.solvers import BranchAndBound, LocalSearch
+
+SMALL = ((8, 4, 2, False), (6, 4, 3, False), (6, 4, 3, True), (6, 3, 4, False))
+"""Jobs, options, objectives, whether the first objective is the worst job's instead of the sum."""
+
+LARGE = ((20, 5, 3, False),)
+LARGE_SOLVES = 150
+MOST_SOLVES = 3000
+TARGET = 0.95
+GAPS = (0.05, 0.02)
+
+Figures = dict[tuple[str, str], list[float]]
+"""Values of each instance by (subject, measure)."""
 
 
 def instance(jobs: int, options: int, objectives: int, seed: int, *, makespan: bool = False) -> AssignmentProblem:
@@ -57,3 +84,145 @@ def instance(jobs: int, options: int, objectives: int, seed: int, *, makespan: b
         allowed=np.ones((jobs, options), dtype=np.bool_),
         options=(*(f"pool-{index}" for index in range(pools)), "wait"),
     )
+
+
+def small(shape: tuple[int, int, int, bool], seeds: Sequence[int]) -> Figures:
+    """Figures against the true front; every method has as many solves as the adaptive one needs to prove it is complete."""
+    figures: Figures = defaultdict(list)
+    jobs, options, objectives, makespan = shape
+    for seed in seeds:
+        problem = instance(jobs, options, objectives, seed, makespan=makespan)
+        solver, trail = BranchAndBound(problem), Trail()
+        begun = time.perf_counter()
+        true = exact_front(problem).costs
+        enumerated_s = time.perf_counter() - begun
+        begun = time.perf_counter()
+        front = explore(problem, MOST_SOLVES, solver=solver, trail=trail)
+        explored_s = time.perf_counter() - begun
+        found = np.array(trail.found)
+        ours = "chebyshev_adaptive"
+        _compare(figures, ours, true, front.costs)
+        needed = solves_for(lambda count, true=true, found=found: coverage(true, found[:count]), len(found))
+        figures[ours, "complete_ratio"].append(float(trail.complete))
+        figures[ours, "solves_count"].append(front.solves)
+        figures[ours, "solves_per_point_ratio"].append(front.solves / len(true))
+        figures[ours, "solves_to_95_count"].append(needed)
+        figures[ours, "solves_to_95_per_point_ratio"].append(needed / len(true))
+        figures[ours, "coverage_at_solves_of_points_ratio"].append(coverage(true, found[: len(true)]))
+        figures[ours, "solve_ms"].append(1e3 * explored_s / front.solves)
+        figures["truth", "points_count"].append(len(true))
+        figures["truth", "enumeration_ms"].append(1e3 * enumerated_s)
+        for gap in GAPS:
+            # The last index whose gap was still greater, plus one: the solves spent when it fell to this for good.
+            count = 1 + max((index for index, value in enumerate(trail.gaps) if value > gap), default=0)
+            name = f"{ours}_until_gap_{gap:g}"
+            figures[name, "coverage_ratio"].append(coverage(true, found[:count]))
+            figures[name, "solves_per_point_ratio"].append(count / len(true))
+        for method in (Method.GRID, Method.LINEAR):
+            other = explore(problem, max(front.solves, objectives), method=method, solver=solver)
+            _compare(figures, "linear" if method is Method.LINEAR else "chebyshev_grid", true, other.costs)
+    return figures
+
+
+def solves_for(coverage_of: Callable[[int], float], most: int) -> float:
+    """The least number of solves whose coverage is `TARGET`, NaN when ``most`` do not reach it."""
+    if coverage_of(most) < TARGET:
+        return float("nan")
+    low, high = 1, most
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if coverage_of(middle) >= TARGET else (middle + 1, high)
+    return float(low)
+
+
+def _compare(figures: Figures, subject: str, true: Floats, found: Floats) -> None:
+    figures[subject, "coverage_ratio"].append(coverage(true, found))
+    figures[subject, "coverage_dominance_ratio"].append(coverage(true, found, dominance=True))
+    figures[subject, "hypervolume_ratio"].append(hypervolume_ratio(true, found))
+
+
+def large(shape: tuple[int, int, int, bool], seeds: Sequence[int]) -> Figures:
+    """Figures against the union of all methods' points."""
+    figures: Figures = defaultdict(list)
+    jobs, options, objectives, makespan = shape
+    for seed in seeds:
+        problem = instance(jobs, options, objectives, seed, makespan=makespan)
+        found: dict[str, Floats] = {}
+        for method, name in ((Method.ADAPTIVE, "chebyshev_adaptive"), (Method.LINEAR, "linear")):
+            begun = time.perf_counter()
+            front = explore(problem, LARGE_SOLVES, seed=seed, method=method, solver=LocalSearch(problem, seed))
+            found[name] = front.costs
+            figures[name, "solve_ms"].append(1e3 * (time.perf_counter() - begun) / front.solves)
+        steps = round(LARGE_SOLVES ** (1 / (objectives - 1)))
+        found["epsilon_constraint"] = epsilon_constraint(problem, LocalSearch(problem, seed), steps).costs
+        found["nsga3"] = nsga3(problem, seed, generations=150).costs
+        union = np.unique(np.vstack(list(found.values())), axis=0)
+        union = union[nondominated(union)]
+        figures["union", "points_count"].append(len(union))
+        for name, costs in found.items():
+            _compare(figures, name, union, costs)
+            figures[name, "points_count"].append(len(costs))
+    return figures
+
+
+def rows_of(figures: Figures, slice_name: str, seed: int) -> list[Row]:
+    """Means over the instances with 95 % bootstrap intervals (2000 resamples of instances)."""
+    rows = []
+    for (subject, measure), values in sorted(figures.items()):
+        sample = np.array(values)
+        known = sample[np.isfinite(sample)]
+        baseline = subject == "linear"
+        if not len(known):
+            rows.append(
+                Row(subject, measure, None, slice_name, n=len(sample), baseline=baseline, reason="never reached")
+            )
+            continue
+        chance = np.random.default_rng(seed)
+        means = known[chance.integers(0, len(known), (2000, len(known)))].mean(axis=1)
+        low, high = np.quantile(means, [0.025, 0.975])
+        rows.append(
+            Row(
+                subject,
+                measure,
+                float(known.mean()),
+                slice_name,
+                float(low),
+                float(high),
+                len(known),
+                baseline=baseline,
+            )
+        )
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure all sizes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1, help="the first instance's; the others count on from it")
+    parser.add_argument("--instances", type=int, default=30, help="small ones of each size")
+    parser.add_argument("--large", type=int, default=3, help="large ones of each size; 0 leaves them out")
+    parser.add_argument("--json", metavar="OUT", help="write the result in the form of bench/result.py")
+    options = parser.parse_args(arguments)
+    if options.instances < 1 or options.large < 0:
+        parser.error("--instances must be at least 1, --large at least 0")
+    rows: list[Row] = []
+    for measure, shapes, count in ((small, SMALL, options.instances), (large, LARGE, options.large)):
+        for shape in shapes if count else ():
+            jobs, choices, objectives, makespan = shape
+            name = f"{jobs}x{choices}x{objectives}" + ("/makespan" if makespan else "")
+            figures = measure(shape, range(options.seed, options.seed + count))
+            rows += rows_of(figures, f"{measure.__name__}/{name}", options.seed)
+    print_table(rows)
+    ours = [row for row in rows if row.slice.startswith("small/") and row.measure == "coverage_ratio"]
+    for row in ours:
+        if row.subject == "chebyshev_adaptive" and row.value is not None:
+            verdict = "met" if row.value >= TARGET else "MISSED"
+            print(f"{row.slice}: coverage {row.value:.1%}, target {TARGET:.0%} {verdict}")
+    if options.json:
+        command = shlex.join(["python", "bench/pareto.py", *(sys.argv[1:] if arguments is None else arguments)])
+        write(options.json, command, [], options.seed, Setting.OFFLINE, rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

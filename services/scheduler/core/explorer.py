@@ -21,7 +21,7 @@ from itertools import combinations
 import numpy as np
 
 from services.scheduler.core.assignment import AssignmentProblem
-from services.scheduler.core.dominance import Floats, Ints, nondominated
+from services.scheduler.core.dominance import Bools, Floats, nondominated
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.objectives import Scalarisation, check_weights
 from services.scheduler.core.pareto import UTOPIA_SHIFT, Front
@@ -81,9 +81,10 @@ def grid_of(objectives: int, count: int) -> Floats:
 
 @dataclass(slots=True)
 class Trail:
-    """What each solve found, in order: for judging how many solves are worth it."""
+    """What each solve found, in order, and how great the greatest gap was before it: for judging what solves are worth."""
 
     found: list[Floats] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
     complete: bool = False
     """Whether an exact solver has proved that no region is left."""
 
@@ -92,16 +93,23 @@ class SearchRegion:
     """Where further points may lie, in normalised costs: local upper bounds and corners below which nothing is left.
 
     ``bounds`` (m, k): a point not yet known lies strictly below at least one of them. ``empty`` (e, k): no unknown point
-    lies below any of them.
+    lies below any of them. ``high`` (k,): the greatest cost of a known point. ``left`` (m,) is how far each bound can be
+    pulled in, by the same amount in all objectives, before nothing is left; ``gaps`` the same for the bound cut off at
+    ``high``, since little is to be expected beyond.
     """
 
     def __init__(self, top: Floats) -> None:
         self.bounds: Floats = top[None].copy()
+        self.left: Floats = np.array([np.inf])
         self.gaps: Floats = np.array([np.inf])
         self.empty: Floats = np.empty((0, len(top)))
+        self.high: Floats = np.full(len(top), -np.inf)
 
     def add_point(self, point: Floats) -> None:
         """Split every bound that the point lies below (Klamroth et al. 2015, redundancy elimination)."""
+        if (point > self.high).any():
+            self.high = np.maximum(self.high, point)
+            self.gaps = _pull(np.minimum(self.bounds, self.high), self.empty)
         inside = (point < self.bounds - SAME).all(axis=1)
         if inside.any():
             split, rest = self.bounds[inside], self.bounds[~inside]
@@ -109,31 +117,41 @@ class SearchRegion:
             rows = np.arange(len(children))
             children[rows, rows % len(point)] = np.tile(point, len(split))
             children = np.unique(children, axis=0)
-            below = (children[:, None] <= rest[None]).all(axis=2).any(axis=1)
-            children = children[~below]
+            if len(rest):
+                covered = (children[:, None] - rest[None]).max(axis=2).min(axis=1) <= 0
+                children = children[~covered]
             children = children[nondominated(-children)]
             self.bounds = np.vstack([rest, children])
-            self.gaps = np.concatenate([self.gaps[~inside], self._gaps(children, self.empty)])
+            self.left = np.concatenate([self.left[~inside], _pull(children, self.empty)])
+            cut = np.minimum(children, self.high)
+            self.gaps = np.concatenate([self.gaps[~inside], _pull(cut, self.empty)])
         self.add_empty(point)
 
     def add_empty(self, corner: Floats) -> None:
         """Nothing unknown lies below ``corner``."""
         self.empty = np.vstack([self.empty, corner])
-        self.gaps = np.minimum(self.gaps, self._gaps(self.bounds, corner[None]))
-        left = self.gaps > SAME
-        self.bounds, self.gaps = self.bounds[left], self.gaps[left]
+        self.left = np.minimum(self.left, _pull(self.bounds, corner[None]))
+        self.gaps = np.minimum(self.gaps, _pull(np.minimum(self.bounds, self.high), corner[None]))
+        self._keep(self.left > SAME)
+
+    def close(self, bound: Floats) -> None:
+        """Nothing unknown lies below this bound."""
+        self._keep((self.bounds != bound).any(axis=1))
 
     def greatest(self) -> int:
         """Index of the bound with the greatest gap."""
         return int(np.argmax(self.gaps))
 
-    @staticmethod
-    def _gaps(bounds: Floats, empty: Floats) -> Floats:
-        """(m,) how far each bound can be pulled in, by the same amount in all objectives, before nothing is left."""
-        if not len(empty):
-            return np.full(len(bounds), np.inf)
-        result: Floats = (bounds[:, None] - empty[None]).max(axis=2).min(axis=1)
-        return result
+    def _keep(self, rows: Bools) -> None:
+        self.bounds, self.left, self.gaps = self.bounds[rows], self.left[rows], self.gaps[rows]
+
+
+def _pull(bounds: Floats, empty: Floats) -> Floats:
+    """(m,) how far each bound can be pulled in before it lies below one of ``empty``."""
+    if not len(empty):
+        return np.full(len(bounds), np.inf)
+    result: Floats = (bounds[:, None] - empty[None]).max(axis=2).min(axis=1)
+    return result
 
 
 def explore(
@@ -228,11 +246,8 @@ class _Search:
                 return
             bound = region.bounds[target]
             self._solve(1.0 / (np.maximum(bound, SAME) + UTOPIA_SHIFT), chebyshev=True)
-            assert self._region is region
-            still = (region.bounds == bound).all(axis=1)
-            if still.any():
-                # No point below it, or one too close to it to tell: either way it is done.
-                region.bounds, region.gaps = region.bounds[~still], region.gaps[~still]
+            # Unless a point below it was found, and has split it, there is none, or none far enough below to tell.
+            region.close(bound)
         self._trail.complete = self._solver.exact and not len(region.bounds)
 
     def front(self) -> Front:
@@ -266,6 +281,8 @@ class _Search:
         self._solves += 1
         if solution is None:
             return None
+        region = self._region
+        self._trail.gaps.append(float(region.gaps.max(initial=0.0)) if region is not None else np.inf)
         self._trail.found.append(solution.costs)
         key = self._key(solution)
         if key not in self._seen:
