@@ -133,7 +133,7 @@ class BestBatch:
 class Application:
     """An elastic training application: step times by accelerator type, gradient noise, restart cost.
 
-    Goodputs are cached by (type, nodes, replicas, epoch).
+    Goodputs are cached by (type, nodes, replicas, epoch, greatest batch).
     """
 
     name: str
@@ -141,27 +141,37 @@ class Application:
     noise: GradientNoise
     restart_s: float
     max_local: Mapping[str, int] = field(default_factory=dict)
-    _cache: dict[tuple[str, int, int, int], BestBatch] = field(default_factory=dict)
+    _cache: dict[tuple[str, int, int, int, float], BestBatch] = field(default_factory=dict)
 
-    def best(self, kind: str, nodes: int, replicas: int, epoch: int) -> BestBatch:
+    def best(self, kind: str, nodes: int, replicas: int, epoch: int, max_batch: float | None = None) -> BestBatch:
         """The batch size of the greatest goodput on ``replicas`` devices of type ``kind`` over ``nodes`` nodes.
 
-        1. 50 batch sizes in geometric progression from max(initial, least local x replicas) to the greatest measured.
+        1. 50 batch sizes in geometric progression from max(initial, least local x replicas) to the greatest measured
+           (or ``max_batch``, what the user allows).
         2. Each split over replicas, and into as few accumulation steps as memory (the greatest local batch measured)
            needs; on one replica above the initial batch at least one, because noise is measured between parts of a step.
         3. Step time = measured step + accumulation x (step - synchronise); goodput = batch x efficiency / step time.
         """
-        key = (kind, nodes, replicas, epoch)
+        most = float(self.noise.batches[-1])
+        most = most if max_batch is None else min(most, number("max_batch", max_batch, low=0.0))
+        key = (kind, nodes, replicas, epoch, most)
         if key not in self._cache:
             self._cache[key] = self._search(*key)
         return self._cache[key]
 
-    def goodput(self, kinds: list[str], nodes: ArrayLike, replicas: ArrayLike, epoch: int) -> FloatArray:
+    def goodput(
+        self,
+        kinds: list[str],
+        nodes: ArrayLike,
+        replicas: ArrayLike,
+        epoch: int,
+        max_batch: float | None = None,
+    ) -> FloatArray:
         """Goodput (C) of C configurations, examples per second that count; 0 where it cannot run."""
         shapes = whole_numbers("nodes", nodes, (len(kinds),), low=1, high=2**20)
         counts = whole_numbers("replicas", replicas, (len(kinds),), low=1, high=2**20)
         best = [
-            self.best(kind, n, r, epoch).goodput
+            self.best(kind, n, r, epoch, max_batch).goodput
             for kind, n, r in zip(kinds, shapes.tolist(), counts.tolist(), strict=True)
         ]
         return np.array(best, dtype=np.float64)
@@ -172,24 +182,26 @@ class Application:
 
     def fixed_batch(self, kind: str, nodes: int, replicas: int, epoch: int, batch: int) -> BestBatch:
         """As `best`, with the batch size that the user asked for (rigid jobs, Gavel)."""
-        found = self._evaluate(kind, nodes, replicas, epoch, np.array([float(batch)]))
+        asked = np.array([number("batch", batch, low=1.0)])
+        found = self._evaluate(kind, nodes, replicas, epoch, asked, float(self.noise.batches[-1]))
         return found if found is not None else BestBatch(0.0)
 
-    def _search(self, kind: str, nodes: int, replicas: int, epoch: int) -> BestBatch:
+    def _search(self, kind: str, nodes: int, replicas: int, epoch: int, high: float) -> BestBatch:
         curve = self._curve(kind, nodes, replicas)
         if curve is None:
             return BestBatch(0.0)
         low = max(self.noise.initial_batch, curve[0][0] * replicas)
-        high = float(self.noise.batches[-1])
         if low > high:
             return BestBatch(0.0)
-        found = self._evaluate(kind, nodes, replicas, epoch, np.geomspace(low, high, _BATCHES_TRIED))
+        found = self._evaluate(kind, nodes, replicas, epoch, np.geomspace(low, high, _BATCHES_TRIED), high)
         return found if found is not None else BestBatch(0.0)
 
     def _curve(self, kind: str, nodes: int, replicas: int) -> tuple[FloatArray, FloatArray, FloatArray] | None:
         return self.times[kind].curve(nodes, replicas) if kind in self.times else None
 
-    def _evaluate(self, kind: str, nodes: int, replicas: int, epoch: int, batch: FloatArray) -> BestBatch | None:
+    def _evaluate(
+        self, kind: str, nodes: int, replicas: int, epoch: int, batch: FloatArray, high: float
+    ) -> BestBatch | None:
         curve = self._curve(kind, nodes, replicas)
         if curve is None:
             return None
@@ -199,8 +211,8 @@ class Application:
         if replicas == 1:
             parts = np.where(share > self.noise.initial_batch + _ROUNDING, np.maximum(parts, 2.0), parts)
         local = np.ceil(share / parts - _ROUNDING)
-        # Rounding up must not pass the greatest batch size measured.
-        local = np.minimum(local, np.floor(self.noise.batches[-1] / (replicas * parts)))
+        # Rounding up must not pass the greatest batch size.
+        local = np.minimum(local, np.floor(high / (replicas * parts)))
         whole = replicas * parts * local
         step = np.interp(local, curve[0], curve[1])
         step = step + (parts - 1.0) * (step - np.interp(local, curve[0], curve[2]))

@@ -96,6 +96,14 @@ def test_goodput_of_configurations(application):
     assert values[2:].tolist() == [0, 0]
 
 
+def test_the_user_may_bound_the_batch(application):
+    free = application.best("fast", 1, 2, 1)
+    bound = application.best("fast", 1, 2, 1, max_batch=22)
+    assert free.batch > 22 >= bound.batch
+    assert bound.goodput < free.goodput
+    assert application.best("fast", 1, 2, 1, max_batch=19).goodput == 0.0
+
+
 def test_too_many_replicas_for_the_greatest_batch(application):
     # 8 replicas of at least 10 examples exceed the greatest batch of 40.
     assert application.best("fast", 4, 8, 0).goodput == 0.0
