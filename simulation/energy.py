@@ -4,6 +4,8 @@ A node awake draws its idle watts plus so many per busy accelerator, a node asle
 wake watts until it is ready. Power is constant between events, so energy is a sum of products; the carbon intensity of a
 domain is constant within an hour of the day, so its integral to any instant is one table look-up and one product. Every
 event touches one node, whose sums are brought up to date then; totals are array operations over all nodes.
+
+A node under repair is on: with nothing busy it draws its idle watts (a caller who sees it otherwise puts it to sleep).
 """
 
 from __future__ import annotations
