@@ -511,18 +511,18 @@ def _served(jobs: list[Recorded], devices: int, order: Order, predictor: RunTime
 
 
 def speed(log: Log) -> list[Row]:
-    """Mean cost of a prediction and of an observation over a whole log, microseconds."""
+    """Mean processor time of a prediction and of an observation over a whole log, microseconds."""
     predictor = RunTimePredictor()
     said: dict[int, Prediction] = {}
     spent = {False: 0, True: 0}
     for ended, number in in_order(log.jobs):
         job = log.jobs[number]
-        began = time.perf_counter_ns()
+        began = time.process_time_ns()
         if ended:
             predictor.observe(job.features, job.run_s, said=said.pop(number))
         else:
             said[number] = predictor.predict(job.features)
-        spent[ended] += time.perf_counter_ns() - began
+        spent[ended] += time.process_time_ns() - began
     n = len(log.jobs)
     return [
         Row("weighted experts", "predict_mean_us", spent[False] / n / 1000, f"data={log.name}", n=n),

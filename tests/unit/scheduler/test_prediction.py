@@ -36,7 +36,7 @@ from services.scheduler.core.prediction import (
 from services.scheduler.core.prediction.service_index import EDGES_S
 from services.scheduler.core.prediction.window import Window, quantile, tail_exponent
 
-LAST_TWO = EXPERTS.index("last two jobs of this user")
+USER_SHARE = EXPERTS.index("share of the estimate that this user uses")
 
 
 def taught(*runs: tuple[str, float]) -> RunTimePredictor:
@@ -60,7 +60,7 @@ def test_one_job_with_another_estimate_by_hand() -> None:
     found = predictor.predict(Features(user="a", estimate_s=400.0))
     # Four groups say 100 s, two that half of the estimate is used: 200 s. No errors yet, so all weigh alike.
     assert found.median_s == pytest.approx(100.0 * 2 ** (2 / 6))
-    assert found.mean_s == pytest.approx(100.0)  # (4 x 100 + 2 x 200) / 6, but nothing ran longer than 100 s yet
+    assert found.mean_s == pytest.approx((4 * 100 + 2 * 200) / 6)
     assert found.n == 1
 
 
@@ -70,10 +70,13 @@ def test_the_answer_is_at_most_the_estimate() -> None:
     assert found.high_s == pytest.approx(60.0 * 1.02)
 
 
-def test_the_last_two_jobs_of_a_user_by_hand() -> None:
-    votes = taught(("a", 100.0), ("b", 7.0), ("a", 300.0)).predict(Features(user="a")).votes
-    # The second job took 3 times the mean of those before it (100 s); the mean of the last two is 200 s.
-    assert {expert: math.exp(median) for expert, _, _, median, _ in votes}[LAST_TWO] == pytest.approx(600.0)
+def test_the_share_of_the_estimate_by_hand() -> None:
+    predictor = RunTimePredictor()
+    for estimate_s, run_s in ((100.0, 50.0), (1000.0, 300.0), (200.0, 20.0)):
+        predictor.observe(Features(user="a", estimate_s=estimate_s), run_s)
+    votes = predictor.predict(Features(user="a", estimate_s=5000.0)).votes
+    # Shares 0.5, 0.3, 0.1.
+    assert {expert: math.exp(median) for expert, _, _, median, _ in votes}[USER_SHARE] == pytest.approx(1500.0)
 
 
 def test_weight_goes_to_the_expert_that_was_right() -> None:
@@ -83,7 +86,7 @@ def test_weight_goes_to_the_expert_that_was_right() -> None:
     assert found.median_s == pytest.approx(100.0, rel=0.02)
     assert found.low_s > 90.0
     assert found.high_s < 110.0
-    assert found.evidence in {"jobs of the same user", "jobs of the same user, name and size", EXPERTS[LAST_TWO]}
+    assert found.evidence in {"jobs of the same user", "jobs of the same user, name and size"}
 
 
 def test_the_errors_of_the_experts_by_hand() -> None:
@@ -165,7 +168,6 @@ def test_memory_is_bounded() -> None:
         predictor.observe(Features(user=str(number)), 10.0)
     state = predictor.state()
     assert len(state["windows"]) <= 100
-    assert len(state["last"]) <= 100
     assert len(state["user_errors"]) <= 100
     assert predictor.predict(Features(user="499")).median_s == pytest.approx(10.0)
 

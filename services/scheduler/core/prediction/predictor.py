@@ -63,9 +63,8 @@ EXPERTS = (
     "all jobs",
     "share of the estimate that this user uses",
     "share of the estimate that all use",
-    "last two jobs of this user",
 )
-_EXACT, _SIZE, _USER, _TENANT, _NAME, _EVERYONE, _USER_SHARE, _SHARE, _LAST_TWO = range(len(EXPERTS))
+_EXACT, _SIZE, _USER, _TENANT, _NAME, _EVERYONE, _USER_SHARE, _SHARE = range(len(EXPERTS))
 _ALL: Key = (_EVERYONE,)
 _BUCKETS = 6
 _NO_ERRORS = (0.0, 0.0) * len(EXPERTS)
@@ -79,9 +78,10 @@ class RunTimePredictor:
     """Weighted experts over groups of finished jobs. Causal: an answer depends only on jobs given to `observe` before.
 
     An expert is a group and an anchor. It remembers the ratio run time / anchor of the last finished jobs of its group;
-    its distribution for a new job is that job's anchor times those ratios. Anchors are 1 s, the user's estimate (the
-    expert then knows what share of it is used), and the mean of the user's last two run times (Tsafrir, Etsion and
-    Feitelson, "Backfilling Using System-Generated Predictions Rather than User Runtime Estimates", IEEE TPDS 18(6), 2007).
+    its distribution for a new job is that job's anchor times those ratios. The anchor is 1 s or the user's estimate (the
+    expert then knows what share of it is used). Answers are bounded by the estimate, and grow when a job outlives them, as
+    in Tsafrir, Etsion and Feitelson, "Backfilling Using System-Generated Predictions Rather than User Runtime Estimates",
+    IEEE TPDS 18(6), 2007; their own predictor, the mean of the user's last two jobs, gained nothing as a further expert.
 
     1. `predict`: each expert with history gives quantiles of the logarithm of the run time; the answer is their weighted
        mean, at most the estimate. Weights are exp(-sharpness x past error) (Littlestone and Warmuth, "The Weighted
@@ -99,12 +99,10 @@ class RunTimePredictor:
     def __init__(self, settings: PredictorSettings | None = None) -> None:
         self.settings = settings or PredictorSettings()
         self._windows: dict[Key, Window] = {}
-        self._last: dict[Key, tuple[float, float]] = {}
         self._user_errors: dict[Key, list[float]] = {}
         self._errors = [1.0, 0.0] * (len(EXPERTS) * _BUCKETS)
         self._levels = [self.settings.low_level, self.settings.high_level]
         self._index = ServiceIndex()
-        self._longest_s = SHORTEST_S
 
     def predict(self, job: Features, now_s: float = math.nan) -> Prediction:
         """The run time of a job that has not started. ``now_s`` changes nothing: known is what was observed by then."""
@@ -118,7 +116,7 @@ class RunTimePredictor:
             median_s,
             min(math.exp(low), median_s),
             max(min(math.exp(high), most_s), median_s),
-            max(min(mean_s, self._longest_s, limit_s), SHORTEST_S),
+            max(min(mean_s, limit_s), SHORTEST_S),
             EXPERTS[leader[5]],
             len(leader[6].ordered),
             tuple([(opinion[5], len(opinion[6].ordered), *opinion[1:4]) for opinion in opinions]),
@@ -148,13 +146,7 @@ class RunTimePredictor:
                     del windows[next(iter(windows))]
             windows[key] = window
             window.add(log_run - anchor)
-        user = (job.tenant, job.user)
-        last = self._last.pop(user, None)
-        if last is None and len(self._last) >= settings.max_groups:
-            del self._last[next(iter(self._last))]
-        self._last[user] = (run_s, run_s if last is None else last[0])
         self._index.observe(job, run_s)
-        self._longest_s = max(self._longest_s, run_s)
 
     def remaining(self, job: Features, elapsed_s: float) -> Prediction:
         """How much longer a job runs that has run ``elapsed_s``: quantiles and mean of the rest, at least `SHORTEST_S`.
@@ -213,9 +205,6 @@ class RunTimePredictor:
                 ((_USER_SHARE, tenant, user), anchor),
                 ((_SHARE,), anchor),
             ]
-        last = self._last.get((tenant, user))
-        if last is not None:
-            groups.append(((_LAST_TWO, tenant, user), math.log(0.5 * (last[0] + last[1]))))
         return groups
 
     def _opinions(self, job: Features) -> list[Opinion]:
@@ -307,11 +296,9 @@ class RunTimePredictor:
             "version": STATE_VERSION,
             "settings": asdict(self.settings),
             "windows": [[list(key), list(window.recent), window.total] for key, window in self._windows.items()],
-            "last": [[list(key), *values] for key, values in self._last.items()],
             "user_errors": [[list(key), list(values)] for key, values in self._user_errors.items()],
             "errors": list(self._errors),
             "levels": list(self._levels),
-            "longest_s": self._longest_s,
             "index": self._index.state(),
         }
 
@@ -324,11 +311,9 @@ class RunTimePredictor:
             made = cls(PredictorSettings(**state["settings"]))
             capacity = made.settings.capacity
             made._windows = {tuple(key): Window(capacity, logs, total) for key, logs, total in state["windows"]}
-            made._last = {tuple(key): (latest, before) for key, latest, before in state["last"]}
             made._user_errors = {tuple(key): list(values) for key, values in state["user_errors"]}
             made._errors = list(state["errors"])
             made._levels = list(state["levels"])
-            made._longest_s = float(state["longest_s"])
             made._index = ServiceIndex.from_state(state["index"])
         except (KeyError, TypeError, ValueError) as error:
             raise PolicyError(f"predictor's state: {error!r}") from error
