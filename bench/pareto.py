@@ -12,7 +12,7 @@ import shlex
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.result import Row, Setting, print_table, write
-
 from services.scheduler.core.assignment import NO_POOL, AssignmentProblem
 from services.scheduler.core.dominance import Floats, nondominated
 from services.scheduler.core.explorer import Method, Trail, explore
@@ -102,7 +101,7 @@ def small(shape: tuple[int, int, int, bool], seeds: Sequence[int]) -> Figures:
         found = np.array(trail.found)
         ours = "chebyshev_adaptive"
         _compare(figures, ours, true, front.costs)
-        needed = solves_for(lambda count, true=true, found=found: coverage(true, found[:count]), len(found))
+        needed = solves_for(true, found)
         figures[ours, "complete_ratio"].append(float(trail.complete))
         figures[ours, "solves_count"].append(front.solves)
         figures[ours, "solves_per_point_ratio"].append(front.solves / len(true))
@@ -124,14 +123,14 @@ def small(shape: tuple[int, int, int, bool], seeds: Sequence[int]) -> Figures:
     return figures
 
 
-def solves_for(coverage_of: Callable[[int], float], most: int) -> float:
-    """The least number of solves whose coverage is `TARGET`, NaN when ``most`` do not reach it."""
-    if coverage_of(most) < TARGET:
+def solves_for(true: Floats, found: Floats) -> float:
+    """The least number of solves whose coverage is `TARGET`, NaN when all of them do not reach it."""
+    if coverage(true, found) < TARGET:
         return float("nan")
-    low, high = 1, most
+    low, high = 1, len(found)
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if coverage_of(middle) >= TARGET else (middle + 1, high)
+        low, high = (low, middle) if coverage(true, found[:middle]) >= TARGET else (middle + 1, high)
     return float(low)
 
 

@@ -52,6 +52,8 @@ def das_dennis(objectives: int, divisions: int) -> Floats:
     """(C(divisions + k - 1, k - 1), k) all weight vectors whose parts are multiples of ``1 / divisions`` and sum to 1."""
     if objectives < 1 or divisions < 1:
         raise PolicyError("a grid of weights needs at least one objective and one division")
+    if objectives == 1:
+        return np.ones((1, 1))
     bars = np.array(list(combinations(range(divisions + objectives - 1), objectives - 1)), dtype=np.int64)
     bars = bars.reshape(-1, objectives - 1)
     left = np.column_stack([np.full(len(bars), -1), bars])
@@ -62,11 +64,13 @@ def das_dennis(objectives: int, divisions: int) -> Floats:
 
 def grid_of(objectives: int, count: int) -> Floats:
     """Exactly ``count`` weight vectors: the finest Das-Dennis grid that is not larger, filled up from the next finer one,
-    evenly over its order. So that methods are compared with the same number of solves."""
+    evenly over its order. So that methods are compared with the same number of solves. One vector for one objective."""
     if count < objectives:
         raise PolicyError(f"solves must be at least the number of objectives ({objectives}), not {count}")
+    if objectives == 1:
+        return np.ones((1, 1))
     divisions = 1
-    while len(das_dennis(objectives, divisions + 1)) <= count and objectives > 1:
+    while len(das_dennis(objectives, divisions + 1)) <= count:
         divisions += 1
     grid, finer = das_dennis(objectives, divisions), das_dennis(objectives, divisions + 1)
     known = {tuple(row) for row in np.round(grid, 12)}
