@@ -1,0 +1,439 @@
+"""Policies as people write them: YAML in two stages (which unit goes next, where it goes), checked with line numbers.
+
+    name: night-shift
+    extends: balanced                     # a shipped policy whose settings apply where this file says nothing
+    selection:
+      order: [boosted_priority, fair_share, {least_attained: {threshold_s: 7200}}, age]
+      limits: [quota]
+      discipline: easy
+      reservations: {depth: 2, estimate: limit}
+      preemption: [priority]
+    allocation:
+      filters: [up, domain, security, accelerator, capacity]
+      scores: {price: 1.0, pack: 1.0, carbon: {weight: 0.5, options: {...}}}
+      domains: {beijing: {scores: {pack: 3.0}}}
+      one_accelerator_model_per_gang: true
+    queues: [{name: org, nominal: {accelerators: 64}}, {name: team-a, parent: org, weight: 2, priority_boost: 10}]
+    restarts: {backoff_s: 1.0}
+
+The fields of `Policy` themselves are read too, at the top level, as `Policy.as_json` writes them. Nothing is guessed: what
+is unknown, of the wrong type or out of range is a PolicyError that names each place by path and line.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from services.scheduler import boosted_priority
+from services.scheduler.core.admission import LIMITS
+from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.filters import FILTERS
+from services.scheduler.core.planning import PLANNERS
+from services.scheduler.core.policy import DISCIPLINES, Policy, RestartRules, policy_from_json
+from services.scheduler.core.preemption import PREEMPTIONS
+from services.scheduler.core.queue import ORDERS
+from services.scheduler.core.scores import SCORES, NodeScore
+from services.scheduler.core.stages import check
+from services.scheduler.marked_yaml import Marked, Problems, read
+from services.scheduler.policy_queues import BOOSTS, QUOTA, read_queues
+
+SHIPPED = Path(__file__).parent / "policies"
+BOOSTED = boosted_priority.BoostedPriorityOrder.name
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LARGEST = 2**53
+_WHOLE_RULES = {"max_recoveries"}
+Values = dict[str, Marked]
+
+
+def parse(text: str, source: str = "") -> Policy:
+    """The policy in a YAML or JSON document. PolicyError names every field that is wrong, with its line; ``source`` (a file
+    name) stands before it."""
+    problems = Problems(source)
+    document = _Document(read(text, source), problems)
+    document.read()
+    problems.raise_if_any()
+    try:
+        policy = policy_from_json(document.flat)
+        check(policy)
+    except PolicyError as error:
+        place, detail = document.place(error.detail)
+        problems.add(place, detail)
+    problems.raise_if_any()
+    return policy
+
+
+def shipped_names() -> tuple[str, ...]:
+    """Names of the policies that come with the scheduler."""
+    return tuple(sorted(path.stem for path in SHIPPED.glob("*.yaml")))
+
+
+def shipped(name: str) -> Policy:
+    """A policy that comes with the scheduler; PolicyError when there is none of this name."""
+    if name not in shipped_names():
+        raise PolicyError(_unknown("shipped policy", name, shipped_names()))
+    path = SHIPPED / f"{name}.yaml"
+    return parse(path.read_text(encoding="utf-8"), path.name)
+
+
+def differences(before: Policy, after: Policy) -> list[dict[str, Any]]:
+    """What differs, by dotted path: ``{"path", "before", "after"}``; None where a side has no such entry. Lists count whole;
+    ``scores`` without a path below it says that only their order differs."""
+    old, new = _leaves(before.as_json()), _leaves(after.as_json())
+    paths = [path for path in {**old, **new} if path != "version" and old.get(path) != new.get(path)]
+    found = [{"path": path, "before": old.get(path), "after": new.get(path)} for path in sorted(paths)]
+    if not found and before.version != after.version:
+        found = [
+            {"path": name, "before": list(dict(getattr(before, name))), "after": list(dict(getattr(after, name)))}
+            for name in ("scores", "tenant_weights", "domain_node_scores", "options")
+            if getattr(before, name) != getattr(after, name)
+        ]
+    return found
+
+
+def _leaves(body: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in body.items():
+        if isinstance(value, Mapping):
+            out |= _leaves(value, f"{prefix}{name}.")
+        else:
+            out[prefix + name] = list(value) if isinstance(value, tuple) else value
+    return out
+
+
+def _unknown(kind: str, name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"there is no {kind} {name!r}; did you mean {near[0]!r}?"
+    return f"there is no {kind} {name!r}; known are {', '.join(sorted(known)) or 'none'}"
+
+
+class _Document:
+    """Reads a document into the fields of `Policy` (``flat``) and remembers where each came from."""
+
+    def __init__(self, root: Marked, problems: Problems) -> None:
+        self.root, self.problems = root, problems
+        self.flat: dict[str, Any] = {}
+        self._places: dict[str, Marked] = {}
+        plain = {
+            "discipline": self._choice(DISCIPLINES),
+            "planner": self._planner,
+            "interval_s": self._number,
+            "options": self._options,
+            "tenant_weights": self._weights,
+            "one_accelerator_model_per_gang": self._flag,
+            "shown_candidates": self._whole,
+            "shown_nodes": self._whole,
+            "restarts": self._restarts,
+        }
+        self._flat_readers: dict[str, Callable[[str, Marked], None]] = {
+            **plain,
+            "name": self._policy_name,
+            "filters": self._listed("filter", FILTERS),
+            "scores": self._scores,
+            "order": self._listed("order", ORDERS),
+            "limits": self._listed("limit", LIMITS),
+            "reservation_depth": self._whole,
+            "estimate": self._choice(("expected", "limit")),
+            "preemptions": self._listed("preemption", PREEMPTIONS),
+            "domain_node_scores": lambda field, at: self._domains(field, at, nested=False),
+        }
+        assert self._flat_readers.keys() == {item.name for item in fields(Policy)}
+
+    def read(self) -> None:
+        """Fill ``flat``."""
+        sections = {
+            "version": None,
+            "extends": None,
+            "queues": None,
+            "selection": self._selection,
+            "allocation": self._allocation,
+        }
+        top = self._mapping(self.root, {*self._flat_readers, *sections})
+        base = self._base(top.get("extends"))
+        for name, at in top.items():
+            if name in self._flat_readers:
+                self._flat_readers[name](name, at)
+            elif (section := sections[name]) is not None:
+                section(at)
+        if "queues" in top:
+            self._queues(top["queues"])
+        self._complete(base)
+
+    def place(self, detail: str) -> tuple[Marked, str]:
+        """Where an error of the core belongs, and what remains of its text."""
+        path, colon, rest = detail.partition(": ")
+        known = path
+        while colon and known:
+            if known in self._places:
+                return self._places[known], rest if known == path else detail
+            known = known.rpartition(".")[0]
+        return self.root, detail
+
+    # -- the whole ---------------------------------------------------------------------------------------------------
+
+    def _base(self, at: Marked | None) -> Policy:
+        name = self._text(at) if at is not None else ""
+        if at is None or not name:
+            return Policy()
+        try:
+            return shipped(name)
+        except PolicyError as error:
+            self.problems.add(at, error.detail)
+            return Policy()
+
+    def _complete(self, base: Policy) -> None:
+        """Add what the document does not say. Options of plugins that are no longer used do not come along."""
+        inherited = base.as_json()
+        del inherited["version"]
+        own_options, own_weights = self.flat.get("options", {}), self.flat.get("tenant_weights", {})
+        rules = {**inherited["restarts"], **self.flat.get("restarts", {})}
+        self.flat = {**inherited, **self.flat, "restarts": rules}
+        used = {name for field in ("filters", "order", "limits", "preemptions") for name in self.flat[field]}
+        used |= {*self.flat["scores"], self.flat["planner"]}
+        kept = {name: options for name, options in inherited["options"].items() if name in used}
+        self.flat["options"] = {**kept, **own_options}
+        self.flat["tenant_weights"] = {**inherited["tenant_weights"], **own_weights}
+
+    def _selection(self, at: Marked) -> None:
+        readers = self._flat_readers
+        for name, item in self._mapping(at, {"order", "limits", "discipline", "reservations", "preemption"}).items():
+            if name == "reservations":
+                for part, inner in self._mapping(item, {"depth", "estimate"}).items():
+                    field = "reservation_depth" if part == "depth" else part
+                    readers[field](field, inner)
+            else:
+                field = "preemptions" if name == "preemption" else name
+                readers[field](field, item)
+
+    def _allocation(self, at: Marked) -> None:
+        for name, item in self._mapping(at, {"filters", "scores", "domains", "one_accelerator_model_per_gang"}).items():
+            if name == "domains":
+                self._domains("domain_node_scores", item, nested=True)
+            else:
+                self._flat_readers[name](name, item)
+
+    def _put(self, field: str, value: Any, at: Marked) -> None:
+        if field in self._places:
+            before = self._places[field]
+            self.problems.add(at, f"this is given already as {before.path} in line {before.line}")
+            return
+        self.flat[field] = value
+        self._places[field] = at
+
+    # -- values ------------------------------------------------------------------------------------------------------
+
+    def _mapping(self, at: Marked, known: Collection[str] | None = None) -> Values:
+        if not isinstance(at.value, dict):
+            self._wrong(at, "a mapping")
+            return {}
+        found: Values = at.value
+        if known is None:
+            return found
+        for name in found.keys() - set(known):
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+            self.problems.add(found[name], f"unknown key; {hint}")
+        return {name: item for name, item in found.items() if name in known}
+
+    def _wrong(self, at: Marked, wanted: str) -> None:
+        shown = {dict: "a mapping", list: "a list", type(None): "nothing"}.get(type(at.value)) or repr(at.value)
+        self.problems.add(at, f"{wanted} is wanted, not {shown}")
+
+    def _text(self, at: Marked) -> str:
+        if isinstance(at.value, str) and at.value:
+            return at.value
+        self._wrong(at, "a text")
+        return ""
+
+    def _finite(self, at: Marked, *, above: float | None = None, least: float = 0.0) -> float:
+        value = at.value
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self._wrong(at, "a number")
+        elif not math.isfinite(value) or abs(value) > _LARGEST:
+            self.problems.add(at, f"a finite number is wanted, not {value!r}")
+        elif above is not None and value <= above:
+            self.problems.add(at, f"must be above {above:g}, not {value!r}")
+        elif value < least:
+            self.problems.add(at, f"must be at least {least:g}, not {value!r}")
+        else:
+            return float(value)
+        return 1.0
+
+    def _number(self, field: str, at: Marked) -> None:
+        self._put(field, self._finite(at), at)
+
+    def _integer(self, at: Marked) -> int:
+        value = at.value
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
+            self._wrong(at, "a whole number of at least 0")
+            return 0
+        return value
+
+    def _whole(self, field: str, at: Marked) -> None:
+        self._put(field, self._integer(at), at)
+
+    def _flag(self, field: str, at: Marked) -> None:
+        if not isinstance(at.value, bool):
+            self._wrong(at, "true or false")
+        self._put(field, at.value, at)
+
+    def _choice(self, choices: Collection[str]) -> Callable[[str, Marked], None]:
+        def choose(field: str, at: Marked) -> None:
+            if at.value not in choices:
+                self._wrong(at, f"one of {', '.join(choices)}")
+            self._put(field, at.value, at)
+
+        return choose
+
+    def _policy_name(self, field: str, at: Marked) -> None:
+        name = self._text(at)
+        if name and not _NAME.fullmatch(name):
+            self.problems.add(at, f"letters, digits, '.', '_' and '-' (at most 64) are wanted, not {name!r}")
+        self._put(field, name, at)
+
+    # -- plugins -----------------------------------------------------------------------------------------------------
+
+    def _names(self, field: str, at: Marked, kind: str, known: Mapping[str, object]) -> None:
+        if not isinstance(at.value, list):
+            self._wrong(at, f"a list of names ({kind})")
+            return
+        names: list[str] = []
+        for item in at.value:
+            name, options = item, None
+            if isinstance(item.value, dict) and len(item.value) == 1:
+                label, options = next(iter(item.value.items()))
+                name = Marked(label, item.path, item.pointer, item.line, item.column)
+            text = self._text(name)
+            if text and text not in known:
+                self.problems.add(name, _unknown(kind, text, known))
+            elif text in names:
+                self.problems.add(name, f"{text!r} is named twice")
+            elif text:
+                names.append(text)
+                if options is not None:
+                    self._options_of(text, options)
+        self._put(field, names, at)
+
+    def _listed(self, kind: str, known: Mapping[str, object]) -> Callable[[str, Marked], None]:
+        return lambda field, at: self._names(field, at, kind, known)
+
+    def _planner(self, field: str, at: Marked) -> None:
+        if at.value and self._text(at) and at.value not in PLANNERS:
+            self.problems.add(at, _unknown("planner", at.value, PLANNERS))
+        elif not at.value and at.value != "" and at.value is not None:
+            self._wrong(at, "a name")
+        self._put(field, at.value or "", at)
+
+    def _scores(self, field: str, at: Marked) -> None:
+        weights: dict[str, float] = {}
+        for name, item in self._mapping(at).items():
+            if name not in SCORES:
+                self.problems.add(item, _unknown("score", name, SCORES))
+            weight: Marked | None = item
+            if isinstance(item.value, dict):
+                parts = self._mapping(item, {"weight", "options"})
+                weight = parts.get("weight")
+                if weight is None:
+                    self.problems.add(item, "a weight is wanted")
+                if "options" in parts:
+                    self._options_of(name, parts["options"])
+            weights[name] = self._finite(weight) if weight is not None else 0.0
+            self._places[f"{field}.{name}"] = item
+        self._put(field, weights, at)
+
+    def _domains(self, field: str, at: Marked, *, nested: bool) -> None:
+        found: dict[str, dict[str, float]] = {}
+        for domain, item in self._mapping(at).items():
+            inner: Marked | None = item
+            if nested:
+                inner = self._mapping(item, {"scores"}).get("scores")
+            found[domain] = {}
+            for name, weight in (self._mapping(inner) if inner is not None else {}).items():
+                if name not in SCORES:
+                    self.problems.add(weight, _unknown("score", name, SCORES))
+                elif not isinstance(SCORES[name], NodeScore):
+                    known = ", ".join(sorted(key for key, plugin in SCORES.items() if isinstance(plugin, NodeScore)))
+                    self.problems.add(
+                        weight, f"a domain orders its nodes by scores of nodes ({known}), not by {name!r}"
+                    )
+                found[domain][name] = self._finite(weight)
+                self._places[f"{field}.{domain}.{name}"] = weight
+        self._put(field, found, at)
+
+    def _options(self, _field: str, at: Marked) -> None:
+        self._places["options"] = at
+        for name, item in self._mapping(at).items():
+            self._options_of(name, item)
+
+    def _options_of(self, plugin: str, at: Marked) -> None:
+        options = self.flat.setdefault("options", {}).setdefault(plugin, {})
+        self._places.setdefault(f"options.{plugin}", at)
+        for name, item in self._mapping(at).items():
+            place = f"options.{plugin}.{name}"
+            if name in options:
+                before = self._places[place]
+                self.problems.add(item, f"this is given already as {before.path} in line {before.line}")
+                continue
+            options[name] = self._option(item)
+            self._places[place] = item
+
+    def _option(self, at: Marked) -> Any:
+        """A plain value; whole numbers as int, so that 1 and 1.0 make the same version."""
+        if isinstance(at.value, dict):
+            return {name: self._option(item) for name, item in at.value.items()}
+        if isinstance(at.value, list):
+            return [self._option(item) for item in at.value]
+        if isinstance(at.value, int | float) and not isinstance(at.value, bool):
+            value = self._finite(at, least=-_LARGEST)
+            return int(value) if value == int(value) else value
+        return at.value
+
+    # -- the rest ----------------------------------------------------------------------------------------------------
+
+    def _weights(self, field: str, at: Marked) -> None:
+        found = {}
+        for name, item in self._mapping(at).items():
+            found[name] = self._finite(item, above=0.0)
+            self._places[f"{field}.{name}"] = item
+        self._put(field, found, at)
+
+    def _restarts(self, field: str, at: Marked) -> None:
+        known = [item.name for item in fields(RestartRules)]
+        rules: dict[str, float] = {}
+        for name, item in self._mapping(at, known).items():
+            rules[name] = self._integer(item) if name in _WHOLE_RULES else self._finite(item)
+        self._put(field, rules, at)
+
+    def _queues(self, at: Marked) -> None:
+        found = read_queues(at, self.problems)
+        if found.quotas is not None:
+            if "quota" in self.flat.get("limits", ()):
+                self._given("quota", QUOTA, found.specs, at)
+            else:
+                self.problems.add(found.quotas, "quotas have no effect: name quota in selection.limits")
+        if found.boost is not None:
+            if BOOSTED in self.flat.get("order", ()):
+                self._given(BOOSTED, BOOSTS, found.boosts, at)
+            else:
+                text = f"a boost has no effect: name {BOOSTED} (in place of priority) in selection.order"
+                self.problems.add(found.boost, text)
+        weights = self.flat.setdefault("tenant_weights", {})
+        for name, (weight, place) in found.weights.items():
+            if name in weights:
+                self.problems.add(place, f"this is given already as {self._places['tenant_weights'].path}.{name}")
+            weights[name] = weight
+            self._places.setdefault(f"tenant_weights.{name}", place)
+
+    def _given(self, plugin: str, option: str, value: Any, at: Marked) -> None:
+        options = self.flat.setdefault("options", {}).setdefault(plugin, {})
+        if option in options:
+            before = self._places[f"options.{plugin}.{option}"]
+            self.problems.add(at, f"this is given already as {before.path} in line {before.line}")
+        options[option] = value
+        self._places[f"options.{plugin}"] = self._places[f"options.{plugin}.{option}"] = at
