@@ -115,6 +115,23 @@ def test_naive_hierarchical_drf_would_starve_the_leaf_that_h_drf_serves() -> Non
     assert drf.next() is None
 
 
+def test_children_are_rescaled_to_the_poorest_that_can_still_grow() -> None:
+    drf = HierarchicalDrf(RESCALING, [10, 10])
+    drf.charge("n1", [0, 6])
+    drf.charge("n2.1", [8, 0])
+    drf.charge("n2.2", [0, 3])
+    drf.want("n1", [0, 1])
+    drf.want("n2.1", [1, 0])
+    drf.want("n2.2", [0, 1])
+    # No resource is full. n2: (8, 0) x 0.3 / 0.8 + (0, 3) = (3, 3).
+    assert (drf.share("n1"), drf.share("n2")) == pytest.approx((0.6, 0.3))
+    assert drf.next() == "n2.2"
+    # n2.1 wants nothing more: its vector stays whole, (8, 0) + (0, 3).
+    drf.want("n2.1", None)
+    assert drf.share("n2") == pytest.approx(0.8)
+    assert drf.next() == "n1"
+
+
 def test_weights_hold_at_every_level() -> None:
     nodes = [ShareNode("a", "", 3), ShareNode("b"), ShareNode("a1", "a", 2), ShareNode("a2", "a")]
     demands = {"a1": [1.0, 0.0], "a2": [1.0, 0.0], "b": [1.0, 0.0]}
@@ -260,6 +277,8 @@ def test_ties_of_the_fair_tree() -> None:
     # A user with the level of a sibling account has the rank of that account's best user.
     mixed = [ShareNode("u"), ShareNode("x"), ShareNode("x1", "x"), ShareNode("x2", "x")]
     assert fairness.fair_tree(mixed, {"u": 4, "x1": 3, "x2": 1}) == pytest.approx({"u": 1, "x2": 1, "x1": 1 / 3})
+    deep = [ShareNode("u"), ShareNode("x"), ShareNode("x1", "x"), ShareNode("p", "x1"), ShareNode("q", "x1")]
+    assert fairness.fair_tree(deep, {"u": 4, "p": 3, "q": 1}) == pytest.approx({"u": 1, "q": 1, "p": 1 / 3})
     assert fairness.fair_tree(flat, {}) == {"a": 1.0, "b": 1.0, "c": 1.0}
 
 

@@ -121,6 +121,32 @@ def test_who_has_waited_long_enough_passes_every_younger_job_up_to_the_class(
     assert np.all(np.diff(age[old & within][order]) <= 0)
 
 
+def test_the_worst_case_of_protection_by_hand() -> None:
+    # One job with nothing in its favour against one with everything, a second short of protection.
+    policy = Multifactor(
+        Weights(1000, 3000, 500, 700, 2500), max_age_s=DAY, starvation_age_s=2 * DAY, protected_qos=1.0
+    )
+    jobs = WaitingJobs([0.0, 1.0], [0, 1], [0, 1], [0, 1], [0, 1])
+    poor, rich = priority(jobs, policy, 2 * DAY)
+    assert (poor, rich) == (1000 + 3000 + 500 + 700 + 2500 + 1000, 1000 + 3000 + 500 + 700 + 2500)
+    poor, rich = priority(jobs, policy, 2 * DAY - 1)
+    assert (poor, rich) == (1000, 7700)
+
+
+def test_a_job_above_the_protected_class_keeps_its_place() -> None:
+    policy = Multifactor(Weights(qos=50_000), starvation_age_s=DAY, protected_qos=0.5)
+    urgent, plain = priority(WaitingJobs([0.0, 0.0], qos=[1.0, 0.5]), policy, 2 * DAY)
+    assert urgent > plain > 25_000
+
+
+@settings(max_examples=200, deadline=None)
+@given(factors, factors, factors, st.lists(st.floats(0, 30 * DAY), min_size=2, max_size=6).map(sorted))
+def test_a_waiting_job_never_loses_priority(share: float, qos: float, guarded: float, times: list[float]) -> None:
+    policy = Multifactor(Weights(qos=20_000), starvation_age_s=3 * DAY, protected_qos=guarded)
+    values = [float(priority(WaitingJobs([0.0], share, qos=qos), policy, now)[0]) for now in times]
+    assert values == sorted(values)
+
+
 # -- starvation -------------------------------------------------------------------------------------------------------
 
 

@@ -246,6 +246,38 @@ def test_what_a_branch_owns_is_safe_from_those_outside_it() -> None:
     assert tree.reclaimable("a2", cpus(4)) == (Reclaim("b1", CPUS, 4000),)
 
 
+def test_a_branch_takes_from_outside_no_more_than_its_own_quota_lacks() -> None:
+    tree = QuotaTree(
+        [
+            queue("org"),
+            *(queue(name, "org") for name in "abc"),
+            *(queue(name, name[0], 5) for name in ("a1", "a2")),
+            *(queue(name, name[0], 10) for name in ("b1", "c1")),
+        ]
+    )
+    tree.charge("a1", cpus(9))
+    tree.charge("b1", cpus(21))
+    # b owes 10 to the idle c and 1 to a; the other 4 that a2 lacks are with a1.
+    assert tree.reclaimable("a2", cpus(5)) == (Reclaim("b1", CPUS, 1000), Reclaim("a1", CPUS, 4000))
+
+
+def test_who_would_borrow_takes_nothing_back() -> None:
+    tree = QuotaTree([queue("org", nominal=5), queue("me", "org", 10), queue("x", "org", 10)])
+    tree.charge("x", cpus(16))
+    assert not tree.admits("me", cpus(11)).ok
+    assert tree.reclaimable("me", cpus(11)) == ()
+    assert tree.reclaimable("me", cpus(10)) == (Reclaim("x", CPUS, 1000),)
+
+
+def test_what_a_queue_keeps_to_itself_counts_first_when_its_team_takes_back() -> None:
+    # me keeps 4 to itself; team a owns a pool of 2 besides, which b has borrowed.
+    tree = QuotaTree([queue("org"), queue("a", "org", 2), queue("me", "a", 4, lend=0), queue("b", "org", 10)])
+    tree.charge("b", cpus(12))
+    assert free(tree, "me") == 4
+    assert tree.reclaimable("me", cpus(6)) == (Reclaim("b", CPUS, 2000),)
+    assert tree.reclaimable("me", cpus(7)) == ()
+
+
 def test_nobody_is_stopped_in_vain() -> None:
     tree = QuotaTree([queue("org"), queue("me", "org", 10, max_running=0), queue("x", "org", 10)])
     tree.charge("x", cpus(20))
