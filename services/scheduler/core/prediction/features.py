@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from services.scheduler.core.errors import PolicyError
 
@@ -27,8 +28,7 @@ class Features:
     submit_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(NamedTuple):
     """A run time or a remaining time in seconds: ``0 < low_s <= median_s <= high_s``, ``mean_s > 0``.
 
     ``evidence`` names the group of finished jobs that weighs most, ``n`` how many of them are remembered (0: nothing is
@@ -42,7 +42,7 @@ class Prediction:
     mean_s: float
     evidence: str
     n: int
-    votes: tuple[Vote, ...] = field(default=(), repr=False)
+    votes: tuple[Vote, ...] = ()
 
 
 def finite_seconds(field: str, value: float) -> float:

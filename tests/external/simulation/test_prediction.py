@@ -1,0 +1,61 @@
+"""Run-time prediction on recorded jobs: the second half in time of each log, against what users and simple rules say."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bench.run_time_prediction import METHODS, Log, halves, read_chronus, read_philly, read_swf, replay, score
+
+pytestmark = [
+    pytest.mark.external,
+    pytest.mark.skipif(not os.environ.get("MERIDIAN_DATA"), reason="MERIDIAN_DATA does not name the data sets"),
+]
+
+MEDIAN, MEAN = "weighted experts, median", "weighted experts, mean"
+
+
+def figures(log: Log, *names: str) -> dict[str, dict[str, float]]:
+    """Measures of the methods on the second half of the log, by method."""
+    return {
+        name: {
+            row.measure: row.value or 0.0
+            for row in score(log, name, False, replay(log.jobs, METHODS[name][0]()), halves(log, "second"))
+        }
+        for name in names
+    }
+
+
+def found(place: str) -> Path:
+    path = Path(os.environ["MERIDIAN_DATA"]) / place
+    if not path.exists():
+        pytest.skip(f"no {place} under MERIDIAN_DATA")
+    return path
+
+
+def test_hpc2n_is_predicted_better_than_by_its_users() -> None:
+    log = read_swf(found("swf/hpc2n.swf"))
+    assert len(log.jobs) == 3145  # of 3,170 lines 25 never ran
+    by = figures(log, "user estimate", "last two of the user", "quantile of the group", MEDIAN, MEAN)
+    assert by[MEDIAN]["mae_s"] < 0.65 * by["user estimate"]["mae_s"]
+    assert by[MEDIAN]["mae_s"] < by["last two of the user"]["mae_s"]
+    assert by[MEAN]["pairs_in_order_share"] > by["user estimate"]["pairs_in_order_share"]
+    assert 0.7 < by[MEDIAN]["band_coverage_share"] < 0.9
+    assert by[MEDIAN]["pinball_s"] < by["quantile of the group"]["pinball_s"]
+
+
+def test_philly_without_users_and_estimates() -> None:
+    log = read_philly(found("philly/october_5_clusters.csv"))
+    by = figures(log, "global mean", "last two of the user", "QSSF group mean", MEDIAN)
+    for rule in ("global mean", "last two of the user", "QSSF group mean"):
+        assert by[MEDIAN]["mae_s"] < 0.7 * by[rule]["mae_s"]
+        assert by[MEDIAN]["accuracy_ratio"] > by[rule]["accuracy_ratio"]
+
+
+def test_random_run_times_are_not_made_out_to_be_predictable() -> None:
+    log = read_chronus(found("chronus/MIX1.csv"))
+    by = figures(log, "quantile of the group", MEDIAN)
+    assert by[MEDIAN]["pairs_in_order_share"] == pytest.approx(0.5, abs=0.06)
+    assert by[MEDIAN]["mae_s"] < 1.05 * by["quantile of the group"]["mae_s"]
