@@ -55,20 +55,23 @@ def edf_schedule(leases: ArrayLike, devices: ArrayLike, deadline: ArrayLike, fre
 def edf_admission(
     leases: ArrayLike, devices: ArrayLike, deadline: ArrayLike, free: ArrayLike, promised: ArrayLike | None = None
 ) -> LeasePlan:
-    """EDF with admission: in order of the queue, accept a job if EDF keeps all promises so far and this one.
+    """EDF with admission: in order of the queue, accept a job if it is on time and no promise that would be kept is broken.
 
-    ``promised`` (J): accepted earlier, not up for decision; they come first. EDF of gangs is no exact test (a job that fits
+    ``promised`` (J): accepted earlier, not up for decision; ``accepted`` of the result leaves out those that EDF cannot
+    keep any more, though they still run. EDF of gangs is no exact test (a job that fits
     in no gap waits), so what it accepts is feasible but another order might have room for more.
     """
     need, size, due, room = _inputs(leases, devices, deadline, free)
     accepted = np.zeros(need.size, dtype=np.bool_) if promised is None else flags("promised", promised, (need.size,))
+    plan = _edf(need, size, due, room, accepted)
     for job in np.flatnonzero(~accepted).tolist():
         accepted[job] = True
-        plan = _edf(need, size, due, room, accepted)
-        if not plan.accepted[accepted].all():
+        trial = _edf(need, size, due, room, accepted)
+        if trial.accepted[job] and trial.accepted[plan.accepted].all():
+            plan = trial
+        else:
             accepted[job] = False
-    plan = _edf(need, size, due, room, accepted)
-    return LeasePlan(accepted & plan.accepted, plan.runs, float((accepted & plan.accepted).sum()), True)
+    return plan
 
 
 def chronus_plan(

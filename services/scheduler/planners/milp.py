@@ -47,8 +47,9 @@ def free_devices(
     kind = whole_numbers("running_kind", running_kind, (None,), low=0, high=max(size.size - 1, 0))
     devices = numbers("running_devices", running_devices, (kind.size,), low=0.0)
     left = numbers("running_left_s", running_left_s, (kind.size,), low=0.0)
-    until = np.clip(np.ceil(left / number("slot_s", slot_s, low=1e-9)), 1, slots)
-    free = np.repeat(size[:, None], int(whole_numbers("slots", slots, (), low=1, high=10**5)), axis=1)
+    count = int(whole_numbers("slots", slots, (), low=1, high=10**5))
+    until = np.clip(np.ceil(left / number("slot_s", slot_s, low=1e-9)), 1, count)
+    free = np.repeat(size[:, None], count, axis=1)
     for job in range(kind.size):
         free[kind[job], : int(until[job])] -= devices[job]
     if (free < 0).any():
@@ -79,6 +80,8 @@ def rolling_plan(
     """
     room = numbers("free", free, (None, None), low=0.0)
     kinds, slots = room.shape
+    if not kinds:
+        raise PolicyError("free: no types")
     length = numbers("duration_s", duration_s, (None, kinds), low=0.0, infinite=True)
     jobs = len(length)
     need = numbers("devices", devices, (jobs,), low=np.finfo(float).tiny)

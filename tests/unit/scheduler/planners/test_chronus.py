@@ -63,6 +63,13 @@ def test_admission_refuses_what_would_break_a_promise():
     assert plan.accepted.tolist() == [False, True, True]
 
 
+def test_a_promise_already_lost_does_not_close_the_door():
+    # The promised job needs 3 leases by lease 2. It runs on; a job due later is accepted beside it.
+    plan = edf_admission([3, 1, 1], [1, 1, 1], [2, 4, 3], np.ones(5), promised=[True, False, False])
+    assert plan.accepted.tolist() == [False, True, False]
+    assert plan.runs[0].tolist() == [True, True, True, False, False]
+
+
 def test_without_admission_all_miss_a_little():
     # EDF runs the job of 3 leases due at 3 behind the one due at 2: without admission it is late.
     plan = edf_schedule([2, 3], [1, 1], [2, 3], np.ones(6))

@@ -119,6 +119,7 @@ def test_degenerate():
         ({"weight": [-1.0]}, r"weight\[0\]"),
         ({"free": [[1.0, np.nan]]}, r"free\[0, 1\]"),
         ({"slot_s": 0.0}, "slot_s"),
+        ({"free": np.zeros((0, 2)), "duration_s": np.zeros((1, 0))}, "free: no types"),
         ({"first": -1}, "first"),
     ],
 )

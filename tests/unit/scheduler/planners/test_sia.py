@@ -80,6 +80,37 @@ def test_equals_the_best_of_all_plans(seed, power):
     assert (used <= capacity).all()
 
 
+def dynamic_programming(goodput, offered, capacity, power, penalty):
+    """The least cost by another method than the solver's: over jobs, for every number of devices left of two types."""
+    best = np.zeros(np.array(capacity) + 1)
+    for row in goodput:
+        cost = (row / row.min()) ** power
+        after = best + penalty
+        for kind, count, price in zip(offered.kind, offered.devices, cost, strict=True):
+            if count > capacity[kind]:
+                continue
+            # With k devices for the jobs up to this one, `count` of them taken: what k - count cost before.
+            moved = np.full(best.shape, np.inf)
+            if kind == 0:
+                moved[count:] = best[: best.shape[0] - count] + price
+            else:
+                moved[:, count:] = best[:, : best.shape[1] - count] + price
+            after = np.minimum(after, moved)
+        best = after
+    return best[-1, -1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_fifteen_jobs_cost_what_dynamic_programming_finds(seed):
+    random = np.random.default_rng(20 + seed)
+    offered, capacity = configurations([3, 2], [4, 8]), [12, 16]
+    goodput = offered.devices ** random.uniform(0.5, 1, (15, 1)) * random.uniform(1, 4, (15, 2))[:, offered.kind]
+    plan = sia_allocation(goodput, offered, capacity, limits=Limits(gap=0.0))
+    assert plan.objective == pytest.approx(dynamic_programming(goodput, offered, capacity, -0.5, 1.1))
+    greedy = sia_allocation(goodput, offered, capacity, limits=Limits(time_s=0.0))
+    assert greedy.objective >= plan.objective - 1e-9
+
+
 def test_a_restart_must_be_worth_it():
     goodput, offered = [[1.0, 1.5]], configurations([1], [2])
     assert sia_allocation(goodput, offered, [2], current=[0], factor=[0.9]).choice.tolist() == [1]
