@@ -21,7 +21,7 @@ from itertools import combinations
 import numpy as np
 
 from services.scheduler.core.assignment import AssignmentProblem
-from services.scheduler.core.dominance import Bools, Floats, nondominated
+from services.scheduler.core.dominance import Bools, Floats, Ints, nondominated
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.objectives import Scalarisation, check_weights
 from services.scheduler.core.pareto import UTOPIA_SHIFT, Front
@@ -175,7 +175,7 @@ def explore(
     Steps: 1. solve each objective by itself (k solves): their costs give the utopian point and the scale; 2. solve for
     ``weights`` (n, k), or for a Das-Dennis grid; 3. adaptive: aim at the bound with the greatest gap by the weights
     ``1 / (bound - utopia)``, until the solves are spent, no gap is greater than ``stop_gap`` (normalised), or nothing is
-    left; 4. drop dominated points.
+    left; 4. drop dominated points. What a solver without proof met on the way is kept too when nothing dominates it.
 
     ``solver`` defaults to branch and bound up to `EXACT_UP_TO` jobs, to local search above. With an exact one, an
     exploration that stops because nothing is left has found the whole front, up to differences of ``rho``. PolicyError for
@@ -288,16 +288,29 @@ class _Search:
         region = self._region
         self._trail.gaps.append(float(region.gaps.max(initial=0.0)) if region is not None else np.inf)
         self._trail.found.append(solution.costs)
+        self._keep(solution, score.weights)
+        if solution.others is not None and len(solution.others):
+            self._keep_others(solution.others)
+        if self._region is not None and chebyshev:
+            self._region.add_empty(self._proved_empty(score, solution.score))
+        return solution
+
+    def _keep(self, solution: Solution, weights: Floats) -> None:
         key = self._key(solution)
         if key not in self._seen:
             self._seen.add(key)
             self._solutions.append(solution)
-            self._weights.append(score.weights)
+            self._weights.append(weights)
             if self._region is not None:
                 self._region.add_point(self._normal(solution.costs))
-        if self._region is not None and chebyshev:
-            self._region.add_empty(self._proved_empty(score, solution.score))
-        return solution
+
+    def _keep_others(self, assignments: Ints) -> None:
+        """Those that no known point dominates, with the weights that would choose them if they were on the front."""
+        costs = self._problem.evaluate(assignments)
+        known = np.array([solution.costs for solution in self._solutions])
+        for row in np.flatnonzero(nondominated(np.vstack([known, costs]))[len(known) :]):
+            inverse = 1.0 / (np.maximum(self._normal(costs[row]), 0.0) + UTOPIA_SHIFT)
+            self._keep(Solution(assignments[row], costs[row], np.nan), inverse / inverse.sum())
 
     def _best_known(self, score: Scalarisation) -> Solution | None:
         if not self._solutions:

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from services.scheduler.core.assignment import SLACK, AssignmentProblem
-from services.scheduler.core.dominance import Bools, Floats, Ints
+from services.scheduler.core.dominance import Bools, Floats, Ints, nondominated
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.objectives import Scalarisation
 
@@ -22,11 +22,13 @@ TOLERANCE = 1e-11
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solution:
-    """An assignment (J,), its costs (k,) and its score."""
+    """An assignment (J,), its costs (k,) and its score; ``others`` (m, J) are feasible ones met on the way, none of which
+    another of them dominates (only from solvers without proof, whose steps are cheap to keep)."""
 
     assignment: Ints
     costs: Floats
     score: float
+    others: Ints | None = None
 
 
 class Solver(Protocol):
@@ -195,7 +197,8 @@ class LocalSearch:
 
     Steps: 1. begin with ``known`` and with an assignment built greedily, scarce jobs first; 2. score every move of one job
     to another option and every exchange of two jobs' options as one array, take the best while it improves; 3. kick: give
-    a few jobs random options, descend again, keep the better; 4. repeat ``kicks`` times.
+    a few jobs random options, descend again, keep the better; 4. repeat ``kicks`` times; 5. hand back, besides the best, what
+    the search met and nothing else it met dominates.
 
     What overdraws a pool or exceeds a limit is scored with a penalty, and never returned.
     """
@@ -221,12 +224,14 @@ class LocalSearch:
         starts = [self._greedy(score)] if known is None else [known.assignment, self._greedy(score)]
         descended = [self._descend(start, score, limits) for start in starts]
         best, value = min(descended, key=lambda pair: pair[1])
+        ends = [chosen for chosen, _ in descended]
         jobs = len(best)
         for _ in range(self._kicks):
             kicked = best.copy()
             for job in self._random.choice(jobs, size=min(jobs, 3), replace=False):
                 kicked[job] = self._random.choice(np.flatnonzero(self.problem.allowed[job]))
             other, reached = self._descend(kicked, score, limits)
+            ends.append(other)
             if reached < value - TOLERANCE:
                 best, value = other, reached
         costs = self.problem.evaluate(best[None])[0]
@@ -234,7 +239,20 @@ class LocalSearch:
             return known
         if limits is not None and (costs > limits + SLACK * np.maximum(1.0, np.abs(limits))).any():
             return known
-        return Solution(best, costs, float(score(costs)))
+        return Solution(best, costs, float(score(costs)), self._others(best, ends))
+
+    def _others(self, best: Ints, ends: list[Ints]) -> Ints:
+        """Where the descents ended, and what lies one move beside the best: feasible and not dominated."""
+        jobs, options = self.problem.allowed.shape
+        beside = np.repeat(best[None], jobs * options, axis=0)
+        rows = np.arange(jobs * options)
+        beside[rows, rows // options] = rows % options
+        together = np.unique(
+            np.vstack([beside[self.problem.allowed.reshape(-1)], *(end[None] for end in ends)]), axis=0
+        )
+        together = together[self.problem.feasible(together)]
+        result: Ints = together[nondominated(self.problem.evaluate(together))]
+        return result
 
     def _greedy(self, score: Scalarisation) -> Ints:
         """Each job takes its cheapest option by the weighted sum that still fits; the cheapest of all when none does."""
