@@ -68,7 +68,7 @@ def test_kueue_borrowing_limit_example_9_plus_1_cpus() -> None:
 
 
 def test_kueue_lending_limit_keeps_the_rest_at_home() -> None:
-    # The borrowing example with lendingLimit 1 on team-b: 9 + 1 for team-a, all 21 for team-b.
+    # The borrowing example with lendingLimit 1 on team-b, by hand from its definition: 9 + 1 for team-a, 21 for team-b.
     tree = QuotaTree([queue("team-ab"), queue("team-a", "team-ab", 9), queue("team-b", "team-ab", 12, lend=1)])
     assert (free(tree, "team-a"), free(tree, "team-b")) == (10, 21)
     tree.charge("team-a", cpus(10))
