@@ -67,16 +67,19 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """From a domain to another: ``rtt_s`` and ``bandwidth_bytes_per_s`` 0 mean unknown."""
+    """From a domain to another: ``rtt_s`` and ``bandwidth_bytes_per_s`` 0 mean unknown. The price is for each GiB that
+    leaves this way."""
 
     to_domain_id: str
     rtt_s: float = 0.0
     bandwidth_bytes_per_s: float = 0.0
+    price_micro_units_per_gib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """A member domain. The price is that of one accelerator for one hour."""
+    """A member domain. The price is that of one accelerator for one hour. ``burst``: rented capacity that is to be used only
+    when the others are full."""
 
     domain_id: str
     security_level: int = 0
@@ -85,6 +88,8 @@ class Domain:
     carbon_g_per_kwh: float = 0.0
     links: tuple[Link, ...] = ()
     region: str = ""
+    burst: bool = False
+    electricity_micro_units_per_kwh: int = 0
 
 
 class MarkKind(StrEnum):

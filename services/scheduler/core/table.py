@@ -56,7 +56,7 @@ class Table:
 
     ``rtt_s`` and ``bandwidth_bytes_per_s`` are NaN where unknown; ``price`` and ``carbon`` likewise. ``resources`` (N, X) are
     the user-defined ones of ``resource_names``. ``levels`` gives the group number of each node per level of topology, -1
-    where it has none. ``device_columns`` (N, G) is the model of each device by its place in ``devices_of``, -1 beyond.
+    where it has none. ``transfer_price`` (D, D) is in micro-units per GiB from a domain (row) to another. ``device_columns`` (N, G) is the model of each device by its place in ``devices_of``, -1 beyond.
     """
 
     nodes: tuple[Node, ...]
@@ -88,6 +88,8 @@ class Table:
     resources: Floats
     levels: Mapping[str, Ints]
     device_columns: Ints
+    transfer_price: Floats
+    burst: Bools
     asleep: Bools
     wake_s: Floats
     idle_watts: Floats
@@ -112,11 +114,13 @@ def table_of(fleet: Fleet) -> Table:
     facts = [fleet.domains.get(name) for name in domain_ids]
     size = len(domain_ids)
     rtt, bandwidth = np.full((size, size), np.nan), np.full((size, size), np.nan)
+    transfer_price = np.zeros((size, size))
     for row, domain in enumerate(facts):
         for link in domain.links if domain is not None else ():
             other = domain_index.get(link.to_domain_id)
             if other is None:
                 continue
+            transfer_price[row, other] = float(link.price_micro_units_per_gib)
             # A link measured from one side only is taken for both.
             for a, b in ((row, other), (other, row)):
                 if link.rtt_s > 0 and (a == row or np.isnan(rtt[a, b])):
@@ -162,6 +166,8 @@ def table_of(fleet: Fleet) -> Table:
         resources=resources.reshape(len(nodes), len(names)),
         levels=_levels(nodes),
         device_columns=columns,
+        transfer_price=transfer_price,
+        burst=np.array([bool(domain and domain.burst) for domain in facts], dtype=np.bool_),
         asleep=np.array([node.state is NodeState.ASLEEP for node in nodes], dtype=np.bool_),
         wake_s=np.array([node.wake_s for node in nodes], dtype=np.float64),
         idle_watts=np.array([node.idle_watts for node in nodes], dtype=np.float64),

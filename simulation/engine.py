@@ -1,0 +1,520 @@
+"""The simulator: discrete events in virtual time around the scheduler's real decisions.
+
+Steps of one instant:
+1. Everything that happens at the same time is carried out: arrivals, ends, failures and repairs, spot capacity that comes or
+   goes, transfers that end, ticks of the policy's interval.
+2. The core decides (services/scheduler/core/decide.py) on the same `Cluster` that the live service keeps; what it takes off
+   waits again, what it places begins to run, after its data came and its nodes woke.
+3. Measures are taken (measures.py).
+
+Progress is counted in the job's work units where it has a throughput profile, else in seconds on the reference chip. The
+simulator draws nothing at random but failures, from its seed: equal inputs give equal outcomes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.decide import Decisions, decide
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.table import table_of
+from simulation.checkpoints import Checkpoints
+from simulation.energy import Energy
+from simulation.estimates import Estimates, estimates
+from simulation.failures import Holding, NodeFailures, reclaimed, spot_events
+from simulation.fleet import fleet_of
+from simulation.measures import Measures
+from simulation.model import Network, Trace, TraceJob
+from simulation.wan import Wan
+
+_END, _NODE, _SPOT, _WAN, _TICK = range(5)
+_MOST_ROUNDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How a policy is run: ``knowledge`` is "exact", "declared", "predicted" or "none" (see estimates.py); ``isolated``
+    keeps every job in its home domain; ``interval_s`` of the policy gives the ticks. ``sleep_after_s`` puts idle nodes to
+    sleep. ``refresh_s`` > 0 asks the estimates anew about running jobs at each tick."""
+
+    name: str
+    policy: Policy
+    knowledge: str = "none"
+    isolated: bool = False
+    baseline: bool = True
+    sleep_after_s: float = math.inf
+    refresh: bool = False
+    about: str = ""
+
+
+@dataclass(slots=True)
+class SimulatedJob:
+    """A job while it is simulated. ``done`` is its progress kept, ``rate`` what it makes per second now."""
+
+    job: TraceJob
+    key: UnitKey
+    demand: Demand
+    total: float
+    done: float = 0.0
+    rate: float = 0.0
+    factor: float = 1.0
+    since_s: float = 0.0
+    working_from_s: float = 0.0
+    ran_s: float = 0.0
+    epoch: int = 0
+    first_start_s: float = math.nan
+    finish_s: float = math.nan
+    starts: int = 0
+    interruptions: int = 0
+    lost: float = 0.0
+    overhead_s: float = 0.0
+    running: RunningUnit | None = None
+    staging: bool = False
+    data_domain: str = ""
+    held_device_s: float = 0.0
+
+    @property
+    def reference_rate(self) -> float:
+        """Progress per second on the reference chip."""
+        return self.total / self.job.duration_s if self.job.duration_s > 0 else 1.0
+
+    @property
+    def attained_s(self) -> float:
+        """Progress in seconds of the reference chip."""
+        return self.done / self.reference_rate
+
+
+class Simulation:
+    """One run of one policy over a trace; see the module.
+
+    ``watch`` is called about once per thousand events with (jobs ended, virtual seconds). ``until_s`` ends the run early.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        trace: Trace,
+        setting: Setting,
+        *,
+        seed: int = 0,
+        checkpoints: Checkpoints | None = None,
+        graceful: bool = True,
+        restart_on_preemption: bool = True,
+        until_s: float = math.inf,
+        watch: Callable[[int, float], None] | None = None,
+        estimates_source: Estimates | None = None,
+    ) -> None:
+        self.network, self.trace, self.setting = network, trace, setting
+        self.policy = setting.policy
+        fleet = fleet_of(network)
+        self.cluster = Cluster(table_of(fleet), self.policy)
+        if trace.throughputs is not None:
+            self.cluster.view.facts["throughputs"] = trace.throughputs
+        self.measures = Measures(network)
+        self.energy = Energy(network)
+        self.wan = Wan(network)
+        self.now_s = 0.0
+        self._estimates = estimates_source or estimates(setting.knowledge)
+        self._checkpoints = checkpoints or Checkpoints()
+        self._graceful, self._charged = graceful, restart_on_preemption
+        self._until_s, self._watch = until_s, watch
+        self._jobs: dict[UnitKey, SimulatedJob] = {}
+        self._heap: list[tuple[float, int, int, object]] = []
+        self._pushed = 0
+        self._demands: dict[Demand, Demand] = {}
+        self._wan_due = math.inf
+        self._tick_due = math.inf
+        self._failures = self._node_events(seed)
+        self._down: set[int] = set()
+        self._ended = 0
+        self._domain_of_row = [node.domain_id for node in self.cluster.table.nodes]
+        self._node_devices = [0.0] * len(self._domain_of_row)
+        self._idle_since = dict.fromkeys(range(len(self._domain_of_row)), 0.0)
+        self.decision_s: list[float] = []
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> Measures:
+        """Run to the end; returns the measures. Jobs that can never be placed are counted, not waited for."""
+        jobs = self.trace.jobs
+        arrivals = len(jobs)
+        place = 0
+        self._push_next_failure()
+        for event in spot_events(self.network.domains):
+            self._push(event.time_s, _SPOT, event)
+        steps = 0
+        while True:
+            next_s = self._heap[0][0] if self._heap else math.inf
+            arrive_s = jobs[place].submit_s if place < arrivals else math.inf
+            at_s = min(next_s, arrive_s)
+            if at_s == math.inf or at_s > self._until_s or self._over(place, arrivals):
+                break
+            self._advance(at_s)
+            while self._heap and self._heap[0][0] <= at_s:
+                _, _, kind, payload = heapq.heappop(self._heap)
+                self._happen(kind, payload)
+            while place < arrivals and jobs[place].submit_s <= at_s:
+                self._arrive(jobs[place])
+                place += 1
+            self._decide()
+            steps += 1
+            if self._watch is not None and steps % 1000 == 0:
+                self._watch(self._ended, self.now_s)
+        self._close()
+        return self.measures
+
+    def _over(self, place: int, arrivals: int) -> bool:
+        """Whether nothing but failures is left to happen, or what waits can never run."""
+        if place < arrivals:
+            return False
+        if self.cluster.running or (self._tick_due < math.inf and self.policy.planner and len(self.cluster.pending)):
+            return False
+        return not any(kind in {_END, _WAN, _SPOT} for _, _, kind, _ in self._heap) and (
+            not self._down or not len(self.cluster.pending)
+        )
+
+    def _advance(self, at_s: float) -> None:
+        self.measures.advance(at_s)
+        self.now_s = at_s
+
+    def _push(self, at_s: float, kind: int, payload: object) -> None:
+        self._pushed += 1
+        heapq.heappush(self._heap, (at_s, self._pushed, kind, payload))
+
+    def _happen(self, kind: int, payload: object) -> None:
+        if kind == _END:
+            assert isinstance(payload, tuple)
+            self._end(*payload)
+        elif kind == _WAN:
+            self._wan_due = math.inf
+            self._transfers_ended()
+        elif kind == _TICK:
+            self._tick_due = math.inf
+            self._tick()
+        elif kind == _NODE:
+            self._node_changed(payload)
+        elif kind == _SPOT:
+            self._spot_changed(payload)
+
+    # -- arriving and waiting ----------------------------------------------------------------------------------------
+
+    def _arrive(self, job: TraceJob) -> None:
+        demand = self._demand(job)
+        profiled = bool(job.profile) and self.trace.throughputs is not None and job.work > 0
+        total = job.work if profiled else max(job.duration_s, 1e-9)
+        item = SimulatedJob(job, UnitKey(job.job_id, 0), demand, total, data_domain=job.data_domain)
+        self._jobs[item.key] = item
+        self.measures.arrived(item)
+        self._wait(item)
+
+    def _wait(self, item: SimulatedJob) -> None:
+        job = item.job
+        if item.starts:
+            self.measures.queued_again(item)
+        known = self._estimates.of(job, item.attained_s if item.starts else 0.0, self.now_s)
+        self.cluster.add(
+            PendingUnit(
+                key=item.key,
+                tenant_id=job.tenant,
+                priority=job.priority,
+                queued_at_s=job.submit_s,
+                demand=item.demand,
+                submitted_at_s=job.submit_s,
+                limit_s=known.limit_s,
+                expected_s=known.expected_s,
+                low_s=known.low_s,
+                high_s=known.high_s,
+                attained_s=item.attained_s,
+                service_index=known.service_index,
+                deadline_s=math.inf if math.isnan(job.deadline_s) else job.deadline_s,
+                value=job.value,
+                preemptible=job.preemptible,
+                min_ranks=job.min_ranks,
+                max_ranks=job.max_ranks,
+                restart_s=self._checkpoints.restart_s(job),
+                work=max(item.total - item.done, 0.0),
+            )
+        )
+
+    def _demand(self, job: TraceJob) -> Demand:
+        home = frozenset({job.home_domain}) if self.setting.isolated and job.home_domain else frozenset()
+        demand = Demand(
+            ranks=job.ranks,
+            cpus=job.cpus,
+            memory_bytes=job.memory_bytes,
+            accelerators=job.accelerators,
+            accelerator_types=job.accelerator_types,
+            domains=home,
+            cross_domain=job.cross_domain and not home,
+            device_milli=round(job.device_share * 1000),
+            resources=tuple(sorted(job.resources.items())),
+            profile=job.profile if self.trace.throughputs is not None else "",
+            data=((job.data_domain, job.data_bytes),) if job.data_domain and job.data_bytes else (),
+            traffic_bytes_per_s=job.traffic_bytes_per_s,
+        )
+        return self._demands.setdefault(demand, demand)
+
+    # -- deciding ----------------------------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        if (
+            self.policy.interval_s
+            and self._tick_due == math.inf
+            and (len(self.cluster.pending) or self.cluster.running)
+        ):
+            self._tick_due = (math.floor(self.now_s / self.policy.interval_s) + 1) * self.policy.interval_s
+            self._push(self._tick_due, _TICK, None)
+        if self.policy.planner:
+            return
+        self._cycles()
+
+    def _cycles(self) -> None:
+        for _ in range(_MOST_ROUNDS):
+            if not len(self.cluster.pending) and not self.policy.planner:
+                return
+            started = time.perf_counter()
+            decisions = decide(self.cluster, self.policy, self.now_s, explain=False)
+            self.decision_s.append(time.perf_counter() - started)
+            self._carry_out(decisions)
+            if not decisions.preempted or self.policy.planner:
+                return
+
+    def _carry_out(self, decisions: Decisions) -> None:
+        placed_again = {placement.key for placement in decisions.placed}
+        for preempted in decisions.preempted:
+            item = self._jobs[preempted.key]
+            self._stop(item, graceful=self._graceful)
+        begun = self.cluster.apply(decisions, self.now_s)
+        for running in begun:
+            self._start(self._jobs[running.unit.key], running)
+        for preempted in decisions.preempted:
+            if preempted.key not in placed_again:
+                self._wait(self._jobs[preempted.key])
+
+    def _tick(self) -> None:
+        if self.setting.refresh:
+            self._refresh_estimates()
+        if self.policy.planner:
+            self._cycles()
+
+    def _refresh_estimates(self) -> None:
+        for running in self.cluster.running.values():
+            item = self._jobs[running.unit.key]
+            known = self._estimates.of(item.job, running.ran_s(self.now_s), self.now_s)
+            running.expected_end_s = self.now_s + max(known.expected_s - running.ran_s(self.now_s), 1.0)
+
+    # -- running jobs ------------------------------------------------------------------------------------------------
+
+    def _start(self, item: SimulatedJob, running: RunningUnit) -> None:
+        item.running = running
+        running.kept_s = math.inf if self._graceful else 0.0
+        item.epoch += 1
+        item.since_s = self.now_s
+        if math.isnan(item.first_start_s):
+            item.first_start_s = self.now_s
+        delay_s = self._checkpoints.restart_s(item.job) if item.starts and self._charged else 0.0
+        item.starts += 1
+        delay_s = max(delay_s, self._occupy_nodes(running))
+        item.overhead_s += delay_s
+        item.working_from_s = self.now_s + delay_s
+        item.rate = self._rate(item, running)
+        item.factor = 1.0
+        self.measures.started(item, running, self.now_s)
+        if not self._stage(item, running):
+            self._schedule_end(item)
+
+    def _rate(self, item: SimulatedJob, running: RunningUnit) -> float:
+        job = item.job
+        table = self.trace.throughputs
+        if job.profile and table is not None and job.work > 0:
+            return table.rate(job.profile, running.unit.demand.ranks, self._model_of(running))
+        return item.reference_rate
+
+    def _model_of(self, running: RunningUnit) -> str:
+        row, devices = running.rows[0]
+        if not devices:
+            return ""
+        column = dict(self.cluster.table.devices_of[row])[devices[0]]
+        return self.cluster.table.models[column].model
+
+    def _schedule_end(self, item: SimulatedJob) -> None:
+        """When the job ends if nothing happens before."""
+        rate = item.rate * item.factor
+        if rate <= 0:
+            return
+        end_s = max(item.working_from_s, self.now_s) + (item.total - item.done) / rate
+        self._push(end_s, _END, (item.key, item.epoch))
+
+    def _end(self, key: UnitKey, epoch: int) -> None:
+        item = self._jobs[key]
+        if item.epoch != epoch or item.running is None:
+            return
+        self._leave(item)
+        item.done = item.total
+        item.finish_s = self.now_s
+        self._ended += 1
+        self._estimates.ended(item.job, item.job.duration_s, self.now_s)
+        self.measures.finished(item, self.now_s)
+        del self._jobs[key]
+
+    def _stop(self, item: SimulatedJob, *, graceful: bool) -> None:
+        """Take a job off its nodes; the caller makes it wait again."""
+        if item.running is None:
+            return
+        self._settle(item)
+        if not graceful:
+            kept = self._checkpoints.kept(item.job, item.done)
+            item.lost += (item.done - kept) / item.reference_rate
+            item.done = kept
+        item.interruptions += 1
+        self._leave(item)
+        item.epoch += 1
+
+    def _settle(self, item: SimulatedJob) -> None:
+        """Count the progress up to now."""
+        if item.staging:
+            return
+        worked_s = max(self.now_s - max(item.working_from_s, item.since_s), 0.0)
+        item.done = min(item.done + worked_s * item.rate * item.factor, item.total)
+        item.working_from_s = max(item.working_from_s, self.now_s)
+
+    def _leave(self, item: SimulatedJob) -> None:
+        running = item.running
+        assert running is not None
+        item.ran_s += self.now_s - item.since_s
+        item.held_device_s += (self.now_s - item.since_s) * running.unit.devices
+        self.measures.left(item, running, self.now_s)
+        self.cluster.release(item.key)
+        for row, devices in running.rows:
+            self._node_devices[row] -= len(devices) * running.unit.demand.device_milli / 1000.0
+            self.energy.set_busy(self._node_id(row), max(self._node_devices[row], 0.0), self.now_s)
+            if self._node_devices[row] <= 1e-9:
+                self._idle_since[row] = self.now_s
+        item.running = None
+        if item.staging:
+            self.wan.cancel(item.job.job_id, self.now_s)
+            item.staging = False
+            self._watch_wan()
+
+    def _occupy_nodes(self, running: RunningUnit) -> float:
+        """Account for energy; returns how long sleeping nodes take to wake."""
+        wake_s = 0.0
+        for row, devices in running.rows:
+            node_id = self._node_id(row)
+            if self.energy.is_asleep(node_id):
+                wake_s = max(wake_s, self.energy.wake(node_id, self.now_s) - self.now_s)
+            self._node_devices[row] += len(devices) * running.unit.demand.device_milli / 1000.0
+            self.energy.set_busy(node_id, self._node_devices[row], self.now_s)
+            self._idle_since.pop(row, None)
+        return wake_s
+
+    def _node_id(self, row: int) -> str:
+        return self.cluster.table.nodes[row].node_id
+
+    # -- data --------------------------------------------------------------------------------------------------------
+
+    def _stage(self, item: SimulatedJob, running: RunningUnit) -> bool:
+        """Bring the job's data to the domain where it runs; True while it is on its way."""
+        job = item.job
+        if not job.data_bytes or not item.data_domain:
+            return False
+        domains = {self._domain_of_row[row] for row, _ in running.rows}
+        if item.data_domain in domains:
+            return False
+        to_domain = self._domain_of_row[running.rows[0][0]]
+        item.staging = True
+        self.wan.start(job.job_id, item.data_domain, to_domain, job.data_bytes, self.now_s)
+        item.data_domain = to_domain
+        self._watch_wan()
+        return True
+
+    def _watch_wan(self) -> None:
+        following = self.wan.next_finish()
+        if following is not None and following[0] < self._wan_due:
+            self._wan_due = max(following[0], self.now_s)
+            self._push(self._wan_due, _WAN, None)
+
+    def _transfers_ended(self) -> None:
+        for job_id in self.wan.advance(self.now_s):
+            item = self._jobs.get(UnitKey(job_id, 0))
+            if item is not None and item.staging:
+                item.staging = False
+                item.overhead_s += self.now_s - item.since_s
+                item.working_from_s = max(item.working_from_s, self.now_s)
+                self._schedule_end(item)
+        self._watch_wan()
+
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    def _node_events(self, seed: int) -> Iterator[object]:
+        if all(math.isnan(domain.mtbf_node_s) for domain in self.network.domains):
+            return iter(())
+        return iter(NodeFailures(self.network, seed).events())
+
+    def _push_next_failure(self) -> None:
+        event = next(self._failures, None)
+        if event is not None:
+            self._push(event.time_s, _NODE, event)  # type: ignore[attr-defined]
+
+    def _node_changed(self, event: object) -> None:
+        row = self.cluster.table.node_index[event.node_id]  # type: ignore[attr-defined]
+        down = event.change == "down"  # type: ignore[attr-defined]
+        if down:
+            self._down.add(row)
+            for running in [item for item in self.cluster.running.values() if any(r == row for r, _ in item.rows)]:
+                item = self._jobs[running.unit.key]
+                self._stop(item, graceful=False)
+                self._wait(item)
+        else:
+            self._down.discard(row)
+        self.cluster.view.set_up([row], not down)
+        self.measures.node_changed(self.cluster.table.device_totals[row], down=down)
+        self._push_next_failure()
+
+    def _spot_changed(self, event: object) -> None:
+        """Nodes of the domain beyond the available accelerators take no work; the newest jobs lose theirs first."""
+        domain_id, available = event.domain_id, event.available  # type: ignore[attr-defined]
+        domain = self.cluster.table.domain_ids.index(domain_id)
+        part = self.cluster.table.domain_slice[domain]
+        holdings = [
+            Holding(item.unit.key.job_id, item.unit.devices, item.since_s)
+            for item in self.cluster.running.values()
+            if any(part.start <= row < part.stop for row, _ in item.rows)
+        ]
+        for job_id in reclaimed(holdings, available):
+            item = self._jobs[UnitKey(job_id, 0)]
+            self._stop(item, graceful=False)
+            self._wait(item)
+        left = float(available)
+        rows = sorted(range(part.start, part.stop), key=lambda row: -self._node_devices[row])
+        for row in rows:
+            devices = float(self.cluster.table.device_totals[row])
+            up = left >= devices or self._node_devices[row] > 0
+            left -= devices
+            if bool(self.cluster.view.up[row]) != up:
+                self.cluster.view.set_up([row], up)
+                self.measures.node_changed(int(devices), down=not up)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _close(self) -> None:
+        self.measures.close(
+            self.now_s,
+            waiting=len(self.cluster.pending),
+            running=len(self.cluster.running),
+            energy=self.energy.totals(self.now_s),
+            wan=self.wan,
+            decision_s=self.decision_s,
+        )
+
+
+def with_policy(setting: Setting, **changes: object) -> Setting:
+    """The setting with other fields of its policy."""
+    return replace(setting, policy=replace(setting.policy, **changes))  # type: ignore[arg-type]

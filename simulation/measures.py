@@ -1,0 +1,291 @@
+"""What a simulation measures: every figure is defined here, once.
+
+JCT is finish minus submission; wait is JCT minus the time in which the job held nodes; slowdown is bounded, JCT over
+max(run time, 10 s), at least 1. Allocated share is accelerator-seconds held over those that were up, from the first arrival to
+the last one's arrival (``allocated_share``: the loaded part) and to the end (``allocated_share_all``). Used share leaves out
+staging, restarts and work done again. Finish-time fairness (Themis, NSDI 2020) is rho = JCT / (run time x mean contention
+over the job's life), contention being accelerators wanted over accelerators up, at least 1. Jain's index is over the tenants'
+mean slowdowns.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from simulation.model import Network
+
+Floats = npt.NDArray[np.float64]
+
+if TYPE_CHECKING:
+    from services.scheduler.core.cluster import RunningUnit
+    from simulation.energy import DomainEnergy
+    from simulation.engine import SimulatedJob
+    from simulation.wan import Wan
+
+_SLOWDOWN_FLOOR_S = 10.0
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """A finished job. ``rho`` is filled in at the end."""
+
+    job_id: str
+    tenant: str
+    domain_id: str
+    submit_s: float
+    first_start_s: float
+    finish_s: float
+    duration_s: float
+    ran_s: float
+    devices: float
+    interruptions: int
+    lost_s: float
+    overhead_s: float
+    deadline_s: float
+    value: float
+    rho: float = math.nan
+
+    @property
+    def jct_s(self) -> float:
+        """Job completion time."""
+        return self.finish_s - self.submit_s
+
+    @property
+    def wait_s(self) -> float:
+        """Time without nodes."""
+        return max(self.jct_s - self.ran_s, 0.0)
+
+    @property
+    def slowdown(self) -> float:
+        """Bounded slowdown."""
+        return max(self.jct_s / max(self.duration_s, _SLOWDOWN_FLOOR_S), 1.0)
+
+
+class Measures:
+    """Collects while the simulation runs; `rows` gives the figures."""
+
+    def __init__(self, network: Network) -> None:
+        self.jobs: list[JobRecord] = []
+        self.capacity = float(network.accelerators)
+        self.up = self.capacity
+        self.now_s = math.nan
+        self.first_s = math.nan
+        self.last_arrival_s = 0.0
+        self.held = 0.0
+        self.queued_devices = 0.0
+        self.queued = 0
+        self.arrivals = 0
+        self.preempted_runs = 0
+        self.starts = 0
+        self.cost_micro_units = 0.0
+        self._held_integral = 0.0
+        self._up_integral = 0.0
+        self._contention = 0.0
+        self._marks_s: list[float] = []
+        self._marks: list[float] = []
+        self.series: list[tuple[float, float, int, float]] = []
+        self._loaded = (0.0, 0.0)
+        self._prices = {domain.domain_id: float(domain.price_micro_units) for domain in network.domains}
+        self._domain_of_node = {node.node_id: node.domain_id for node in network.nodes}
+        self.unfinished = 0
+        self.energy: Mapping[str, DomainEnergy] = {}
+        self.wan_bytes = 0
+        self.wan_micro_units = 0
+        self.decision_s: Sequence[float] = ()
+        self.held_by_domain: dict[str, float] = {domain.domain_id: 0.0 for domain in network.domains}
+
+    # -- while it runs -----------------------------------------------------------------------------------------------
+
+    def advance(self, now_s: float) -> None:
+        """Time passes with everything as it is."""
+        if math.isnan(self.now_s):
+            self.now_s = self.first_s = now_s
+        passed = now_s - self.now_s
+        if passed > 0:
+            self._held_integral += self.held * passed
+            self._up_integral += self.up * passed
+            wanted = self.held + self.queued_devices
+            self._contention += passed * max(wanted / self.up if self.up > 0 else 1.0, 1.0)
+            self._marks_s.append(now_s)
+            self._marks.append(self._contention)
+            self.series.append((self.now_s, self.held, self.queued, self.up))
+            self.now_s = now_s
+
+    def arrived(self, item: SimulatedJob) -> None:
+        """A job was submitted."""
+        self.arrivals += 1
+        self.queued += 1
+        self.queued_devices += item.job.devices
+        self.last_arrival_s = self.now_s
+        self._loaded = (self._held_integral, self._up_integral)
+
+    def started(self, item: SimulatedJob, running: RunningUnit, now_s: float) -> None:
+        """A job got nodes."""
+        self.queued -= 1
+        self.queued_devices -= item.job.devices
+        self.held += running.unit.devices
+        self.starts += 1
+
+    def left(self, item: SimulatedJob, running: RunningUnit, now_s: float) -> None:
+        """A job lost or left its nodes."""
+        held_s = now_s - item.since_s
+        self.held -= running.unit.devices
+        demand = running.unit.demand
+        share = demand.accelerators * demand.device_milli / 1000.0
+        for rank in running.ranks:
+            self.cost_micro_units += held_s * share * self._prices[rank.domain_id] / 3600.0
+            self.held_by_domain[rank.domain_id] += held_s * share
+
+    def queued_again(self, item: SimulatedJob) -> None:
+        """An interrupted job waits."""
+        self.queued += 1
+        self.queued_devices += item.job.devices
+
+    def finished(self, item: SimulatedJob, now_s: float) -> None:
+        """A job ended."""
+        job = item.job
+        self.jobs.append(
+            JobRecord(
+                job.job_id,
+                job.tenant,
+                job.home_domain,
+                job.submit_s,
+                item.first_start_s,
+                now_s,
+                job.duration_s,
+                item.ran_s,
+                job.devices,
+                item.interruptions,
+                item.lost,
+                item.overhead_s,
+                job.deadline_s,
+                job.value,
+            )
+        )
+        self.preempted_runs += item.interruptions
+
+    def node_changed(self, devices: int, *, down: bool) -> None:
+        """A node's accelerators went away or came back."""
+        self.up += -devices if down else devices
+
+    def close(
+        self,
+        now_s: float,
+        *,
+        waiting: int,
+        running: int,
+        energy: Mapping[str, DomainEnergy],
+        wan: Wan,
+        decision_s: Sequence[float],
+    ) -> None:
+        """The simulation is over."""
+        self.unfinished = waiting + running
+        self.energy = energy
+        self.wan_bytes = sum(wan.moved_bytes().values())
+        self.wan_micro_units = sum(wan.money_micro_units().values())
+        self.decision_s = decision_s
+        for job in self.jobs:
+            life_s = job.jct_s
+            if life_s > 0 and job.duration_s > 0:
+                contention = (self._contention_at(job.finish_s) - self._contention_at(job.submit_s)) / life_s
+                job.rho = life_s / (job.duration_s * max(contention, 1.0))
+
+    def _contention_at(self, at_s: float) -> float:
+        place = bisect_right(self._marks_s, at_s)
+        if place == 0:
+            return 0.0
+        known = self._marks[place - 1]
+        if place < len(self._marks_s):
+            step = self._marks_s[place] - self._marks_s[place - 1]
+            known += (self._marks[place] - self._marks[place - 1]) * (at_s - self._marks_s[place - 1]) / step
+        return known
+
+    # -- figures -----------------------------------------------------------------------------------------------------
+
+    def figures(self) -> dict[str, float | None]:
+        """Every figure by its name with unit; None where it has no value."""
+        jct = np.array([job.jct_s for job in self.jobs])
+        wait = np.array([job.wait_s for job in self.jobs])
+        rho = np.array([job.rho for job in self.jobs if not math.isnan(job.rho)])
+        decisions = np.array(self.decision_s)
+        end_s = max((job.finish_s for job in self.jobs), default=self.now_s)
+        useful = sum(job.duration_s * job.devices for job in self.jobs)
+        held = sum(job.ran_s * job.devices for job in self.jobs)
+        deadlines = [job for job in self.jobs if not math.isnan(job.deadline_s)]
+        loaded_held, loaded_up = self._loaded
+        return {
+            "jobs": float(len(self.jobs)),
+            "unfinished": float(self.unfinished),
+            "jct_mean_h": _mean(jct) / 3600.0,
+            "jct_p50_h": _quantile(jct, 0.5) / 3600.0,
+            "jct_p99_h": _quantile(jct, 0.99) / 3600.0,
+            "wait_mean_h": _mean(wait) / 3600.0,
+            "wait_p99_h": _quantile(wait, 0.99) / 3600.0,
+            "slowdown_mean": _mean(np.array([job.slowdown for job in self.jobs])),
+            "makespan_h": (end_s - self.first_s) / 3600.0,
+            "accelerator_hours": held / 3600.0,
+            "allocated_share": loaded_held / loaded_up if loaded_up > 0 else None,
+            "allocated_share_all": self._held_integral / self._up_integral if self._up_integral > 0 else None,
+            "used_share_of_held": useful / held if held > 0 else None,
+            "wan_gib": self.wan_bytes / 2**30,
+            "wan_money": self.wan_micro_units / 1e6,
+            "accelerator_money": self.cost_micro_units / 1e6,
+            "energy_kwh": sum(item.joules for item in self.energy.values()) / 3.6e6,
+            "carbon_kg": sum(item.carbon_g for item in self.energy.values()) / 1e3,
+            "electricity_money": sum(item.money_micro_units for item in self.energy.values()) / 1e6,
+            "deadline_misses": float(sum(job.finish_s > job.deadline_s for job in deadlines)) if deadlines else None,
+            "deadline_miss_share": (
+                sum(job.finish_s > job.deadline_s for job in deadlines) / len(deadlines) if deadlines else None
+            ),
+            "fairness_jain": self._jain(),
+            "fairness_rho_mean": _mean(rho),
+            "fairness_rho_p99": _quantile(rho, 0.99),
+            "interruptions": float(sum(job.interruptions for job in self.jobs)),
+            "lost_accelerator_hours": sum(job.lost_s * job.devices for job in self.jobs) / 3600.0,
+            "overhead_accelerator_hours": sum(job.overhead_s * job.devices for job in self.jobs) / 3600.0,
+            "decision_p50_ms": _quantile(decisions, 0.5) * 1e3,
+            "decision_p99_ms": _quantile(decisions, 0.99) * 1e3,
+        }
+
+    def _jain(self) -> float | None:
+        by_tenant: dict[str, list[float]] = {}
+        for job in self.jobs:
+            by_tenant.setdefault(job.tenant, []).append(job.slowdown)
+        # Fairness is about who suffers more: tenants' mean slowdowns.
+        means = np.array([sum(values) / len(values) for values in by_tenant.values()])
+        return float(means.sum() ** 2 / (len(means) * (means**2).sum())) if len(means) else None
+
+    def interval(self, values: Sequence[float], seed: int, draws: int = 200) -> tuple[float, float]:
+        """A 95 % bootstrap interval of the mean."""
+        data = np.asarray(values)
+        if not len(data):
+            return math.nan, math.nan
+        source = np.random.default_rng(seed)
+        means = [float(data[source.integers(0, len(data), len(data))].mean()) for _ in range(draws)]
+        return float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
+
+
+def _mean(values: Floats) -> float:
+    return float(values.mean()) if len(values) else math.nan
+
+
+def _quantile(values: Floats, share: float) -> float:
+    return float(np.quantile(values, share)) if len(values) else math.nan
+
+
+@dataclass(slots=True)
+class Outcome:
+    """A policy's measures with its name."""
+
+    name: str
+    measures: Measures
+    baseline: bool
+    wall_s: float
+    facts: dict[str, float] = field(default_factory=dict)
