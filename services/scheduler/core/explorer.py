@@ -14,9 +14,9 @@ Research 39, 2012 (weights from bounds).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import combinations
 
 import numpy as np
 
@@ -52,13 +52,11 @@ def das_dennis(objectives: int, divisions: int) -> Floats:
     """(C(divisions + k - 1, k - 1), k) all weight vectors whose parts are multiples of ``1 / divisions`` and sum to 1."""
     if objectives < 1 or divisions < 1:
         raise PolicyError("a grid of weights needs at least one objective and one division")
-    if objectives == 1:
-        return np.ones((1, 1))
-    bars = np.array(list(combinations(range(divisions + objectives - 1), objectives - 1)), dtype=np.int64)
-    bars = bars.reshape(-1, objectives - 1)
-    left = np.column_stack([np.full(len(bars), -1), bars])
-    right = np.column_stack([bars, np.full(len(bars), divisions + objectives - 1)])
-    result: Floats = (right - left - 1) / divisions
+    first = (
+        np.indices((divisions + 1,) * (objectives - 1)).reshape(objectives - 1, (divisions + 1) ** (objectives - 1)).T
+    )
+    first = first[first.sum(axis=1) <= divisions]
+    result: Floats = np.column_stack([first, divisions - first.sum(axis=1)]) / divisions
     return result
 
 
@@ -70,7 +68,7 @@ def grid_of(objectives: int, count: int) -> Floats:
     if objectives == 1:
         return np.ones((1, 1))
     divisions = 1
-    while len(das_dennis(objectives, divisions + 1)) <= count:
+    while math.comb(divisions + objectives, objectives - 1) <= count:
         divisions += 1
     grid, finer = das_dennis(objectives, divisions), das_dennis(objectives, divisions + 1)
     known = {tuple(row) for row in np.round(grid, 12)}

@@ -3,8 +3,6 @@ prefers a worse front (E. Zitzler et al., "Performance assessment of multiobject
 
 from __future__ import annotations
 
-from bisect import bisect_left
-
 import numpy as np
 import numpy.typing as npt
 
@@ -68,7 +66,7 @@ def _sweep(order: Floats, depths: Floats, corner: Floats) -> float:
     ys: list[float] = []
     total = section = 0.0
     for (x, y), depth in zip(order[:, :2].tolist(), depths.tolist(), strict=True):
-        at = bisect_left(xs, x)
+        at = _place(xs, x)
         above = ys[at - 1] if at else top
         if above > y and not (at < len(xs) and xs[at] == x and ys[at] <= y):
             end, left, height = at, x, above
@@ -80,3 +78,12 @@ def _sweep(order: Floats, depths: Floats, corner: Floats) -> float:
             xs[at:end], ys[at:end] = [x], [y]
         total += section * depth
     return total
+
+
+def _place(ordered: list[float], value: float) -> int:
+    """Index of the first that is at least ``value``."""
+    low, high = 0, len(ordered)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if ordered[middle] < value else (low, middle)
+    return low
