@@ -67,11 +67,6 @@ def create_router(database: Database, live: LiveScheduler) -> APIRouter:
         items = [item for key in _queue_order(live) if (item := _queued(live, key, tenant_id)) is not None]
         return {"policy_version": live.policy.version, "units": len(items), "items": items[:limit]}
 
-    @router.get("/policy")
-    async def policy() -> Json:
-        """The policy in force, with its version."""
-        return live.policy.as_json()
-
     @router.get("/nodes")
     async def nodes() -> Json:
         """Capacity as scheduled: what runs hold, and what is free."""

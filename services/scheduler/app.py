@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from meridian.errors import ConfigurationError
@@ -10,9 +9,12 @@ from meridian.service import Kernel
 from meridian.settings import load
 from services.scheduler.api import create_router
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.policy import Policy, policy_from_json
+from services.scheduler.core.policy import Policy
 from services.scheduler.events import SUBSCRIPTIONS, Events
 from services.scheduler.live import LiveScheduler
+from services.scheduler.plugins import load_plugins
+from services.scheduler.policy_api import create_policy_router
+from services.scheduler.policy_file import parse
 from services.scheduler.settings import SchedulerSettings
 
 
@@ -20,6 +22,7 @@ def build(kernel: Kernel) -> None:
     """Add the scheduler to a kernel."""
     settings = load(SchedulerSettings)
     kernel.http_settings = settings
+    load_plugins()
     live = LiveScheduler(kernel, settings, read_policy(settings.policy_file))
     events = Events(live)
 
@@ -32,18 +35,16 @@ def build(kernel: Kernel) -> None:
     kernel.add_task("deadlines", live.run_deadlines)
     kernel.add_task("upkeep", live.run_upkeep)
     kernel.http.include_router(create_router(kernel.database, live))
+    kernel.http.include_router(create_policy_router(kernel.database, live))
 
 
 def read_policy(path: Path | None) -> Policy:
-    """The policy in a JSON file, or the default one; ConfigurationError says what is wrong with the file."""
+    """The policy in a YAML or JSON file, or the default one; ConfigurationError says what is wrong, and in which line."""
     if path is None:
         return Policy()
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(body, dict):
-            raise ConfigurationError(f"{path} is not a JSON object")
-        return policy_from_json(body)
+        return parse(path.read_text(encoding="utf-8"), str(path))
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"the policy file {path} cannot be read: {error}") from None
     except PolicyError as error:
-        raise ConfigurationError(f"the policy file {path} is wrong: {error.detail}") from None
+        raise ConfigurationError(f"the policy is wrong: {error.detail}") from None

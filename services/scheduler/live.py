@@ -19,7 +19,7 @@ from meridian.leadership import AdvisoryLock
 from meridian.observability import child_traceparent
 from meridian.outbox import Transaction
 from meridian.service import Kernel
-from services.scheduler import store
+from services.scheduler import policy_changes, store
 from services.scheduler.core import lifecycle
 from services.scheduler.core.book import Book, Draft
 from services.scheduler.core.decide import Decisions, Snapshot, Waiting, decide, snapshot_of
@@ -31,6 +31,7 @@ from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Table, table_of
 from services.scheduler.errors import LeadershipLostError
 from services.scheduler.metrics import SchedulerMetrics
+from services.scheduler.policy_changes import Outcome, PreconditionFailedError
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.wire import message_of
 
@@ -43,6 +44,7 @@ class LiveScheduler:
     def __init__(self, kernel: Kernel, settings: SchedulerSettings, policy: Policy) -> None:
         plugins_of(policy)
         self.policy = policy
+        self.file_policy = policy
         self.book = Book()
         self.waiting: Mapping[UnitKey, Waiting] = {}
         self._kernel = kernel
@@ -74,8 +76,19 @@ class LiveScheduler:
         await self._leadership.take()
         async with self._kernel.database.transaction() as connection:
             self._term = await store.begin_term(connection)
+            self.policy = await policy_changes.at_start(
+                connection, self.file_policy, self.now_s(), from_file=self._settings.policy_from_file
+            )
             self._rebuild(await store.load(connection))
-        log.info("leading", extra={"term": self._term, "jobs": len(self.book.jobs), "runs": len(self.book.runs)})
+        log.info(
+            "leading",
+            extra={
+                "term": self._term,
+                "jobs": len(self.book.jobs),
+                "runs": len(self.book.runs),
+                "policy_version": self.policy.version,
+            },
+        )
 
     async def keep_leading(self) -> None:
         """Ends with an error when another scheduler may have taken over."""
@@ -111,6 +124,7 @@ class LiveScheduler:
         if await store.current_term(transaction.connection) != self._term:
             raise LeadershipLostError("another scheduler leads in a newer term")
         if self._doubtful:
+            self.policy = await policy_changes.in_force(transaction.connection, self.policy, self.file_policy)
             self._rebuild(await store.load(transaction.connection))
         return self.book.draft()
 
@@ -147,6 +161,36 @@ class LiveScheduler:
     def _gauge(self) -> None:
         self._metrics.pending.set(len(self.book.queued))
         self._metrics.running.set(len(self.book.runs))
+
+    # -- the policy --------------------------------------------------------------------------------------------------
+
+    async def change_policy(
+        self, policy: Policy, *, changed_by: str, source: str = "", condition: str | None = None
+    ) -> tuple[Policy, bool]:
+        """Decide by another policy from the next cycle on; the file's policy without a ``source`` gives up what was set.
+
+        Returns the policy before, and whether anything changed. PreconditionFailedError when ``condition`` (If-Match) does
+        not hold. A cycle in progress ends by the policy it began with, as it holds the writer's lock.
+        """
+        origin = policy_changes.API if source else policy_changes.FILE
+        change = policy_changes.change_to(policy, self.now_s(), origin=origin, changed_by=changed_by, source=source)
+        async with self._kernel.outbox.transaction() as transaction:
+            await self.draft(transaction)
+            before = self.policy
+            outcome = await policy_changes.put(transaction.connection, before, change, condition)
+            if outcome is Outcome.CHANGED:
+                transaction.on_commit(lambda: self._use(policy))
+        if outcome is Outcome.REFUSED:
+            # Not inside: a transaction that is rolled back makes the scheduler read its whole state again.
+            raise PreconditionFailedError(f"the policy in force is {before.version}, not {condition}")
+        if outcome is Outcome.CHANGED:
+            extra = {"policy_version": policy.version, "before": before.version, "changed_by": changed_by}
+            log.info("policy changed", extra=extra)
+        return before, outcome is Outcome.CHANGED
+
+    def _use(self, policy: Policy) -> None:
+        self.policy = policy
+        self._poked.set()
 
     # -- cycles ------------------------------------------------------------------------------------------------------
 

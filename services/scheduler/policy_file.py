@@ -120,7 +120,8 @@ class _Document:
         self.root, self.problems = root, problems
         self.flat: dict[str, Any] = {}
         self._places: dict[str, Marked] = {}
-        plain = {
+        self._flat_readers: dict[str, Callable[[str, Marked], None]] = {
+            **{item.name: self._any for item in fields(Policy)},
             "discipline": self._choice(DISCIPLINES),
             "planner": self._planner,
             "interval_s": self._number,
@@ -130,9 +131,6 @@ class _Document:
             "shown_candidates": self._whole,
             "shown_nodes": self._whole,
             "restarts": self._restarts,
-        }
-        self._flat_readers: dict[str, Callable[[str, Marked], None]] = {
-            **plain,
             "name": self._policy_name,
             "filters": self._listed("filter", FILTERS),
             "scores": self._scores,
@@ -143,7 +141,6 @@ class _Document:
             "preemptions": self._listed("preemption", PREEMPTIONS),
             "domain_node_scores": lambda field, at: self._domains(field, at, nested=False),
         }
-        assert self._flat_readers.keys() == {item.name for item in fields(Policy)}
 
     def read(self) -> None:
         """Fill ``flat``."""
@@ -277,6 +274,10 @@ class _Document:
 
     def _whole(self, field: str, at: Marked) -> None:
         self._put(field, self._integer(at), at)
+
+    def _any(self, field: str, at: Marked) -> None:
+        """A field that has no reader of its own; the core checks it."""
+        self._put(field, at.plain(), at)
 
     def _flag(self, field: str, at: Marked) -> None:
         if not isinstance(at.value, bool):

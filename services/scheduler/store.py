@@ -141,6 +141,19 @@ expected_demand = sa.Table(
     sa.Column("accelerators", sa.Double),
 )
 
+policy_change = sa.Table(
+    "policy_change",
+    _metadata,
+    sa.Column("change_id", sa.BigInteger, primary_key=True),
+    sa.Column("version", sa.Text),
+    sa.Column("name", sa.Text),
+    sa.Column("origin", sa.Text),
+    sa.Column("source", sa.Text),
+    sa.Column("body", sa.Text),
+    sa.Column("changed_by", sa.Text),
+    sa.Column("changed_at_s", sa.Double),
+)
+
 Row = dict[str, Any]
 
 
@@ -364,6 +377,43 @@ async def decision_rows(connection: AsyncConnection, job_id: str) -> Sequence[sa
     """The kept decisions about a job, newest first."""
     query = sa.select(decision).where(decision.c.job_id == job_id).order_by(decision.c.seq.desc())
     return (await connection.execute(query.limit(KEPT_DECISIONS))).all()
+
+
+# -- policies ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChange:
+    """A policy came into force. ``origin``: "api" (it outlives restarts) or "file" (the policy file is read at each start);
+    ``body`` is the policy as JSON, ``source`` the document as it was given, if there was one."""
+
+    version: str
+    name: str
+    origin: str
+    source: str
+    body: str
+    changed_by: str
+    changed_at_s: float
+    change_id: int = 0
+
+
+async def add_policy_change(connection: AsyncConnection, change: PolicyChange) -> None:
+    """Note that a policy is in force from now on."""
+    row = asdict(change)
+    del row["change_id"]
+    await connection.execute(sa.insert(policy_change).values(row))
+
+
+async def policy_changes(
+    connection: AsyncConnection, *, version: str | None = None, before: int | None = None, limit: int = 1
+) -> list[PolicyChange]:
+    """Changes, newest first: all, or those to one version; with ``before`` those with smaller numbers."""
+    query = sa.select(policy_change).order_by(policy_change.c.change_id.desc()).limit(limit)
+    if version is not None:
+        query = query.where(policy_change.c.version == version)
+    if before is not None:
+        query = query.where(policy_change.c.change_id < before)
+    return [PolicyChange(**row) for row in (await connection.execute(query)).mappings()]
 
 
 # -- rows and values ---------------------------------------------------------------------------------------------------

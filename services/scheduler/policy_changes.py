@@ -1,0 +1,106 @@
+"""Which policy is in force, over restarts: the last one that was set through the API, else that of the policy file.
+
+Every policy that comes into force is noted with its time and who set it, so that each version in a decision can be looked
+up. The policy changes between cycles only: whoever changes it holds the writer's lock of the live scheduler.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from enum import Enum
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from meridian.errors import ConfigurationError, MeridianError
+from services.scheduler import store
+from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.policy import Policy
+from services.scheduler.policy_file import parse
+from services.scheduler.store import PolicyChange
+
+API, FILE = "api", "file"
+
+
+class Outcome(Enum):
+    """What became of a change."""
+
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+    REFUSED = "refused"
+
+
+class PreconditionFailedError(MeridianError):
+    """The policy in force is not the one that the caller has seen."""
+
+    code = "PRECONDITION_FAILED"
+    status = 412
+    title = "Precondition failed"
+
+
+def change_to(policy: Policy, now_s: float, *, origin: str, changed_by: str = "", source: str = "") -> PolicyChange:
+    """The note that a policy comes into force."""
+    body = policy.as_json()
+    del body["version"]
+    text = json.dumps(body, ensure_ascii=False, allow_nan=False)
+    return PolicyChange(policy.version, policy.name, origin, source, text, changed_by, now_s)
+
+
+def matches(condition: str | None, version: str) -> bool:
+    """Whether a header If-Match (RFC 9110, section 13.1.1) holds for the policy of this version; None always does."""
+    if condition is None:
+        return True
+    return any(item.strip() in {"*", f'"{version}"'} for item in condition.split(","))
+
+
+async def at_start(connection: AsyncConnection, file: Policy, now_s: float, *, from_file: bool) -> Policy:
+    """The policy with which a scheduler begins, noted when it is another than before. ``file`` is that of the policy file;
+    with ``from_file`` it applies whatever was set through the API.
+
+    ConfigurationError when the policy that was set does not hold any more (a plugin is gone).
+    """
+    last = await _last(connection)
+    if last is None or from_file or last.origin == FILE:
+        if last is None or (last.version, last.origin) != (file.version, FILE):
+            await store.add_policy_change(connection, change_to(file, now_s, origin=FILE))
+        return file
+    try:
+        policy = parse(last.body)
+    except PolicyError as error:
+        raise ConfigurationError(
+            f"the policy {last.version}, set by {last.changed_by or 'an unknown caller'}, cannot be used any more: "
+            f"{error.detail}; with MERIDIAN_SCHEDULER_POLICY_FROM_FILE=true the scheduler starts with that of the file"
+        ) from None
+    if policy.version != last.version:
+        # A newer release writes the same policy with more fields.
+        await store.add_policy_change(connection, replace(change_to(policy, now_s, origin=API), source=last.source))
+    return policy
+
+
+async def in_force(connection: AsyncConnection, known: Policy, file: Policy) -> Policy:
+    """The policy that was committed last. ``known``: the one in memory."""
+    last = await _last(connection)
+    if last is None:
+        return file
+    if last.version == known.version:
+        return known
+    return file if last.version == file.version else parse(last.body)
+
+
+async def put(connection: AsyncConnection, before: Policy, change: PolicyChange, condition: str | None) -> Outcome:
+    """Note a change in an open transaction of the writer.
+
+    REFUSED when ``condition`` does not hold for ``before``, unless what is asked for is so already (RFC 9110, section
+    13.1.1: a request that is repeated because its answer was lost).
+    """
+    last = await _last(connection)
+    if last is not None and (last.version, last.origin) == (change.version, change.origin):
+        return Outcome.UNCHANGED
+    if not matches(condition, before.version):
+        return Outcome.REFUSED
+    await store.add_policy_change(connection, change)
+    return Outcome.CHANGED
+
+
+async def _last(connection: AsyncConnection) -> PolicyChange | None:
+    return next(iter(await store.policy_changes(connection)), None)
