@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+import bench.pareto
+from bench.result import read
 from services.scheduler.core.assignment import NO_POOL, AssignmentProblem, enumerate_feasible
 from services.scheduler.core.dominance import nondominated
 from services.scheduler.core.errors import PolicyError
@@ -374,3 +377,21 @@ def test_the_mixed_integer_program_agrees_with_branch_and_bound(worst: bool) -> 
             if ours is not None and theirs is not None:
                 assert theirs.score == pytest.approx(ours.score)
     assert explore(problem, 500, solver=MixedIntegerSolver(problem)).costs == pytest.approx(exact_front(problem).costs)
+
+
+def test_the_benchmark_writes_a_valid_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.pareto, "SMALL", ((3, 3, 2, False),))
+    assert bench.pareto.main(["--instances", "2", "--large", "0", "--json", str(tmp_path / "out.json")]) == 0
+    rows = read(tmp_path / "out.json")["rows"]
+    by_measure = {(row["subject"], row["measure"]): row for row in rows}
+    assert by_measure["chebyshev_adaptive", "coverage_ratio"]["n"] == 2
+    assert by_measure["linear", "coverage_ratio"]["baseline"]
+    assert (
+        by_measure["linear", "coverage_ratio"]["value"] <= by_measure["chebyshev_adaptive", "coverage_ratio"]["value"]
+    )
+
+
+def test_solves_for_the_target_by_hand() -> None:
+    true = np.array([[0, 2.0], [1, 1], [2, 0]])
+    assert bench.pareto.solves_for(true, true[[0, 0, 2, 1, 1]]) == 4
+    assert np.isnan(bench.pareto.solves_for(true, true[:2]))
