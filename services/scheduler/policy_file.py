@@ -159,8 +159,9 @@ class _Document:
             elif (section := sections[name]) is not None:
                 section(at)
         if "queues" in top:
-            self._queues(top["queues"])
-        self._complete(base)
+            self._queues(top["queues"], base)
+        if not self.problems.found:
+            self._complete(base)
 
     def place(self, detail: str) -> tuple[Marked, str]:
         """Where an error of the core belongs, and what remains of its text."""
@@ -252,7 +253,7 @@ class _Document:
         value = at.value
         if isinstance(value, bool) or not isinstance(value, int | float):
             self._wrong(at, "a number")
-        elif not math.isfinite(value) or abs(value) > _LARGEST:
+        elif abs(value) > _LARGEST or not math.isfinite(value):
             self.problems.add(at, f"a finite number is wanted, not {value!r}")
         elif above is not None and value <= above:
             self.problems.add(at, f"must be above {above:g}, not {value!r}")
@@ -411,15 +412,15 @@ class _Document:
             rules[name] = self._integer(item) if name in _WHOLE_RULES else self._finite(item)
         self._put(field, rules, at)
 
-    def _queues(self, at: Marked) -> None:
+    def _queues(self, at: Marked, base: Policy) -> None:
         found = read_queues(at, self.problems)
         if found.quotas is not None:
-            if "quota" in self.flat.get("limits", ()):
+            if "quota" in self.flat.get("limits", base.limits):
                 self._given("quota", QUOTA, found.specs, at)
             else:
                 self.problems.add(found.quotas, "quotas have no effect: name quota in selection.limits")
         if found.boost is not None:
-            if BOOSTED in self.flat.get("order", ()):
+            if BOOSTED in self.flat.get("order", base.order):
                 self._given(BOOSTED, BOOSTS, found.boosts, at)
             else:
                 text = f"a boost has no effect: name {BOOSTED} (in place of priority) in selection.order"
