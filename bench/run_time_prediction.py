@@ -5,7 +5,8 @@ that have ended by then; it is learnt from when it ends. Constants were chosen o
 trace with `--half first`; what is printed by default is the second half, and methods go on learning there. Where the log has
 no wait (Philly, Chronus), jobs start when submitted.
 
-Measures (intervals: 95 %, bootstrap over blocks of consecutive jobs): MAE; median relative error |p - t| / t; share of jobs predicted too short; accuracy min(p, t) / max(p, t)
+Measures (intervals: 95 %, bootstrap over blocks of consecutive jobs): MAE; median relative error |p - t| / t; share of
+jobs predicted too short; accuracy min(p, t) / max(p, t)
 (Tsafrir, Etsion, Feitelson, IEEE TPDS 18(6), 2007); for methods that give bands, the share of jobs within the 80 % band and
 the pinball loss at 0.1, 0.5 and 0.9; order: share of pairs that waited at the same time (where the log has no
 waits: submitted within an hour) whose predictions are in the order of the run times, ties counting half. Then what

@@ -94,8 +94,29 @@ def test_the_errors_of_the_experts_by_hand() -> None:
     everyone = EXPERTS.index("all jobs")
     # One job remembered says ln 100 at all levels; the truth is 1 above: 0.5 + 0.1 + 0.9.
     assert predictor.state()["errors"][2 * 6 * everyone : 2 * 6 * everyone + 2] == pytest.approx([1.5, 1.0])
-    # The band was [100, 100]: not below it (low level up by 0.01 x 0.1), above it (high level up by 0.01 x 0.9).
-    assert predictor.state()["levels"] == pytest.approx([0.101, 0.909])
+    # The band was [100, 100]: not below it (in by 0.02 x 0.1), above it (out by 0.02 x 0.9).
+    assert predictor.state()["offsets"] == pytest.approx([-0.002, 0.018])
+
+
+def test_the_band_is_never_widened_beyond_the_longest_run_time() -> None:
+    predictor = RunTimePredictor(PredictorSettings(calibration=3.0))
+    for run_s in (10.0, 20.0, 40.0, 80.0):
+        predictor.observe(Features(), run_s, said=predictor.predict(Features()))
+    found = predictor.predict(Features())
+    assert found.high_s == pytest.approx(80.0)
+    assert found.median_s == pytest.approx(math.sqrt(20.0 * 40.0))
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 2.0])
+def test_the_band_covers_what_it_should_in_the_long_run(spread: float) -> None:
+    chance = np.random.default_rng(5)
+    runs = np.exp(chance.normal(6.0, spread, 3000) + np.repeat(chance.normal(0.0, 2 * spread, 100), 30))  # moves on
+    predictor, inside = RunTimePredictor(), []
+    for run_s in np.maximum(runs, 1.0):
+        said = predictor.predict(Features())
+        inside.append(said.low_s <= run_s <= said.high_s)
+        predictor.observe(Features(), float(run_s), said=said)
+    assert np.mean(inside[1000:]) == pytest.approx(0.8, abs=0.04)
 
 
 def test_an_expert_is_scored_on_what_it_said_at_submission() -> None:

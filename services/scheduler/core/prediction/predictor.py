@@ -28,7 +28,7 @@ class PredictorSettings:
     ``low_level`` and ``high_level`` bound the band; ``capacity`` jobs are remembered per group, ``max_groups`` groups;
     ``sharpness`` is how steeply weight falls with past error (0: all experts alike, large: only the best one speaks);
     ``memory`` is the number of jobs over which an error is averaged; ``prior`` how many jobs of a user weigh as much as
-    the experience with all users; ``calibration`` the step of the band's levels; ``overrun`` by how much a job may exceed
+    the experience with all users; ``calibration`` the step by which the band moves (logarithm); ``overrun`` by how much a job may exceed
     its limit before it is stopped (ratio); ``default_s`` is the answer when nothing at all is known.
     """
 
@@ -39,7 +39,7 @@ class PredictorSettings:
     sharpness: float = 16.0
     memory: float = 300.0
     prior: float = 20.0
-    calibration: float = 0.01
+    calibration: float = 0.02
     overrun: float = 0.02
     default_s: float = 3600.0
 
@@ -67,6 +67,7 @@ EXPERTS = (
 _EXACT, _SIZE, _USER, _TENANT, _NAME, _EVERYONE, _USER_SHARE, _SHARE = range(len(EXPERTS))
 _ALL: Key = (_EVERYONE,)
 _BUCKETS = 6
+_MOST_IN, _MOST_OUT = 1.0, 5.0
 _NO_ERRORS = (0.0, 0.0) * len(EXPERTS)
 
 
@@ -88,9 +89,10 @@ class RunTimePredictor:
        Majority Algorithm", 1994), where the error is the mean of the user's own jobs and, for users with few jobs, of all
        users' jobs at the same length of history.
     2. `observe`: each expert's error at the job's submission (sum of the pinball losses of its low, median and high, of the
-       logarithm) is averaged; then the job joins its groups. The band's levels move by a small step after each job, up or down as it lies outside or
-       inside, so that in the long run the asked share lies below each (Gibbs and Candes, "Adaptive Conformal Inference
-       Under Distribution Shift", NeurIPS 2021).
+       logarithm) is averaged; then the job joins its groups. Either end of the band moves out by a step after a job beyond
+       it and in by a smaller one otherwise, so that in the long run the asked share lies within, whatever the experts say
+       (Gibbs and Candes, "Adaptive Conformal Inference Under Distribution Shift", NeurIPS 2021). By this it is never
+       taken beyond the longest run time seen.
     3. `remaining`: the same under the condition that the job has outlived ``elapsed_s``: each expert's ratios are cut
        there, and its weight is multiplied by the share it had given to outliving it. Where no remembered job ran as long,
        the tail is Pareto's with the exponent of the longest jobs: the longer a job has run, the longer it will run on.
@@ -101,7 +103,8 @@ class RunTimePredictor:
         self._windows: dict[Key, Window] = {}
         self._user_errors: dict[Key, list[float]] = {}
         self._errors = [1.0, 0.0] * (len(EXPERTS) * _BUCKETS)
-        self._levels = [self.settings.low_level, self.settings.high_level]
+        self._offsets = [0.0, 0.0]
+        self._longest_s = SHORTEST_S
         self._index = ServiceIndex()
 
     def predict(self, job: Features, now_s: float = math.nan) -> Prediction:
@@ -111,11 +114,14 @@ class RunTimePredictor:
             return self._uninformed(job)
         low, median, high, mean_s, leader = _pooled(opinions)
         limit_s = max(job.estimate_s, SHORTEST_S) if job.estimate_s > 0 else math.inf
-        median_s, most_s = min(math.exp(median), limit_s), limit_s * (1.0 + self.settings.overrun)
+        median_s = max(min(math.exp(median), limit_s), SHORTEST_S)
+        most_s = limit_s * (1.0 + self.settings.overrun)
+        down, up = self._offsets
+        high_s = min(math.exp(high + up), max(math.exp(high), self._longest_s), most_s)
         return Prediction(
             median_s,
-            min(math.exp(low), median_s),
-            max(min(math.exp(high), most_s), median_s),
+            max(min(math.exp(low - down), median_s), SHORTEST_S),
+            max(high_s, median_s),
             max(min(mean_s, limit_s), SHORTEST_S),
             EXPERTS[leader[5]],
             len(leader[6].ordered),
@@ -147,6 +153,7 @@ class RunTimePredictor:
             windows[key] = window
             window.add(log_run - anchor)
         self._index.observe(job, run_s)
+        self._longest_s = max(self._longest_s, run_s)
 
     def remaining(self, job: Features, elapsed_s: float) -> Prediction:
         """How much longer a job runs that has run ``elapsed_s``: quantiles and mean of the rest, at least `SHORTEST_S`.
@@ -168,11 +175,12 @@ class RunTimePredictor:
         limit_s = most_s = math.inf
         if elapsed_s < job.estimate_s:
             limit_s, most_s = job.estimate_s, job.estimate_s * (1.0 + self.settings.overrun)
+        down, up = (math.exp(offset) for offset in self._offsets)
         rest_s = max(min(math.exp(median), limit_s) - elapsed_s, SHORTEST_S)
         return Prediction(
             rest_s,
-            min(max(math.exp(low) - elapsed_s, SHORTEST_S), rest_s),
-            max(min(math.exp(high), most_s) - elapsed_s, rest_s),
+            min(max((math.exp(low) - elapsed_s) / down, SHORTEST_S), rest_s),
+            max(min(elapsed_s + (math.exp(high) - elapsed_s) * up, most_s) - elapsed_s, rest_s),
             max(min(mean_s, limit_s) - elapsed_s, SHORTEST_S),
             EXPERTS[leader[5]] + ", outlived",
             len(leader[6].ordered),
@@ -209,7 +217,7 @@ class RunTimePredictor:
 
     def _opinions(self, job: Features) -> list[Opinion]:
         settings, windows = self.settings, self._windows
-        low_level, high_level = self._levels
+        low_level, high_level = settings.low_level, settings.high_level
         errors, exp = self._errors, math.exp
         user_errors = self._user_errors.get((job.tenant, job.user), _NO_ERRORS)
         prior, sharpness = settings.prior, settings.sharpness
@@ -263,9 +271,9 @@ class RunTimePredictor:
             if seen < memory:
                 user_errors[2 * expert + 1] = seen = seen + 1.0
             user_errors[2 * expert] += (loss - user_errors[2 * expert]) / seen
-        step, levels = settings.calibration, self._levels
-        levels[0] = min(max(levels[0] + step * (below - (run_s < said.low_s)), 0.1 * below), 0.49)
-        levels[1] = max(min(levels[1] + step * (above - (run_s <= said.high_s)), 1.0 - 0.1 * (1.0 - above)), 0.51)
+        step, offsets = settings.calibration, self._offsets
+        offsets[0] = min(max(offsets[0] + step * ((run_s < said.low_s) - below), -_MOST_IN), _MOST_OUT)
+        offsets[1] = min(max(offsets[1] + step * ((run_s > said.high_s) - (1.0 - above)), -_MOST_IN), _MOST_OUT)
 
     def _outlived(self, opinion: Opinion, elapsed_s: float, log_elapsed: float, exponent: float) -> Opinion:
         """The opinion on the whole run time, given that it exceeds ``elapsed_s``."""
@@ -274,7 +282,7 @@ class RunTimePredictor:
         first = window.above(log_elapsed - anchor)
         left = len(ordered) - first
         weight *= (left + 0.5) / (len(ordered) + 0.5)
-        levels = (self._levels[0], 0.5, self._levels[1])
+        levels = (self.settings.low_level, 0.5, self.settings.high_level)
         if left:
             low, median, high = (anchor + quantile(ordered, level, first) for level in levels)
             mean_s = math.exp(anchor) * window.mean_from(first)
@@ -298,7 +306,8 @@ class RunTimePredictor:
             "windows": [[list(key), list(window.recent), window.total] for key, window in self._windows.items()],
             "user_errors": [[list(key), list(values)] for key, values in self._user_errors.items()],
             "errors": list(self._errors),
-            "levels": list(self._levels),
+            "offsets": list(self._offsets),
+            "longest_s": self._longest_s,
             "index": self._index.state(),
         }
 
@@ -313,7 +322,8 @@ class RunTimePredictor:
             made._windows = {tuple(key): Window(capacity, logs, total) for key, logs, total in state["windows"]}
             made._user_errors = {tuple(key): list(values) for key, values in state["user_errors"]}
             made._errors = list(state["errors"])
-            made._levels = list(state["levels"])
+            made._offsets = list(state["offsets"])
+            made._longest_s = float(state["longest_s"])
             made._index = ServiceIndex.from_state(state["index"])
         except (KeyError, TypeError, ValueError) as error:
             raise PolicyError(f"predictor's state: {error!r}") from error
