@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,7 +104,7 @@ def test_tenants_without_weights_have_the_default_ones() -> None:
         ({"ideal": math.inf}, r"jct\.ideal"),
     ],
 )
-def test_bounds_that_contradict_each_other(bounds: dict[str, float], message: str) -> None:
+def test_bounds_that_contradict_each_other(bounds: dict[str, Any], message: str) -> None:
     with pytest.raises(PolicyError, match=message):
         Objective("jct", "h", combine=Combine.TOTAL, **bounds)
 
@@ -129,7 +130,7 @@ def test_bounds_given_by_the_policy_hold() -> None:
 def test_a_candidate_that_is_not_finite_is_refused_whole() -> None:
     bounds = RunningBounds((JCT, USE))
     with pytest.raises(PolicyError, match="candidate 1: use"):
-        bounds.update([[1, 1], [2, math.nan]])
+        bounds.update([[1.0, 1.0], [2.0, math.nan]])
     with pytest.raises(PolicyError, match="before the first"):
         _ = bounds.nadir
 
