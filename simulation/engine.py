@@ -138,6 +138,8 @@ class Simulation:
         self._node_devices = [0.0] * len(self._domain_of_row)
         self._idle_since = dict.fromkeys(range(len(self._domain_of_row)), 0.0)
         self.decision_s: list[float] = []
+        plugins = self.cluster.pending.order
+        self._changes = [plugin.changes_at_s for plugin in plugins if hasattr(plugin, "changes_at_s")]
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -327,6 +329,10 @@ class Simulation:
         item.rate = self._rate(item, running)
         item.factor = 1.0
         self.measures.started(item, running, self.now_s)
+        for ask in self._changes:
+            at_s = ask(running)
+            if at_s < math.inf:
+                self._push(at_s, _TICK, None)
         if not self._stage(item, running):
             self._schedule_end(item)
 

@@ -91,7 +91,7 @@ for _name, _isolated in (("isolated-", True), ("", False)):
         ),
         Setting(
             f"{_name}las",
-            _core("las", order=("least_attained", "age"), preemptions=("order",), interval_s=60.0),
+            _core("las", order=("least_attained", "age"), preemptions=("order",)),
             about="two-dimensional least attained service in two queues (Tiresias)",
         ),
     ):

@@ -18,10 +18,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from services.scheduler.core.admission import Gate
 from services.scheduler.core.book import Book
 from services.scheduler.core.cluster import Cluster, Memory, RunningUnit
-from services.scheduler.core.explanation import Explanation, best_of
+from services.scheduler.core.explanation import Explanation, Ranking, best_of
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.pending import Lane, Selection, estimated_s
 from services.scheduler.core.placement import Candidates, Choice
@@ -166,6 +168,15 @@ class _Cycle:
         self._last_reserved: tuple[object, ...] | None = None
         self._reserving = policy.discipline in {"easy", "conservative"}
         self._depth = policy.reservation_depth if policy.discipline == "easy" else 1_000_000_000
+        nothing = np.zeros((0, 0))
+        self._nothing = Explanation(
+            policy.version,
+            0,
+            (),
+            (),
+            Ranking((), (), nothing, nothing, nothing.astype(np.int64)),
+            blocked="not explained",
+        )
         self._new: list[tuple[PendingUnit, Candidates, Choice]] = []
 
     def run(self) -> Decisions:
@@ -313,10 +324,7 @@ class _Cycle:
         if self._reserving:
             self._wait_with_reservations(unit, group, explanation, selection)
             return
-        if self._stages.preemptions:
-            # Another unit of the lane may have what it takes to push others out.
-            self._hold((unit,), explanation)
-            return
+        # Units behind it in the lane have no better claim to push others out.
         self._hold((unit, *selection.drop()), explanation)
 
     def _wait_with_reservations(
@@ -386,6 +394,10 @@ class _Cycle:
 
     def _explained(self, demand: Demand) -> Explanation:
         found = self._seen.get(demand)
+        if found is None and not self._explain:
+            found = self._nothing
+            if not self._reserving:
+                self._seen[demand] = found
         if found is None:
             group = self._cluster.candidates(demand)
             roomiest = max(group, key=lambda item: int(item.domain_fits.max(initial=0)))

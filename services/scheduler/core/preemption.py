@@ -128,37 +128,72 @@ def find_room(
 ) -> tuple[list[RunningUnit], Candidates, Choice] | None:
     """The victims to take off so that the unit fits, with its place; None when all of them are not enough.
 
-    Steps: 1. take victims off in their order until there is room; 2. put back, last first, each whose nodes are not needed.
-    The view is left without the chosen victims; the caller has begun a trial on it.
+    Steps:
+    1. Count what the victims would free, in their order, until the unit may have room (necessary: whole accelerators).
+    2. Take them off and look for a place; while there is none, take the next ones.
+    3. Put back those that hold nothing on the nodes of that place, then, last first, each without which it fits too.
+    The view is left without the chosen victims; the caller has begun a trial on it. Nothing is changed when None comes back.
     """
-    view = cluster.view
-    mark = view.begin()
-    off: list[RunningUnit] = []
-    found: tuple[Candidates, Choice] | None = None
     useful = alternatives[0].allowed
     for candidates in alternatives[1:]:
         useful = useful | candidates.allowed
-    for victim in victims:
-        if not any(bool(useful[row]) for row, _ in victim.rows):
-            continue
+    near = [victim for victim in victims if any(useful[row] for row, _ in victim.rows)]
+    needed = _least_prefix(cluster, alternatives, near)
+    if needed is None:
+        return None
+    off = near[:needed]
+    for victim in off:
+        _give(cluster, victim)
+    found = best(alternatives)
+    for victim in near[needed:]:
+        if found is not None:
+            break
         _give(cluster, victim)
         off.append(victim)
         found = best(alternatives)
-        if found is not None:
-            break
     if found is None:
-        view.rollback(mark) if mark else _undo(cluster, off)
+        for victim in off:
+            _occupy(cluster, victim)
         return None
+    rows = {row for row, _ in found[1].rows}
+    elsewhere = [victim for victim in off if not any(row in rows for row, _ in victim.rows)]
+    for victim in elsewhere:
+        _occupy(cluster, victim)
+    off = [victim for victim in off if victim not in elsewhere]
     for victim in list(reversed(off[:-1])):
         _occupy(cluster, victim)
-        again = best(alternatives)
-        if again is None:
+        if best(alternatives) is None:
             _give(cluster, victim)
         else:
             off.remove(victim)
     found = best(alternatives)
     assert found is not None
     return off, *found
+
+
+def _least_prefix(cluster: Cluster, alternatives: Sequence[Candidates], victims: Sequence[RunningUnit]) -> int | None:
+    """How many victims at least must go, judged by whole accelerators alone; None when all of them free too few."""
+    demand = alternatives[0].demand
+    if not victims:
+        return None
+    if not demand.accelerators or demand.device_milli < 1000:
+        return 1
+    free = cluster.view.free_device_totals
+    gained: dict[int, int] = {}
+    ranks = 0
+    if demand.ranks > 1:
+        for candidates in alternatives:
+            candidates.refresh()
+        ranks = max(int(candidates.fits.sum()) for candidates in alternatives)
+    for number, victim in enumerate(victims, 1):
+        for row, devices in victim.rows:
+            before = gained.get(row, 0)
+            after = gained[row] = before + len(devices)
+            here = int(free[row])
+            ranks += (here + after) // demand.accelerators - (here + before) // demand.accelerators
+        if ranks >= demand.ranks:
+            return number
+    return None
 
 
 def best(alternatives: Sequence[Candidates]) -> tuple[Candidates, Choice] | None:
@@ -178,8 +213,3 @@ def _give(cluster: Cluster, running: RunningUnit) -> None:
 def _occupy(cluster: Cluster, running: RunningUnit) -> None:
     for row, devices in running.rows:
         cluster.view.occupy(row, running.unit.demand, devices)
-
-
-def _undo(cluster: Cluster, off: Iterable[RunningUnit]) -> None:
-    for victim in off:
-        _occupy(cluster, victim)

@@ -246,7 +246,12 @@ class LeastAttainedOrder:
     def running_key(self, running: Any, context: OrderContext) -> float:
         """The same of a unit that runs."""
         served = float(running.ran_s(context.now_s)) * max(float(running.unit.devices), 1.0)
-        return 0.0 if served < self.threshold_s else 1.0
+        return 0.0 if served < self.threshold_s - 1e-6 else 1.0
+
+    def changes_at_s(self, running: Any) -> float:
+        """When a running unit falls into the second queue: a cycle is wanted then."""
+        at_s = running.since_s + self.threshold_s / max(float(running.unit.devices), 1.0) - running.unit.attained_s
+        return float(at_s) if at_s > running.since_s else INFINITE
 
 
 ORDERS: dict[str, Order] = {}
