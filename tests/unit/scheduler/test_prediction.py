@@ -176,7 +176,8 @@ def test_bad_times_are_refused_and_teach_nothing(bad: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"low_level": 0.6}, {"capacity": 0}, {"max_groups": 1}, {"sharpness": -1.0}, {"memory": math.nan}]
+    "bad",
+    [{"low_level": 0.6}, {"capacity": 0}, {"max_groups": 1}, {"sharpness": -1.0}, {"prior": 0.0}, {"memory": math.nan}],
 )
 def test_bad_settings_are_refused_by_name(bad: dict[str, float]) -> None:
     with pytest.raises(PolicyError, match=next(iter(bad))):
@@ -198,8 +199,8 @@ histories = st.lists(
         st.sampled_from(["", "a", "b"]),
         st.sampled_from(["", "train", "test"]),
         st.integers(1, 3),
-        st.one_of(st.just(math.nan), st.floats(1.0, 1e6)),
-        st.floats(0.0, 1e7),
+        st.one_of(st.sampled_from([math.nan, math.inf, 0.0, -1.0, 0.01, 1e300]), st.floats(1.0, 1e6)),
+        st.one_of(st.floats(0.0, 1e7), st.just(1e300)),
     ),
     max_size=40,
 )
@@ -215,7 +216,7 @@ def sound(found: Prediction) -> bool:
 
 
 @settings(max_examples=60, deadline=None)
-@given(histories, st.floats(0.0, 1e8))
+@given(histories, st.one_of(st.floats(0.0, 1e8), st.just(1e200)))
 def test_any_history_gives_ordered_bands_and_a_positive_rest(
     history: list[tuple[str, str, int, float, float]], elapsed_s: float
 ) -> None:

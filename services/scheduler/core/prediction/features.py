@@ -10,6 +10,8 @@ from services.scheduler.core.errors import PolicyError
 
 SHORTEST_S = 1.0
 """Run times are counted as at least this long: logarithms stay finite and no answer is ever 0."""
+LONGEST_S = 1e9
+"""Run times and estimates are counted as at most this long (32 years): what stands for "no limit" overflows nothing."""
 
 Vote = tuple[int, int, float, float, float]
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.prediction.features import SHORTEST_S, Features, Prediction, finite_seconds
+from services.scheduler.core.prediction.features import LONGEST_S, SHORTEST_S, Features, Prediction, finite_seconds
 from services.scheduler.core.prediction.service_index import ServiceIndex
 from services.scheduler.core.prediction.window import Window, quantile, tail_exponent
 
@@ -46,10 +46,11 @@ class PredictorSettings:
     def __post_init__(self) -> None:
         if not 0.0 < self.low_level < 0.5 < self.high_level < 1.0:
             raise PolicyError("low_level, high_level: needed is 0 < low_level < 0.5 < high_level < 1")
-        for field, least in (("capacity", 1), ("max_groups", 100), ("memory", 1), ("default_s", SHORTEST_S)):
+        lower_bounds = {"capacity": 1, "max_groups": 100, "memory": 1, "prior": 0.01, "default_s": SHORTEST_S}
+        for field, least in lower_bounds.items():
             if not least <= getattr(self, field) < math.inf:
                 raise PolicyError(f"{field}: {getattr(self, field)!r} is not a finite number >= {least}")
-        for field in ("sharpness", "prior", "calibration", "overrun"):
+        for field in ("sharpness", "calibration", "overrun"):
             if not 0 <= getattr(self, field) < math.inf:
                 raise PolicyError(f"{field}: {getattr(self, field)!r} is not a finite number >= 0")
 
@@ -68,8 +69,8 @@ _EXACT, _SIZE, _USER, _TENANT, _NAME, _EVERYONE, _USER_SHARE, _SHARE = range(len
 _ALL: Key = (_EVERYONE,)
 _BUCKETS = 6
 _MOST_IN, _MOST_OUT = 1.0, 5.0
+_LEAST_WEIGHT = 1e-200
 _NO_ERRORS = (0.0, 0.0) * len(EXPERTS)
-
 
 Opinion = tuple[float, float, float, float, float, int, Window, float]
 """What an expert says: weight; low, median, high (logarithms of s); mean (s); its number, window and anchor (logarithm)."""
@@ -113,7 +114,7 @@ class RunTimePredictor:
         if not opinions:
             return self._uninformed(job)
         low, median, high, mean_s, leader = _pooled(opinions)
-        limit_s = max(job.estimate_s, SHORTEST_S) if job.estimate_s > 0 else math.inf
+        limit_s = _limit_s(job) if job.estimate_s > 0 else math.inf
         median_s = max(min(math.exp(median), limit_s), SHORTEST_S)
         most_s = limit_s * (1.0 + self.settings.overrun)
         down, up = self._offsets
@@ -137,7 +138,7 @@ class RunTimePredictor:
         would say now, which flatters those that follow the latest jobs when many are submitted at once. Raises
         `PolicyError` for a run time that is negative or not finite; nothing is learnt then.
         """
-        run_s = max(finite_seconds("run_time_s", run_time_s), SHORTEST_S)
+        run_s = min(max(finite_seconds("run_time_s", run_time_s), SHORTEST_S), LONGEST_S)
         log_run = math.log(run_s)
         if said is None:
             said = self.predict(job)
@@ -173,8 +174,9 @@ class RunTimePredictor:
             survivors = [self._outlived(alone, elapsed_s, log_elapsed, exponent)]
         low, median, high, mean_s, leader = _pooled(survivors)
         limit_s = most_s = math.inf
-        if elapsed_s < job.estimate_s:
-            limit_s, most_s = job.estimate_s, job.estimate_s * (1.0 + self.settings.overrun)
+        if elapsed_s < job.estimate_s and elapsed_s < LONGEST_S:
+            limit_s = _limit_s(job)
+            most_s = limit_s * (1.0 + self.settings.overrun)
         down, up = (math.exp(offset) for offset in self._offsets)
         rest_s = max(min(math.exp(median), limit_s) - elapsed_s, SHORTEST_S)
         return Prediction(
@@ -207,7 +209,7 @@ class RunTimePredictor:
         if name:
             groups.append(((_NAME, name, *size), 0.0))
         if job.estimate_s > 0:
-            anchor = math.log(max(job.estimate_s, SHORTEST_S))
+            anchor = math.log(_limit_s(job))
             groups += [
                 ((_EXACT, tenant, user, name, *size, job.estimate_s), 0.0),
                 ((_USER_SHARE, tenant, user), anchor),
@@ -235,7 +237,7 @@ class RunTimePredictor:
             mean_s = window.total / n
             opinions.append(
                 (
-                    exp(-sharpness * error),
+                    exp(-sharpness * error) + _LEAST_WEIGHT,
                     anchor + low,
                     anchor + median,
                     anchor + high,
@@ -293,7 +295,7 @@ class RunTimePredictor:
 
     def _uninformed(self, job: Features) -> Prediction:
         if job.estimate_s > 0:
-            limit_s = max(job.estimate_s, SHORTEST_S)
+            limit_s = _limit_s(job)
             return Prediction(limit_s, SHORTEST_S, limit_s, limit_s, "the estimate alone", 0)
         default_s = self.settings.default_s
         return Prediction(default_s, SHORTEST_S, 24 * default_s, default_s, "nothing known", 0)
@@ -328,6 +330,10 @@ class RunTimePredictor:
         except (KeyError, TypeError, ValueError) as error:
             raise PolicyError(f"predictor's state: {error!r}") from error
         return made
+
+
+def _limit_s(job: Features) -> float:
+    return min(max(job.estimate_s, SHORTEST_S), LONGEST_S)
 
 
 def _pooled(opinions: list[Opinion]) -> tuple[float, float, float, float, Opinion]:
