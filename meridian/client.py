@@ -164,6 +164,12 @@ class Client:
         answer: Json = self._send("POST", path, json=body, headers=headers).json()
         return answer
 
+    def put(self, path: str, text: str, *, if_match: str = "", **parameters: Any) -> Json:
+        """PUT a document in YAML or JSON to a path of the API; ``if_match`` is the version that it is to replace."""
+        headers = {"content-type": "application/yaml", **_condition(if_match)}
+        answer: Json = self._send("PUT", path, content=text.encode(), params=parameters, headers=headers).json()
+        return answer
+
     def items(self, path: str, *, limit: int | None = None, **parameters: Any) -> Iterator[Json]:
         """All items of a list, page by page, at most ``limit``."""
         count = 0
@@ -264,6 +270,37 @@ class Client:
         """Kill an emulated node, as if the machine had died."""
         return self.post(f"/v1/nodes/{node_id}/kill")
 
+    # -- the policy ----------------------------------------------------------------------------------------------
+
+    def policy(self, version: str | None = None) -> Json:
+        """The scheduler's policy in force, or one of a version that was in force, as `put_policy` takes it."""
+        if version is None:
+            return self.get("/v1/policy")
+        found: Json = self.policy_version(version)["policy"]
+        return found
+
+    def policy_version(self, version: str) -> Json:
+        """A policy that is or was in force, with the document it was set by (``source``) and its ``changes``."""
+        return self.get(f"/v1/policy/versions/{version}")
+
+    def policy_versions(self, *, limit: int | None = None) -> Iterator[Json]:
+        """Changes of the policy, newest first; the first one is in force."""
+        return self.items("/v1/policy/versions", limit=limit)
+
+    def put_policy(self, document: str, *, dry_run: bool = False, if_match: str = "") -> Json:
+        """Set the policy from a document in YAML or JSON; with ``dry_run`` only check and compare it.
+
+        ApiError 422 names each wrong place with its line; 412 when ``if_match`` is not the version in force.
+        """
+        return self.put("/v1/policy", document, if_match=if_match, dry_run=dry_run)
+
+    def delete_policy(self, *, dry_run: bool = False, if_match: str = "") -> Json:
+        """Give up what was put: the policy that the scheduler was started with applies again."""
+        answer: Json = self._send(
+            "DELETE", "/v1/policy", params={"dry_run": dry_run}, headers=_condition(if_match)
+        ).json()
+        return answer
+
     def events(
         self, *, job: str | None = None, kind: str | None = None, after: str | None = None, reconnect: bool = True
     ) -> Iterator[Json]:
@@ -294,6 +331,10 @@ class Client:
                 response.read()
                 self._checked(response)
             yield response.iter_lines()
+
+
+def _condition(version: str) -> dict[str, str]:
+    return {"if-match": f'"{version}"'} if version else {}
 
 
 def _events_of(lines: Iterator[str]) -> Iterator[Json]:

@@ -23,6 +23,7 @@ _COMMANDS = {
     "submit": "job", "jobs": "job", "job": "job", "logs": "job", "explain": "job", "cancel": "job", "trace": "job",
     "domains": "network", "nodes": "network", "events": "network", "kill-node": "network", "incidents": "network",
     "forecasts": "network",
+    "policy": "policy",
 }  # fmt: skip
 
 

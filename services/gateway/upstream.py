@@ -16,9 +16,19 @@ from meridian.errors import (
 )
 from meridian.observability import current_traceparent
 
+
+class PreconditionFailedError(MeridianError):
+    """What the caller has seen is not what is there now."""
+
+    code = "PRECONDITION_FAILED"
+    status = 412
+    title = "Precondition failed"
+
+
 _PASSED_ON: dict[int, type[MeridianError]] = {
     404: NotFoundError,
     409: ConflictError,
+    412: PreconditionFailedError,
     422: InvalidArgumentError,
 }
 
@@ -37,11 +47,12 @@ class Upstream:
         path: str,
         *,
         json: Any = None,
+        content: bytes | None = None,
         params: dict[str, Any] | None = None,
         headers: dict[str, str] | None = None,
     ) -> dict[str, Any]:
-        """The JSON object it answers. Its 404, 409 and 422 become ours, everything else is UnavailableError."""
-        answer = await self.send(method, path, json=json, params=params, headers=headers)
+        """The JSON object it answers. Its 404, 409, 412 and 422 become ours, everything else is UnavailableError."""
+        answer = await self.send(method, path, json=json, content=content, params=params, headers=headers)
         if answer.is_success:
             body = _object(answer) if answer.content else {}
             if body is None:

@@ -320,6 +320,17 @@ class Incident(BaseModel):
     runs: list[RecoveredRun]
 
 
+class PolicyChange(BaseModel):
+    """A policy came into force; ``changed_by`` is shown to operators."""
+
+    change: int
+    version: str
+    name: str
+    origin: Literal["api", "file"]
+    changed_by: str
+    changed_at: datetime | None
+
+
 class Killed(BaseModel):
     """A node was told to fail."""
 
@@ -363,6 +374,7 @@ _MEANINGS = {
     403: "the token lacks the scope",
     404: "there is no such thing, or not for this tenant",
     409: "contradicts the present state",
+    412: "The policy in force is not the one named by If-Match",
     413: "the body is too large",
     422: "a field is wrong; `errors` names it",
     429: "too many requests or unfinished jobs",
