@@ -2,8 +2,9 @@
 
 Recorded jobs are replayed in the order of time (setting "offline"): a job is predicted when it is submitted, from the jobs
 that have ended by then; it is learnt from when it ends. Constants were chosen on the first half (in time) of each
-trace with `--half first`; what is printed by default is the second half, and methods go on learning there. Where the log has
-no wait (Philly, Chronus), jobs start when submitted.
+trace with `--half first`; what is printed by default is the second half, and methods go on learning there. The second half
+is not untouched: that bands move by steps, and that no expert follows the last two jobs, was reconsidered after a look
+at it (and then chosen by the first half). Where the log has no wait (Philly, Chronus), jobs start when submitted.
 
 Measures (intervals: 95 %, bootstrap over blocks of consecutive jobs): MAE; median relative error |p - t| / t; share of
 jobs predicted too short; accuracy min(p, t) / max(p, t)
