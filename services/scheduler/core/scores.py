@@ -84,13 +84,14 @@ class PriceScore:
 
 
 class CarbonScore:
-    """Clean electricity."""
+    """Clean electricity: the fact ``carbon_g_per_kwh`` (D, NaN unknown) where it is kept, else what the domains state."""
 
     name = "carbon"
     dynamic = False
 
     def domains(self, view: View, demand: Demand) -> Floats:
-        return least_is_best(view.table.carbon)
+        values = view.facts.get("carbon_g_per_kwh")
+        return least_is_best(view.table.carbon if values is None else np.asarray(values, dtype=np.float64))
 
 
 class SpreadScore:

@@ -1,0 +1,52 @@
+"""Makes the built-in plugins known, beside the basic ones that filters.py and scores.py register themselves.
+
+Importing it is enough. Placing imports it; nothing that it imports may import placing.
+"""
+
+from __future__ import annotations
+
+from services.scheduler.core import filters, scores
+from services.scheduler.core.scoring.affinity import RunsThereFilter, ThroughputScore
+from services.scheduler.core.scoring.burst import BurstLastFilter, BurstScore
+from services.scheduler.core.scoring.contracts import ShareContractScore
+from services.scheduler.core.scoring.data import DataLocalityScore, TransferCostScore, TransferTimeScore
+from services.scheduler.core.scoring.energy import AwakeScore, ElectricityScore, EnergyScore
+from services.scheduler.core.scoring.gradient import GradientScore
+from services.scheduler.core.scoring.interference import InterferenceScore
+from services.scheduler.core.scoring.packing import (
+    BestFitScore,
+    DotProductScore,
+    GpuClusteringScore,
+    GpuPackingScore,
+    LeastLoadedScore,
+    WorstFitScore,
+)
+from services.scheduler.core.scoring.shuffle import RandomScore
+from services.scheduler.core.scoring.topology import CompactScore, SplitCostScore
+
+for _score in (
+    BestFitScore(),
+    WorstFitScore(),
+    DotProductScore(),
+    GpuPackingScore(),
+    GpuClusteringScore(),
+    LeastLoadedScore(),
+    GradientScore(),
+    RandomScore(),
+    EnergyScore(),
+    AwakeScore(),
+    ElectricityScore(),
+    TransferCostScore(),
+    TransferTimeScore(),
+    DataLocalityScore(),
+    BurstScore(),
+    ThroughputScore(),
+    CompactScore(),
+    SplitCostScore(),
+    InterferenceScore(),
+    ShareContractScore(),
+):
+    scores.register(_score)
+
+for _filter in (RunsThereFilter(), BurstLastFilter()):
+    filters.register(_filter)
