@@ -24,6 +24,7 @@ from services.scheduler.core.options import configured
 from services.scheduler.core.policy import Policy, check_numbers
 from services.scheduler.core.queue import Order, orders
 from services.scheduler.core.scores import Weighted, weighted
+from services.scheduler.core.scoring.preference import device_preference
 from services.scheduler.core.state import Demand, PlacedRank
 from services.scheduler.core.table import Bools, Floats, Ints, View
 
@@ -80,6 +81,7 @@ class Candidates:
         self._version = policy.version
         plugins = plugins_of(policy)
         self._scores = plugins.scores
+        self._chooses_devices = device_preference(plugins.scores.node)
         self._again = tuple(
             item for item in plugins.filters if item.dynamic and item.name != "capacity" and applies(item, demand)
         )
@@ -323,9 +325,14 @@ class Candidates:
         for row, count in choice.rows:
             node = self._table.nodes[row]
             for local_rank in range(count):
-                devices = self._view.take(row, self._demand, self._columns)
+                devices = self._view.take(row, self._demand, self._columns, self._preferred(row))
                 ranks.append(PlacedRank(len(ranks), node.domain_id, node.node_id, local_rank, devices))
         return tuple(ranks)
+
+    def _preferred(self, row: int) -> tuple[int, ...]:
+        if self._chooses_devices is None:
+            return ()
+        return self._chooses_devices.devices(self._view, self._demand, self._columns, row)
 
     # -- explaining --------------------------------------------------------------------------------------------------
 
