@@ -6,9 +6,10 @@ simulator all keep one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from services.scheduler.core.ledger import Ledger, Usage
 from services.scheduler.core.pending import Pending, estimated_s
@@ -62,6 +63,21 @@ class RunningUnit:
         return self.unit.attained_s + max(now_s - self.since_s, 0.0)
 
 
+class Observer(Protocol):
+    """What a plugin keeps up with the units that run, from cycle to cycle; see `Cluster.watch`."""
+
+    def began(self, running: RunningUnit) -> None:
+        """A unit holds nodes."""
+        ...
+
+    def ended(self, running: RunningUnit, now_s: float) -> None:
+        """A unit holds nothing more; ``now_s`` is NaN when the caller does not say when."""
+        ...
+
+
+Watching = TypeVar("Watching", bound=Observer)
+
+
 @dataclass(slots=True)
 class Memory:
     """What the last cycle found, while nothing came free since: who waits then waits still."""
@@ -88,6 +104,7 @@ class Cluster:
         self.memory: Memory | None = None
         self._candidates: dict[Demand, list[Candidates]] = {}
         self._generation = 0
+        self._observers: dict[str, tuple[Hashable, Any]] = {}
 
     @property
     def table(self) -> Table:
@@ -118,6 +135,17 @@ class Cluster:
             dict(self.policy.tenant_weights),
         )
 
+    def watch(self, name: str, settings: Hashable, make: Callable[[], Watching]) -> Watching:
+        """What is kept up under ``name`` with each unit that begins or ends; made from what runs when it is asked for
+        first, or with other ``settings``. Other policies leave it as it is."""
+        found = self._observers.get(name)
+        if found is None or found[0] != settings:
+            found = self._observers[name] = (settings, make())
+            for running in self.running.values():
+                found[1].began(running)
+        observer: Watching = found[1]
+        return observer
+
     # -- events ------------------------------------------------------------------------------------------------------
 
     def add(self, unit: PendingUnit) -> None:
@@ -141,17 +169,21 @@ class Cluster:
             self.view.occupy(row, running.unit.demand, devices)
         self.running[running.unit.key] = running
         self._charge(running.unit, 1)
+        for _, observer in self._observers.values():
+            observer.began(running)
         if len(self.view.taken) > _MOST_TOUCHED:
             self.view.forget_touched()
 
-    def release(self, key: UnitKey) -> RunningUnit | None:
-        """A unit holds nothing more; None when it did not run."""
+    def release(self, key: UnitKey, now_s: float = math.nan) -> RunningUnit | None:
+        """A unit holds nothing more since ``now_s``; None when it did not run."""
         running = self.running.pop(key, None)
         if running is None:
             return None
         for row, devices in running.rows:
             self.view.give(row, running.unit.demand, devices)
         self._charge(running.unit, -1)
+        for _, observer in self._observers.values():
+            observer.ended(running, now_s)
         return running
 
     def apply(self, decisions: Decisions, now_s: float) -> list[RunningUnit]:
@@ -159,7 +191,7 @@ class Cluster:
         they do), placed ones run. Returns the runs that were begun."""
         self.memory = decisions.memory
         for item in decisions.preempted:
-            self.release(item.key)
+            self.release(item.key, now_s)
         begun = []
         for placement in decisions.placed:
             self.pending.remove(placement.key)
