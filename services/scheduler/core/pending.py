@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from services.scheduler.core.queue import Order, OrderContext, PendingUnit, Shar
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Floats
 
-Key = tuple[float, ...]
+Key = tuple[float | tuple[float, ...], ...]
 Entry = tuple[Key, float, UnitKey, PendingUnit]
 LaneKey = tuple[str, str, Demand]
 
@@ -123,12 +124,22 @@ class Pending:
         for unit in units:
             self.add(unit)
 
-    def sort_timed(self, context: OrderContext) -> None:
-        """Put lanes in order whose criteria change with time."""
+    def sort_timed(self, context: OrderContext, lanes: Sequence[Lane] | None = None) -> None:
+        """Put lanes (all, or those given) in order whose criteria change with time."""
         if not self._timed:
             return
-        for lane in self.lanes.values():
-            entries = [(self.key(entry[3], context), *entry[1:3], entry[3]) for entry in lane.entries]
+        lanes = list(self.lanes.values()) if lanes is None else lanes
+        units = [entry[3] for lane in lanes for entry in lane.entries]
+        columns = [_column(plugin, lanes, units, context) for plugin in self.order]
+        place = 0
+        keys = list(zip(*columns, strict=True))
+        for lane in lanes:
+            size = len(lane.entries)
+            entries = [
+                (key, unit.queued_at_s, unit.key, unit)
+                for key, unit in zip(keys[place : place + size], units[place : place + size], strict=True)
+            ]
+            place += size
             entries.sort(key=_position)
             for entry in entries:
                 self._entries[entry[2]] = (lane, entry)
@@ -143,6 +154,17 @@ class Pending:
         return tuple([plugin.key(unit, _NO_CONTEXT) for plugin in self._static])
 
 
+def _column(plugin: Order, lanes: Sequence[Lane], units: Sequence[PendingUnit], context: OrderContext) -> list[Any]:
+    """The keys of all units of lanes by one criterion."""
+    many = getattr(plugin, "keys", None)
+    if many is not None:
+        found: list[Any] = many(units, context).tolist()
+        return found
+    if plugin.per in {"tenant", "placements"}:
+        return [key for lane in lanes for key in [plugin.key(lane.entries[0][3], context)] * len(lane.entries)]
+    return [plugin.key(unit, context) for unit in units]
+
+
 def _position(entry: Entry) -> tuple[Key, float, UnitKey]:
     return entry[:3]
 
@@ -152,14 +174,16 @@ class Selection:
 
     1. The first units of all lanes stand in a heap by their whole keys.
     2. `pop` takes the smallest; its lane's next unit enters.
-    3. When a tenant was charged since an entry was made, its key may have grown: it is made anew and enters again.
+    3. When a tenant or queue was charged since an entry was made, its key may have grown: it is made anew and enters again.
     This is exact because within a cycle keys only grow (see `Order`); after a preemption `restart` makes all anew.
     """
 
     def __init__(self, pending: Pending, context: OrderContext, lanes: Sequence[Lane] | None = None) -> None:
-        pending.sort_timed(context)
+        pending.sort_timed(context, lanes)
         self._pending, self._context = pending, context
         self._lanes = list(pending.lanes.values()) if lanes is None else list(lanes)
+        self._told = [tell for plugin in pending.order if (tell := getattr(plugin, "charged", None)) is not None]
+        self._all_change = any(plugin.per == "placements" for plugin in pending.order)
         self._next = [0] * len(self._lanes)
         self._dropped = [False] * len(self._lanes)
         self._charges: dict[str, int] = {}
@@ -182,7 +206,7 @@ class Selection:
             if self._dropped[number]:
                 continue
             lane = self._lanes[number]
-            if charges != self._charges.get(lane.tenant_id, 0):
+            if charges != self._stamp(lane):
                 self._enter(number)
                 continue
             unit = lane.entries[self._next[number]][3]
@@ -224,10 +248,12 @@ class Selection:
         return out
 
     def charge(self, unit: PendingUnit, sign: int = 1) -> None:
-        """The unit was placed (with ``sign`` -1: preempted): its tenant's share changes."""
+        """The unit was placed (with ``sign`` -1: preempted): the shares of its tenant and queue change."""
         self._context.shares.charge(unit.tenant_id, unit.demand, sign)
-        self._charges[unit.tenant_id] = self._charges.get(unit.tenant_id, 0) + 1
-        if sign < 0:
+        for name in {unit.tenant_id, unit.queue, ""}:
+            self._charges[name] = self._charges.get(name, 0) + 1
+        fallen = [tell(unit, sign, self._context) for tell in self._told]
+        if sign < 0 or any(fallen):
             self._restart()
 
     def _restart(self) -> None:
@@ -245,5 +271,12 @@ class Selection:
         lane, place = self._lanes[number], self._next[number]
         if place < len(lane.entries):
             _, queued_at_s, key, unit = lane.entries[place]
-            charges = self._charges.get(lane.tenant_id, 0)
-            heapq.heappush(self._heap, (self._pending.key(unit, self._context), queued_at_s, key, number, charges))
+            stamp = self._stamp(lane)
+            heapq.heappush(self._heap, (self._pending.key(unit, self._context), queued_at_s, key, number, stamp))
+
+    def _stamp(self, lane: Lane) -> int:
+        """Grows when the keys of the lane may have grown."""
+        if self._all_change:
+            return self._charges.get("", 0)
+        of_queue = self._charges.get(lane.queue, 0) if lane.queue and lane.queue != lane.tenant_id else 0
+        return self._charges.get(lane.tenant_id, 0) + of_queue
