@@ -105,15 +105,19 @@ class OrderContext:
 class Order(Protocol):
     """An ordering criterion. The smallest key goes first.
 
-    ``per`` says what the key depends on: "unit" (nothing but the unit, so it is computed once), "tenant" (its tenant or
-    queue too: only placements of the same tenant may change it within a cycle, and only upwards), or "time" (computed anew
-    in every cycle).
+    ``per`` says what the key depends on: "unit" (nothing but the unit, so it is computed once), "tenant" (its tenant and
+    queue too: only placements of the same tenant or queue may change it within a cycle, and only upwards), "placements"
+    (the same, but any placement may), or "time" (on the unit and the time: computed anew in every cycle).
+
+    A plugin may have more methods: ``keys(units, context)``, the keys of many units at once (an array, for "time");
+    ``charged(unit, sign, context)``, told of each placement (1) and preemption (-1), which returns True when keys may have
+    fallen; ``running_key(running, context)``, the key of a unit that runs.
     """
 
     name: str
     per: str
 
-    def key(self, unit: PendingUnit, context: OrderContext) -> float:
+    def key(self, unit: PendingUnit, context: OrderContext) -> float | tuple[float, ...]:
         """The unit's rank by this criterion."""
         ...
 
@@ -261,8 +265,8 @@ def register(plugin: Order) -> None:
     """Make an order known by its name; PolicyError when the name is taken."""
     if plugin.name in ORDERS:
         raise PolicyError(f"an order {plugin.name!r} exists already")
-    if plugin.per not in {"unit", "tenant", "time"}:
-        raise PolicyError(f"order {plugin.name!r}: per must be unit, tenant or time, not {plugin.per!r}")
+    if plugin.per not in {"unit", "tenant", "placements", "time"}:
+        raise PolicyError(f"order {plugin.name!r}: per must be unit, tenant, placements or time, not {plugin.per!r}")
     ORDERS[plugin.name] = plugin
 
 
