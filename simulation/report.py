@@ -1,0 +1,416 @@
+"""What a simulation says: rows of the result form, tables for people, the schedule as CSV for whoever wants to check it.
+
+Names of measures end in their unit; money carries the currency of the network. What the network or the trace cannot tell
+(prices, watts, deadlines) is null with the reason, never zero.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from rich.table import Table
+
+from meridian.result import Row
+from simulation.compare import Comparison, Figure, job_intervals, missing, over_seeds
+from simulation.experiment import Experiment, Run
+from simulation.measures import JobRecord, Measures
+from simulation.model import Network
+
+_NAMES = {
+    "jobs": "jobs_finished_count",
+    "unfinished": "jobs_unfinished_count",
+    "slowdown_mean": "slowdown_mean_ratio",
+    "used_share_of_held": "used_of_held_share",
+    "deadline_misses": "deadline_misses_count",
+    "fairness_jain": "fairness_jain_index",
+    "fairness_rho_mean": "fairness_rho_mean_ratio",
+    "fairness_rho_p99": "fairness_rho_p99_ratio",
+    "interruptions": "interruptions_count",
+}
+_PER_JOB_SLICES = ("jobs", "jct_mean_h", "jct_p99_h", "wait_mean_h", "slowdown_mean", "accelerator_hours")
+_OF_ALL_JOBS = frozenset({"fairness_jain", "deadline_miss_share"})
+MOST_TENANTS = 200
+"""Slices by tenant are written for at most so many tenants."""
+
+Cell = tuple[str, str]
+"""Name of a figure, slice."""
+
+
+def measure_name(figure: str, network: Network) -> str:
+    """The name in result files, with its unit."""
+    if figure.endswith("_money"):
+        return f"{figure.removesuffix('_money')}_cost_{currency(network) or 'mixed'}"
+    return _NAMES.get(figure, figure)
+
+
+def currency(network: Network) -> str:
+    """The one currency of the network in lower case; empty when there are several."""
+    found = {domain.currency.lower() for domain in network.domains}
+    return found.pop() if len(found) == 1 else ""
+
+
+# -- values and reasons ----------------------------------------------------------------------------------------------
+
+
+def _unknowable(network: Network) -> dict[str, str]:
+    """Figures that this network says nothing about, with the reason."""
+    domains = network.domains
+    reasons: dict[str, str] = {}
+    if not network.accelerators:
+        for name in ("allocated_share", "allocated_share_all", "used_share_of_held", "fairness_rho_mean"):
+            reasons[name] = "the network has no accelerators"
+        reasons["fairness_rho_p99"] = reasons["fairness_rho_mean"]
+    if not any(domain.price_micro_units for domain in domains):
+        reasons["accelerator_money"] = "the network gives no prices of accelerators"
+    if not any(node.idle_watts or node.busy_watts_per_accelerator for node in network.nodes):
+        for name in ("energy_kwh", "carbon_kg", "electricity_money"):
+            reasons[name] = "the network gives no watts"
+    if not any(any(domain.carbon_g_per_kwh) for domain in domains):
+        reasons.setdefault("carbon_kg", "the network gives no carbon intensity")
+    if not any(domain.electricity_micro_units_per_kwh for domain in domains):
+        reasons.setdefault("electricity_money", "the network gives no prices of electricity")
+    if not currency(network):
+        for name in ("accelerator_money", "wan_money", "electricity_money"):
+            reasons[name] = "the domains of the network have different currencies"
+    return reasons
+
+
+def _why_missing(name: str, measures: Measures) -> str:
+    if name.startswith("decision"):
+        return "no decision was made"
+    if name.startswith("deadline"):
+        return "no finished job has a deadline"
+    if not measures.jobs:
+        return "no job finished"
+    if name.startswith("allocated"):
+        return "no accelerator was up while jobs arrived"
+    return "it has no value here"
+
+
+def _sliced(jobs: Sequence[JobRecord]) -> dict[str, float]:
+    jct = np.array([job.jct_s for job in jobs])
+    return {
+        "jobs": float(len(jobs)),
+        "jct_mean_h": float(jct.mean()) / 3600.0,
+        "jct_p99_h": float(np.quantile(jct, 0.99)) / 3600.0,
+        "wait_mean_h": sum(job.wait_s for job in jobs) / len(jobs) / 3600.0,
+        "slowdown_mean": sum(job.slowdown for job in jobs) / len(jobs),
+        "accelerator_hours": sum(job.ran_s * job.devices for job in jobs) / 3600.0,
+    }
+
+
+def _values(run: Run, network: Network, unknowable: Mapping[str, str]) -> dict[Cell, Figure]:
+    """All figures of one run, without intervals."""
+    measures = run.measures
+    found: dict[Cell, Figure] = {}
+    for name, value in measures.figures().items():
+        if name in unknowable:
+            found[name, "all"] = missing(unknowable[name])
+        elif value is None or not math.isfinite(value):
+            found[name, "all"] = missing(_why_missing(name, measures))
+        else:
+            found[name, "all"] = Figure(value)
+    if measures.wan_bytes and not any(link.price_micro_units_per_gib for link in network.links):
+        found["wan_money", "all"] = missing("the network gives no prices of links")
+    by_tenant: dict[str, list[JobRecord]] = {}
+    for job in measures.jobs:
+        by_tenant.setdefault(job.tenant, []).append(job)
+    if 1 < len(by_tenant) <= MOST_TENANTS:
+        for tenant, jobs in sorted(by_tenant.items()):
+            for name, number in _sliced(jobs).items():
+                found[name, f"tenant={tenant}"] = Figure(number, n=len(jobs))
+    if len(network.domains) > 1:
+        for domain, device_s in measures.held_by_domain.items():
+            found["accelerator_hours", f"domain={domain}"] = Figure(device_s / 3600.0)
+    return found
+
+
+def _of_one_seed(run: Run, values: dict[Cell, Figure], seed: int) -> dict[Cell, Figure]:
+    intervals = job_intervals(run.measures.jobs, seed)
+    jobs = len(run.measures.jobs)
+    found = dict(values)
+    for (name, part), figure in values.items():
+        if part != "all" or figure.value is None:
+            continue
+        if name in intervals:
+            found[name, part] = Figure(figure.value, *intervals[name], n=jobs)
+        elif name in _OF_ALL_JOBS:
+            found[name, part] = Figure(figure.value, n=jobs)
+        elif name.startswith("decision"):
+            found[name, part] = Figure(figure.value, n=len(run.measures.decision_s))
+    return found
+
+
+def _of_seeds(values: Sequence[dict[Cell, Figure]], seed: int) -> dict[Cell, Figure]:
+    """Means over seeds; a figure that is missing for a seed is missing."""
+    found: dict[Cell, Figure] = {}
+    for cell in dict.fromkeys(cell for each in values for cell in each):
+        figures = [each.get(cell, missing("no job of this slice finished with some of the seeds")) for each in values]
+        numbers = [figure.value for figure in figures if figure.value is not None]
+        if len(numbers) < len(figures):
+            found[cell] = next(figure for figure in figures if figure.value is None)
+        else:
+            found[cell] = Figure(sum(numbers) / len(numbers), *over_seeds(numbers, seed), n=len(numbers))
+    return found
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+class Report:
+    """All figures of all policies, by policy, name and slice; ``rows`` for the result form, tables for people."""
+
+    def __init__(self, experiment: Experiment, runs: Sequence[Run], *, left_out: int = 0) -> None:
+        self.experiment = experiment
+        self.comparison = Comparison(runs, experiment.seeds[0])
+        self.left_out = left_out
+        self.figures: dict[str, dict[Cell, Figure]] = {}
+        unknowable = _unknowable(experiment.network)
+        seed = experiment.seeds[0]
+        for name, each in self.comparison.runs.items():
+            values = [_values(run, experiment.network, unknowable) for run in each]
+            self.figures[name] = _of_one_seed(each[0], values[0], seed) if len(each) == 1 else _of_seeds(values, seed)
+        self.comparisons = {name: self._compared(name, unknowable) for name in self.figures}
+
+    def _compared(self, name: str, unknowable: Mapping[str, str]) -> dict[Cell, Figure]:
+        comparison, references = self.comparison, self.comparison.references
+        found: dict[Cell, Figure] = {}
+        others = dict.fromkeys([*references.isolated, references.blind, references.best])
+        for other in others:
+            if not other or other == name:
+                continue
+            part = f"against={other}"
+            found["jct_mean_reduction_ratio", part] = comparison.jct_reduction(name, other)
+            for measure, figure, gain in (
+                ("allocated_share_gain_ratio", "allocated_share", True),
+                ("makespan_reduction_ratio", "makespan_h", False),
+                ("accelerator_cost_reduction_ratio", "accelerator_money", False),
+                ("wan_cost_reduction_ratio", "wan_money", False),
+            ):
+                known = figure not in unknowable
+                found[measure, part] = (
+                    comparison.change(name, other, figure, gain=gain) if known else missing(unknowable[figure])
+                )
+        part = f"from={references.blind or 'none'} to={references.oracle or 'none'}"
+        found["jct_gap_closed_share", part] = comparison.gap_closed(name)
+        return found
+
+    def rows(self) -> list[Row]:
+        """Every figure as a row; with a load, those of the whole run stand under ``load=...`` as well."""
+        network, load = self.experiment.network, self.experiment.load
+        rows: list[Row] = []
+        for name, cells in self.figures.items():
+            baseline = self.comparison.runs[name][0].setting.baseline
+            for (figure, part), value in cells.items():
+                parts = [part] if load is None or part != "all" else [part, f"load={load:g}"]
+                rows += [_row(name, measure_name(figure, network), one, value, baseline=baseline) for one in parts]
+            rows += [
+                _row(name, measure, part, value, baseline=baseline)
+                for (measure, part), value in self.comparisons[name].items()
+            ]
+            rows.append(Row(name, "jobs_left_out_count", float(self.left_out), baseline=baseline))
+        return rows
+
+    # -- tables ------------------------------------------------------------------------------------------------------
+
+    def tables(self, width: int) -> list[Table]:
+        """One row per policy: one table where ``width`` characters suffice, else one per group of columns."""
+        groups = self._groups()
+        if width >= 210:
+            groups = [("", [column for _, columns in groups for column in columns])]
+        return [self._table(title, columns) for title, columns in groups]
+
+    def _groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        money = (currency(self.experiment.network) or "mixed").upper()
+        return [
+            (
+                "Times in hours",
+                [
+                    ("JCT mean (95 %)", "jct_mean_h"),
+                    ("p50", "jct_p50_h"),
+                    ("p99", "jct_p99_h"),
+                    ("wait", "wait_mean_h"),
+                    ("wait p99", "wait_p99_h"),
+                    ("slowdown", "slowdown_mean"),
+                    ("makespan", "makespan_h"),
+                    ("jobs", "jobs"),
+                    ("unfinished", "unfinished"),
+                ],
+            ),
+            (
+                "Use and cost",
+                [
+                    ("accel. h", "accelerator_hours"),
+                    ("allocated", "allocated_share"),
+                    ("used of held", "used_share_of_held"),
+                    ("WAN GiB", "wan_gib"),
+                    (f"WAN {money}", "wan_money"),
+                    (f"accel. {money}", "accelerator_money"),
+                    ("kWh", "energy_kwh"),
+                    ("CO2 kg", "carbon_kg"),
+                ],
+            ),
+            (
+                "Promises, fairness, restarts, decisions",
+                [
+                    ("missed", "deadline_misses"),
+                    ("Jain", "fairness_jain"),
+                    ("rho", "fairness_rho_mean"),
+                    ("rho p99", "fairness_rho_p99"),
+                    ("interrupted", "interruptions"),
+                    ("lost h", "lost_accelerator_hours"),
+                    ("overhead h", "overhead_accelerator_hours"),
+                    ("decide p50 ms", "decision_p50_ms"),
+                    ("p99 ms", "decision_p99_ms"),
+                ],
+            ),
+        ]
+
+    def _table(self, title: str, columns: Iterable[tuple[str, str]]) -> Table:
+        columns = list(columns)
+        table = _plain(title)
+        table.add_column("policy", no_wrap=True)
+        for head, _ in columns:
+            table.add_column(head, justify="right")
+        for name, cells in self.figures.items():
+            texts = []
+            for _, figure in columns:
+                value = cells.get((figure, "all"), missing(""))
+                text = _number(value.value)
+                if figure == "jct_mean_h" and value.low is not None and value.high is not None:
+                    text += f" ({_number(value.low)}-{_number(value.high)})"
+                texts.append(text)
+            table.add_row(self._label(name), *texts)
+        return table
+
+    def _label(self, name: str) -> str:
+        return name + (" *" if self.comparison.runs[name][0].setting.baseline else "")
+
+    def comparison_table(self) -> Table | None:
+        """What every policy gains in mean JCT over the references, and the share of the gap to the oracle it closes."""
+        references = self.comparison.references
+        against = [name for name in dict.fromkeys([*references.isolated, references.blind, references.best]) if name]
+        gap = any(
+            cells[cell].value is not None for cells in self.comparisons.values() for cell in cells if "gap" in cell[0]
+        )
+        if len(self.figures) < 2 or not (against or gap):
+            return None
+        table = _plain("Mean JCT less than that of ... (95 %)")
+        table.add_column("policy", no_wrap=True)
+        for name in against:
+            table.add_column(name, justify="right")
+        if gap:
+            table.add_column(f"gap from {references.blind} to {references.oracle} closed", justify="right")
+        for name, cells in self.comparisons.items():
+            texts = [_percent(cells.get(("jct_mean_reduction_ratio", f"against={other}"))) for other in against]
+            if gap:
+                texts.append(_percent(next(value for cell, value in cells.items() if "gap" in cell[0])))
+            table.add_row(self._label(name), *texts)
+        return table
+
+    def notes(self) -> list[str]:
+        """What must be known to read the tables."""
+        experiment, references = self.experiment, self.comparison.references
+        notes = ["* baseline; setting: simulated (virtual time)"]
+        if references.blind and references.oracle:
+            notes.append(
+                f"the gap runs from {references.blind}, the best pooled baseline here that does not know true run times, "
+                f"to {references.oracle}, which does"
+            )
+        if len(experiment.seeds) == 1:
+            notes.append("intervals: bootstrap over jobs of one run; with --seeds 5 over seeds")
+        else:
+            few = "; at least 5 are needed for figures to be published" if len(experiment.seeds) < 5 else ""
+            notes.append(f"values are means over {len(experiment.seeds)} seeds, intervals a bootstrap over them{few}")
+        if self.left_out:
+            notes.append(f"{self.left_out} jobs that can never be placed were left out, for all policies")
+        if any((cells["unfinished", "all"].value or 0) > 0 for cells in self.figures.values()):
+            notes.append("some jobs did not finish: times are those of the jobs that did; shorter may only mean fewer")
+        reasons: dict[str, list[str]] = {}
+        for cells in self.figures.values():
+            for (figure, part), value in cells.items():
+                if value.reason and part == "all":
+                    names = reasons.setdefault(value.reason, [])
+                    name = measure_name(figure, experiment.network)
+                    if name not in names:
+                        names.append(name)
+        notes += [f"no {', '.join(names)}: {reason}" for reason, names in reasons.items()]
+        return notes
+
+
+def _row(subject: str, measure: str, part: str, figure: Figure, *, baseline: bool) -> Row:
+    return Row(
+        subject, measure, figure.value, part, figure.low, figure.high, figure.n, baseline=baseline, reason=figure.reason
+    )
+
+
+def _plain(title: str) -> Table:
+    return Table(
+        title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    magnitude = abs(value)
+    if magnitude >= 1000:
+        return f"{value:,.0f}"
+    if magnitude >= 100 or value == int(value):
+        return f"{value:.0f}"
+    return f"{value:.2f}" if magnitude >= 1 else f"{value:.3f}"
+
+
+def _percent(figure: Figure | None) -> str:
+    if figure is None or figure.value is None:
+        return "-"
+    text = f"{100 * figure.value:.1f} %"
+    if figure.low is not None and figure.high is not None:
+        text += f" ({100 * figure.low:.1f} to {100 * figure.high:.1f})"
+    return text
+
+
+# -- the schedule ----------------------------------------------------------------------------------------------------
+
+SCHEDULE_COLUMNS = (
+    *("policy", "seed", "job_id", "state", "tenant", "home_domain", "domains", "nodes", "ranks", "accelerators"),
+    *("submit_s", "first_start_s", "finish_s", "jct_s", "wait_s", "ran_s", "duration_s", "slowdown"),
+    *("interruptions", "lost_s", "overhead_s", "deadline_s", "rho"),
+)
+
+
+def schedule_csv(experiment: Experiment, runs: Sequence[Run]) -> str:
+    """Every job under every policy and seed, by submission (docs/simulating.md says what the columns mean)."""
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(SCHEDULE_COLUMNS)
+    traces = {seed: experiment.trace_of(seed) for seed in experiment.seeds}
+    for run in runs:
+        measures = run.measures
+        finished = {job.job_id: job for job in measures.jobs}
+        for job in traces[run.seed].jobs:
+            record = finished.get(job.job_id)
+            domains, nodes, started_s = measures.placed.get(job.job_id, ((), (), math.nan))
+            state = "finished" if record else "unfinished" if job.submit_s <= measures.now_s else "not submitted"
+            after = (
+                (record.finish_s, record.jct_s, record.wait_s, record.ran_s, job.duration_s, record.slowdown)
+                if record
+                else (math.nan, math.nan, math.nan, math.nan, job.duration_s, math.nan)
+            )
+            counted = (
+                (record.interruptions, record.lost_s, record.overhead_s, job.deadline_s, record.rho)
+                if record
+                else ("", math.nan, math.nan, job.deadline_s, math.nan)
+            )
+            cells = (
+                *(run.setting.name, run.seed, job.job_id, state, job.tenant, job.home_domain),
+                *("|".join(domains), "|".join(nodes), job.ranks, job.devices, job.submit_s, started_s),
+                *after,
+                *counted,
+            )
+            writer.writerow(["" if isinstance(cell, float) and math.isnan(cell) else cell for cell in cells])
+    return out.getvalue()
