@@ -45,6 +45,7 @@ class CompactScore:
         table = view.table
         if demand.ranks < 2:
             return np.ones(len(table.cpus[rows]))
+        values: Floats
         fits = np.where(view.up, view.ranks_that_fit(demand, view.columns(demand)), 0)
         band = 1.0 / (len(self._levels) + 1)
         room = fits[rows].astype(np.float64)
