@@ -34,7 +34,7 @@ from simulation.measures import Measures
 from simulation.model import Network, Trace, TraceJob
 from simulation.wan import Wan
 
-_END, _NODE, _SPOT, _WAN, _TICK = range(5)
+_END, _NODE, _SPOT, _WAN, _TICK, _FALL = range(6)
 _MOST_ROUNDS = 4
 
 
@@ -200,6 +200,11 @@ class Simulation:
         elif kind == _TICK:
             self._tick_due = math.inf
             self._tick()
+        elif kind == _FALL:
+            assert isinstance(payload, tuple)
+            item = self._jobs.get(payload[0])
+            if item is not None and item.epoch == payload[1] and item.running is not None:
+                self._watch_order(item, item.running)
         elif kind == _NODE:
             self._node_changed(payload)
         elif kind == _SPOT:
@@ -311,6 +316,7 @@ class Simulation:
             item = self._jobs[running.unit.key]
             known = self._estimates.of(item.job, running.ran_s(self.now_s), self.now_s)
             running.expected_end_s = self.now_s + max(known.expected_s - running.ran_s(self.now_s), 1.0)
+            running.service_index = known.service_index
 
     # -- running jobs ------------------------------------------------------------------------------------------------
 
@@ -329,12 +335,16 @@ class Simulation:
         item.rate = self._rate(item, running)
         item.factor = 1.0
         self.measures.started(item, running, self.now_s)
-        for ask in self._changes:
-            at_s = ask(running)
-            if at_s < math.inf:
-                self._push(at_s, _TICK, None)
+        self._watch_order(item, running)
         if not self._stage(item, running):
             self._schedule_end(item)
+
+    def _watch_order(self, item: SimulatedJob, running: RunningUnit) -> None:
+        """Ask for a cycle when the unit's place in the order changes because it runs."""
+        for ask in self._changes:
+            at_s = ask(running, self.now_s)
+            if at_s < math.inf:
+                self._push(max(at_s, self.now_s), _FALL, (item.key, item.epoch))
 
     def _rate(self, item: SimulatedJob, running: RunningUnit) -> float:
         job = item.job

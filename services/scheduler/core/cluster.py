@@ -43,6 +43,7 @@ class RunningUnit:
     kept_s: float = 0.0
     expected_end_s: float = float("inf")
     limit_end_s: float = float("inf")
+    service_index: float = 0.0
 
     def end_s(self, now_s: float, estimate: str) -> float:
         """When it is thought to end. One that outlived its estimate is given half as long again as it has run, at least
@@ -210,6 +211,7 @@ class Cluster:
             now_s,
             expected_end_s=now_s + estimated_s(unit, "expected"),
             limit_end_s=now_s + estimated_s(unit, "limit"),
+            service_index=unit.service_index,
         )
         self.occupy(running)
         return running

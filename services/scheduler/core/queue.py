@@ -7,6 +7,7 @@ that make this cheap are in `pending.py`.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from services.scheduler.core.options import numbers_of
 from services.scheduler.core.state import Demand, UnitKey
 
 INFINITE = math.inf
+_SLACK_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +193,7 @@ class ShortestRemainingOrder:
 
     def running_key(self, running: Any, context: OrderContext) -> float:
         """The same of a unit that runs."""
-        return max(float(running.unit.expected_s) - float(running.ran_s(context.now_s)), 0.0)
+        return float(running.end_s(context.now_s, "expected")) - context.now_s
 
 
 class LeastWorkOrder:
@@ -205,7 +207,7 @@ class LeastWorkOrder:
 
     def running_key(self, running: Any, context: OrderContext) -> float:
         """The same of a unit that runs."""
-        left = max(float(running.unit.expected_s) - float(running.ran_s(context.now_s)), 0.0)
+        left = float(running.end_s(context.now_s, "expected")) - context.now_s
         return left * max(float(running.unit.devices), 1.0)
 
 
@@ -217,6 +219,10 @@ class ServiceIndexOrder:
 
     def key(self, unit: PendingUnit, context: OrderContext) -> float:
         return -unit.service_index
+
+    def running_key(self, running: Any, context: OrderContext) -> float:
+        """The same of a unit that runs, as it was last asked about."""
+        return -float(running.service_index)
 
 
 class DeadlineOrder:
@@ -230,32 +236,38 @@ class DeadlineOrder:
 
 
 class LeastAttainedOrder:
-    """Two-dimensional least attained service (Tiresias, Gu et al., NSDI 2019): accelerators times time so far, in two
-    queues, first in first out inside a queue."""
+    """Two-dimensional least attained service (Tiresias, Gu et al., NSDI 2019): accelerators times time so far, in queues;
+    what follows in the order decides inside a queue (first in, first out: age).
+
+    ``threshold_s`` are the accelerator-seconds after which a unit falls into the second queue; with ``levels`` L > 2 there
+    are L queues, each ``growth`` times as long as the one before (multi-level feedback).
+    """
 
     name = "least_attained"
     per = "unit"
 
-    def __init__(self, threshold_s: float = 3600.0) -> None:
-        self.threshold_s = threshold_s
-        """Accelerator-seconds after which a unit falls into the second queue."""
+    def __init__(self, threshold_s: float = 3600.0, levels: float = 2, growth: float = 2.0) -> None:
+        self._thresholds = [threshold_s * growth**level for level in range(int(levels) - 1)]
 
     def configured(self, options: Mapping[str, Any]) -> LeastAttainedOrder:
-        """With ``threshold_s``."""
-        return LeastAttainedOrder(**numbers_of(self.name, options, threshold_s=0.0))
+        """With ``threshold_s``, ``levels`` (at least 2) and ``growth`` (at least 1)."""
+        return LeastAttainedOrder(**numbers_of(self.name, options, threshold_s=0.0, levels=2.0, growth=1.0))
 
     def key(self, unit: PendingUnit, context: OrderContext) -> float:
-        return 0.0 if unit.attained_s * max(unit.devices, 1.0) < self.threshold_s else 1.0
+        return float(bisect_right(self._thresholds, unit.attained_s * max(unit.devices, 1.0) + _SLACK_S))
 
     def running_key(self, running: Any, context: OrderContext) -> float:
         """The same of a unit that runs."""
         served = float(running.ran_s(context.now_s)) * max(float(running.unit.devices), 1.0)
-        return 0.0 if served < self.threshold_s - 1e-6 else 1.0
+        return float(bisect_right(self._thresholds, served + _SLACK_S))
 
-    def changes_at_s(self, running: Any) -> float:
-        """When a running unit falls into the second queue: a cycle is wanted then."""
-        at_s = running.since_s + self.threshold_s / max(float(running.unit.devices), 1.0) - running.unit.attained_s
-        return float(at_s) if at_s > running.since_s else INFINITE
+    def changes_at_s(self, running: Any, now_s: float) -> float:
+        """When a running unit falls into the next queue: a cycle is wanted then. Infinite when it is in the last one."""
+        devices = max(float(running.unit.devices), 1.0)
+        level = bisect_right(self._thresholds, float(running.ran_s(now_s)) * devices + _SLACK_S)
+        if level >= len(self._thresholds):
+            return INFINITE
+        return float(running.since_s + self._thresholds[level] / devices - running.unit.attained_s)
 
 
 ORDERS: dict[str, Order] = {}
