@@ -53,11 +53,12 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """A run lost its nodes."""
+    """A run lost its nodes; to ``beneficiary`` when a unit took them."""
 
     job: Job
     run: Run
     reason: str
+    beneficiary: UnitKey | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ The state machines of jobs and runs stand in the contracts (job.proto, run.proto
 
   unit  blocked -> queued -> running -> succeeded | failed | cancelled
         running -> recovering -> queued    its run was lost; the recovery plan (or its fall-back timer) is awaited
-        running -> queued                  restart after a program failure, or a recovery plan arrived
+        running -> queued                  restart after a program failure, a recovery plan arrived, or preempted
   job   queued <-> running -> ending -> succeeded | failed | cancelled
         ending: the outcome is certain, runs that were told to stop have not all reported
   run   active -> ended                    every domain reported
@@ -208,8 +208,38 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedRank:
+    """One rank and the place it got; ``local_rank`` counts the run's ranks on the node."""
+
+    rank: int
+    domain_id: str
+    node_id: str
+    local_rank: int
+    devices: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Nomination:
+    """Nodes kept for a queued unit until the runs that are being taken off them have ended: ``waits_for`` are their ids.
+
+    It is given up when one of them is still open at ``until_s``. The rest says why the unit goes there.
+    """
+
+    ranks: tuple[PlacedRank, ...]
+    waits_for: frozenset[str]
+    until_s: float
+    decision_id: str = ""
+    policy_version: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Unit:
-    """The changing part of a unit. ``epoch`` is that of its newest run, 0 before the first."""
+    """The changing part of a unit. ``epoch`` is that of its newest run, 0 before the first.
+
+    ``attained_s`` is how much run time of former runs the checkpoint keeps with which the newest run began, ``kept_s`` how
+    much of the newest run the newest checkpoint keeps.
+    """
 
     key: UnitKey
     state: UnitState
@@ -223,22 +253,15 @@ class Unit:
     excluded_nodes: frozenset[str] = frozenset()
     excluded_until_s: float = 0.0
     reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedRank:
-    """One rank and the place it got; ``local_rank`` counts the run's ranks on the node."""
-
-    rank: int
-    domain_id: str
-    node_id: str
-    local_rank: int
-    devices: tuple[int, ...] = ()
+    attained_s: float = 0.0
+    kept_s: float = 0.0
+    nomination: Nomination | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One attempt to execute a unit. It holds the capacity of its ranks in ``open_domains``."""
+    """One attempt to execute a unit. It holds the capacity of its ranks in ``open_domains``. ``preempted_for`` says for
+    whom it was taken off (a unit, or "plan"); empty when it was not."""
 
     run_id: str
     key: UnitKey
@@ -258,6 +281,12 @@ class Run:
     ended_at_s: float = 0.0
     reason: str = ""
     decision_id: str = ""
+    preempted_for: str = ""
+
+    @property
+    def open_ranks(self) -> tuple[PlacedRank, ...]:
+        """Ranks in domains that have not reported the end."""
+        return tuple([rank for rank in self.ranks if rank.domain_id in self.open_domains])
 
     @property
     def accelerators(self) -> int:

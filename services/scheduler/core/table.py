@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -229,6 +229,9 @@ class View:
         self._positions: dict[int, dict[int, int]] = {}
         self._undo: list[tuple[int, Demand, tuple[int, ...], bool]] | None = None
         self._ports: dict[str, dict[int, int]] = {}
+        self._before: tuple[Floats, ...] = ()
+        self.ports_held: Mapping[str, Collection[int]] = {}
+        """Ports taken on addresses beside those that `occupy` accounts for."""
         if ledger is not None:
             self._read(ledger)
         self.free_device_totals: Ints = self.free_devices.sum(axis=1)
@@ -278,7 +281,8 @@ class View:
 
     def port_free(self, row: int, port: int) -> bool:
         """Whether no run was given the port on the node's address."""
-        return port not in self._ports.get(self.table.addresses[row], ())
+        address = self.table.addresses[row]
+        return port not in self._ports.get(address, ()) and port not in self.ports_held.get(address, ())
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
@@ -308,6 +312,8 @@ class View:
         """Begin a trial, or mark a place in the one that runs; `rollback` to the returned mark undoes what follows."""
         if self._undo is None:
             self._undo = []
+            # Sums of fractions are not exact: taking away what was added gives another number.
+            self._before = tuple(values.copy() for values in self._fractions())
         return len(self._undo)
 
     def rollback(self, mark: int = 0) -> None:
@@ -321,6 +327,12 @@ class View:
         self.gives = gives
         if mark == 0:
             self._undo = None
+            for values, before in zip(self._fractions(), self._before, strict=True):
+                values[:] = before
+            self._before = ()
+
+    def _fractions(self) -> tuple[Floats, ...]:
+        return self.free_cpus, self.free_resources, self.domain_free_cpus, self.domain_free_devices
 
     def state(self, name: str, value: Any) -> None:
         """Set a fact that domain scores read: they are asked again before the next choice."""
@@ -338,6 +350,11 @@ class View:
             self.domain_free_devices[domain] += sign * self.free_device_totals[row]
             self.gives += up
         self.generation += 1
+
+    def touch_address(self, address: str) -> None:
+        """A port on the address was taken or given back: who asks for it looks again."""
+        self.taken.extend(row for row, name in enumerate(self.table.addresses) if name == address)
+        self.gives += 1
 
     def forget_touched(self) -> None:
         """Start the list of touched nodes anew, when it has grown long; judgements made before are void."""
