@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shlex
@@ -12,11 +13,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from meridian.cli.output import console, errors, print_table
+from meridian.cli.output import console, errors, print_json, print_table
 from meridian.errors import InvalidArgumentError, MeridianError
 from meridian.result import DataSource, document
 from services.scheduler.core.errors import PolicyError
@@ -168,8 +170,12 @@ def _write(files: dict[Path, bytes]) -> None:
 )
 @click.option("--schedule", "schedule_out", type=click.Path(path_type=Path), metavar="OUT", help="Every job (CSV).")
 @click.option("--quiet", is_flag=True, help="No progress.")
-@click.option("--list-policies", is_flag=True, is_eager=True, expose_value=False, callback=_list_policies)
+@click.option(
+    "--list-policies", is_flag=True, is_eager=True, expose_value=False, callback=_list_policies, help="List them."
+)
+@click.pass_context
 def simulate(
+    context: click.Context,
     trace: str,
     form: str,
     domains: str,
@@ -227,12 +233,16 @@ def simulate(
         data = [DataSource(Path(trace).name, read.sha256), *sources]
         if network.sha256:
             data.insert(1, DataSource(_network_file(domains), network.sha256))
-        _write(_files(outputs, report, runs, data, seed))
+        body = document(_command(context), data, seed, "simulated", report.rows())
+        _write(_files(outputs, report, runs, body))
     except MeridianError as error:
         # Whatever a file or an option says wrong is wrong usage, with exit code 2.
         if error.status in _WRONG_INPUT:
             raise InvalidArgumentError(error.detail) from error
         raise
+    if getattr(context.obj, "as_json", False):
+        print_json(body)
+        return
     for table in [*report.tables(console.width), report.comparison_table()]:
         if table is not None:
             console.print(table)
@@ -349,9 +359,8 @@ def _network_file(domains: str) -> str:
     return f"{domains}.yaml" if domains in network_names() else Path(domains).name
 
 
-def _command() -> str:
+def _command(context: click.Context) -> str:
     """The call as it can be repeated."""
-    context = click.get_current_context()
     words = ["meridian", "simulate"]
     for parameter in context.command.params:
         if not isinstance(parameter, click.Option) or parameter.name is None:
@@ -370,14 +379,9 @@ def _command() -> str:
     return shlex.join(words)
 
 
-def _files(
-    outputs: Outputs, report: Report, runs: Sequence[Run], data: Sequence[DataSource], seed: int
-) -> dict[Path, bytes]:
+def _files(outputs: Outputs, report: Report, runs: Sequence[Run], body: dict[str, Any]) -> dict[Path, bytes]:
     files: dict[Path, bytes] = {}
     if outputs.json is not None:
-        import json
-
-        body = document(_command(), data, seed, "simulated", report.rows())
         files[outputs.json] = (json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
     if outputs.plot is not None:
         from simulation.plot import png

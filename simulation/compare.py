@@ -170,9 +170,10 @@ class Comparison:
         drawn = np.empty(DRAWS)
         for place in range(DRAWS):
             drawn[place] = of_means(per_seed[0][:, generator.integers(0, count, count)].mean(axis=1))
-        drawn = drawn[np.isfinite(drawn)]
-        if not len(drawn):
+        if np.isfinite(drawn).mean() < 0.975:
+            # What it is divided by cannot be told from zero: the ratio has no bounds.
             return Figure(values[0], n=count)
+        drawn = drawn[np.isfinite(drawn)]
         return Figure(values[0], *_bounds(drawn), n=count)
 
     def change(self, name: str, against: str, figure: str, *, gain: bool) -> Figure:
@@ -181,7 +182,7 @@ class Comparison:
         for one, other in zip(self.runs[name], self.runs[against], strict=True):
             mine, theirs = one.measures.figures()[figure], other.measures.figures()[figure]
             if mine is None or not theirs or not math.isfinite(mine) or not math.isfinite(theirs):
-                return missing(f"{figure} of {against} or {name} is zero or unknown")
+                return missing(f"the value of {against} is zero, or one of the two is unknown")
             values.append(mine / theirs - 1.0 if gain else 1.0 - mine / theirs)
         if len(values) > 1:
             return Figure(float(np.mean(values)), *over_seeds(values, self.seed), n=len(values))

@@ -26,6 +26,7 @@ from services.scheduler.core.decide import Snapshot, decide
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.table import table_of
+from services.scheduler.plugins import load_plugins
 from services.scheduler.policy_file import parse, shipped, shipped_names
 from simulation.domains import philly_network, read_network, uniform
 from simulation.engine import Setting, Simulation
@@ -362,6 +363,7 @@ _process: list[_Worker] = []
 
 
 def _begin(experiment: Experiment) -> None:
+    load_plugins()
     _process[:] = [_Worker(experiment)]
 
 

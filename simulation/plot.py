@@ -46,7 +46,7 @@ def png(runs: Sequence[Run]) -> bytes:
             panel.set_ylim(bottom=0)
             panel.grid(visible=True, linewidth=0.3)
             panel.spines[["top", "right"]].set_visible(False)
-    axes[0][0].legend(loc="upper right", fontsize=8, ncols=2, framealpha=0.9)
+    axes[0][0].legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), fontsize=8, ncols=2, frameon=False)
     for panel in axes[-1]:
         panel.set_xlabel(f"virtual time ({unit})")
         panel.set_xlim(left=0)

@@ -1,0 +1,322 @@
+"""`meridian simulate` on traces of a few jobs: schedules worked out by hand, bad input, files, repeatability."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from meridian.cli.main import main
+from meridian.result import read
+from simulation.cli import simulate
+from simulation.measures import Measures
+from simulation.model import Network, SimDomain
+from simulation.policies import SETTINGS
+from simulation.report import SCHEDULE_COLUMNS, measure_name
+
+NODE = """
+name: one
+domains:
+  - id: only
+    nodes: [{count: 1, cpus: 64, accelerators: 2, model: v100}]
+"""
+# A needs one accelerator of two for 10 s, then B both for 10 s; C (5 s) and D (20 s) one each.
+TRACE = """job_id,submit_s,duration_s,accelerators,restart_cost_s
+a,0,10,1,0
+b,1,10,2,0
+c,2,5,1,0
+d,3,20,1,0
+"""
+TWO = """
+domains:
+  - {id: left, nodes: [{count: 1, cpus: 8, accelerators: 1, model: v100}]}
+  - {id: right, nodes: [{count: 1, cpus: 8, accelerators: 1, model: v100}]}
+links: [{from: left, to: right, bandwidth_bytes_per_s: 1000000, both_ways: true}]
+"""
+FAILING = """
+domains:
+  - id: only
+    mtbf_node_s: 40
+    mttr_node_s: 5
+    nodes: [{count: 2, cpus: 8, accelerators: 2, model: v100}]
+"""
+Call = Callable[..., Result]
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Runs the command in a folder with trace.csv and network.yaml."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(main.commands, "simulate", simulate)
+    Path("trace.csv").write_text(TRACE)
+    Path("network.yaml").write_text(NODE)
+
+    def run(*words: str, trace: str = "trace.csv", domains: str = "network.yaml") -> Result:
+        command = ["simulate", "--trace", trace, "--format", "csv", "--domains", domains, *words]
+        return CliRunner().invoke(main, command)
+
+    return run
+
+
+def policies(*names: str) -> list[str]:
+    return [word for name in names for word in ("--policy", name)]
+
+
+def rows_of(path: str = "out.json") -> dict[tuple[str, str, str], dict[str, Any]]:
+    return {(row["subject"], row["measure"], row["slice"]): row for row in read(path)["rows"]}
+
+
+def schedule() -> dict[tuple[str, str], dict[str, str]]:
+    with Path("out.csv").open(newline="") as stream:
+        return {(line["policy"], line["job_id"]): line for line in csv.DictReader(stream)}
+
+
+def test_schedules_worked_out_by_hand(call: Call) -> None:
+    """Start and finish of every job.
+
+    FIFO: b waits for a, c and d for b. EASY: c fits before b's reservation at 10, d (20 s) would delay b. SJF: b never
+    finds both free before d, started at 7, ends. SRTF: at 10 b (10 s) takes off d (17 s left of 20), which ends at 37.
+    """
+    result = call(*policies("fifo", "easy", "sjf", "srtf"), "--json", "out.json", "--schedule", "out.csv")
+    assert result.exit_code == 0, result.output
+    expected = {
+        "fifo": {"a": (0, 10), "b": (10, 20), "c": (20, 25), "d": (20, 40)},
+        "easy": {"a": (0, 10), "b": (10, 20), "c": (2, 7), "d": (20, 40)},
+        "sjf": {"a": (0, 10), "b": (27, 37), "c": (2, 7), "d": (7, 27)},
+        "srtf": {"a": (0, 10), "b": (10, 20), "c": (2, 7), "d": (7, 37)},
+    }
+    submitted = {"a": 0, "b": 1, "c": 2, "d": 3}
+    lines, rows = schedule(), rows_of()
+    for policy, jobs in expected.items():
+        for job_id, (start, finish) in jobs.items():
+            line = lines[policy, job_id]
+            assert (float(line["first_start_s"]), float(line["finish_s"])) == pytest.approx((start, finish)), line
+            assert float(line["jct_s"]) == pytest.approx(finish - submitted[job_id])
+            assert (line["state"], line["domains"], line["nodes"]) == ("finished", "only", "only-0")
+        mean_s = sum(finish - submitted[job_id] for job_id, (_, finish) in jobs.items()) / 4
+        assert rows[policy, "jct_mean_h", "all"]["value"] * 3600 == pytest.approx(mean_s)
+        assert rows[policy, "jobs_finished_count", "all"]["value"] == 4
+    assert lines["srtf", "d"]["interruptions"] == "1"
+    assert float(lines["srtf", "d"]["wait_s"]) == pytest.approx(4 + 10)
+    # FIFO: 55 accelerator-seconds held of 2 for 40 s.
+    assert rows["fifo", "allocated_share_all", "all"]["value"] == pytest.approx(55 / 80)
+    assert rows["fifo", "makespan_h", "all"]["value"] * 3600 == pytest.approx(40)
+
+
+def test_gap_to_the_oracle(call: Call) -> None:
+    """Mean JCT: FIFO (10+19+23+37)/4 = 22.25, SJF 18.75, EASY 17.75, SRTF 17: SJF closes 3.5 of 5.25."""
+    result = call(*policies("fifo", "easy", "sjf", "srtf"), "--json", "out.json")
+    part = "from=fifo to=srtf"
+    rows = rows_of()
+    assert rows["sjf", "jct_gap_closed_share", part]["value"] == pytest.approx(3.5 / 5.25)
+    assert rows["easy", "jct_gap_closed_share", part]["value"] == pytest.approx(4.5 / 5.25)
+    assert rows["fifo", "jct_gap_closed_share", part]["value"] == pytest.approx(0)
+    assert rows["srtf", "jct_gap_closed_share", part]["value"] == pytest.approx(1)
+    assert "gap from fifo to srtf closed" in result.output
+    assert "66.7 %" in result.output
+    # Against the best pooled baseline but the oracle.
+    assert rows["sjf", "jct_mean_reduction_ratio", "against=easy"]["value"] == pytest.approx(1 - 18.75 / 17.75)
+
+
+def test_isolated_domains(call: Call) -> None:
+    """Two jobs of 10 s from the left: alone one waits (10 and 20 s), pooled it goes to the right (10 and 10 s)."""
+    Path("network.yaml").write_text(TWO)
+    Path("trace.csv").write_text("submit_s,duration_s,accelerators,home_domain,tenant\n0,10,1,left,x\n0,10,1,left,y\n")
+    result = call(*policies("isolated-fifo", "fifo"), "--json", "out.json", "--schedule", "out.csv")
+    assert result.exit_code == 0, result.output
+    rows = rows_of()
+    assert rows["isolated-fifo", "jct_mean_h", "all"]["value"] * 3600 == pytest.approx(15)
+    assert rows["fifo", "jct_mean_reduction_ratio", "against=isolated-fifo"]["value"] == pytest.approx(1 / 3)
+    assert rows["isolated-fifo", "jct_mean_h", "tenant=y"]["value"] * 3600 == pytest.approx(20)
+    assert rows["isolated-fifo", "accelerator_hours", "domain=right"]["value"] == 0
+    assert rows["fifo", "accelerator_hours", "domain=right"]["value"] * 3600 == pytest.approx(10)
+    # Slowdowns 1 and 2: (1 + 2)^2 / (2 x (1 + 4)).
+    assert rows["isolated-fifo", "fairness_jain_index", "all"]["value"] == pytest.approx(0.9)
+    assert {line["domains"] for (policy, _), line in schedule().items() if policy == "isolated-fifo"} == {"left"}
+
+
+def test_every_measure_of_every_policy_in_the_result_form(call: Call) -> None:
+    names = ("isolated-fifo", "fifo", "las", "balanced")
+    result = call(*policies(*names), "--json", "out.json", "--seed", "3", "--load", "0.9")
+    assert result.exit_code == 0, result.output
+    body = read("out.json")
+    assert body["setting"] == "simulated"
+    assert body["seed"] == 3
+    assert body["command"].startswith("meridian simulate --trace trace.csv --format csv")
+    assert [source["name"] for source in body["data"]] == ["trace.csv", "network.yaml"]
+    network = Network([SimDomain("only", [])])
+    wanted = {measure_name(figure, network) for figure in Measures(network).figures()}
+    rows = rows_of()
+    for name in names:
+        for part in ("all", "load=0.9"):
+            assert {measure for subject, measure, one in rows if (subject, one) == (name, part)} >= wanted
+        assert rows[name, "jct_mean_h", "all"]["baseline"] is (name in SETTINGS)
+        assert rows[name, "jct_mean_h", "all"]["low"] <= rows[name, "jct_mean_h", "all"]["value"]
+        assert rows[name, "jct_mean_h", "all"]["n"] == 4
+        assert rows[name, "deadline_misses_count", "all"]["reason"] == "no finished job has a deadline"
+        assert rows[name, "accelerator_cost_usd", "all"]["reason"] == "the network gives no prices of accelerators"
+        assert rows[name, "energy_kwh", "all"]["value"] is None
+        assert name in result.stdout
+
+
+def without_decision_times(path: str) -> list[dict[str, Any]]:
+    return [row for row in read(path)["rows"] if not row["measure"].startswith("decision_")]
+
+
+def test_same_inputs_same_rows_also_in_several_processes(call: Call) -> None:
+    Path("network.yaml").write_text(FAILING)
+    words = [*policies("fifo", "srtf", "sjf-predicted"), "--seeds", "2", "--load", "1.2"]
+    assert call(*words, "--json", "one.json").exit_code == 0
+    assert call(*words, "--json", "two.json").exit_code == 0
+    result = call(*words, "--json", "three.json", "--processes", "2")
+    assert result.exit_code == 0, result.output
+    assert without_decision_times("one.json") == without_decision_times("two.json")
+    assert without_decision_times("one.json") == without_decision_times("three.json")
+    assert read("one.json")["command"] == read("three.json")["command"]
+    assert call(*words[:-4], "--seed", "5", "--seeds", "2", "--load", "1.2", "--json", "other.json").exit_code == 0
+    assert without_decision_times("one.json") != without_decision_times("other.json")
+
+
+def test_means_over_seeds(call: Call) -> None:
+    Path("network.yaml").write_text(FAILING)
+    each = []
+    for seed in ("0", "1", "2"):
+        assert call(*policies("fifo"), "--seed", seed, "--json", "out.json").exit_code == 0
+        each.append(rows_of()["fifo", "jct_mean_h", "all"]["value"])
+    assert len(set(each)) > 1
+    result = call(*policies("fifo"), "--seeds", "3", "--json", "out.json")
+    row = rows_of()["fifo", "jct_mean_h", "all"]
+    assert row["value"] == pytest.approx(sum(each) / 3)
+    assert row["n"] == 3
+    assert min(each) <= row["low"] <= row["value"] <= row["high"] <= max(each)
+    assert "at least 5 are needed" in result.stdout
+
+
+def test_files_and_pipes(call: Call) -> None:
+    result = call(*policies("fifo", "sjf"), "--plot", "out.png", "--schedule", "out.csv", "--quiet")
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    assert Path("out.png").read_bytes().startswith(b"\x89PNG")
+    assert tuple(Path("out.csv").read_text().splitlines()[0].split(",")) == SCHEDULE_COLUMNS
+    assert sorted(path.name for path in Path().iterdir()) == ["network.yaml", "out.csv", "out.png", "trace.csv"]
+    command = ["--json", "simulate", "--trace", "trace.csv", "--format", "csv", "--domains", "network.yaml"]
+    printed = CliRunner().invoke(main, [*command, *policies("fifo"), "--quiet"])
+    assert json.loads(printed.stdout)["schema"] == "meridian.result/1"
+
+
+def test_until_counts_what_did_not_finish(call: Call) -> None:
+    """At 12 s FIFO has finished a; b runs, c and d wait."""
+    result = call(*policies("fifo"), "--until", "12s", "--json", "out.json", "--schedule", "out.csv")
+    assert result.exit_code == 0, result.output
+    rows = rows_of()
+    assert rows["fifo", "jobs_finished_count", "all"]["value"] == 1
+    assert rows["fifo", "jobs_unfinished_count", "all"]["value"] == 3
+    assert "some jobs did not finish" in result.stdout
+    lines = schedule()
+    assert lines["fifo", "b"]["state"] == "unfinished"
+    assert lines["fifo", "b"]["finish_s"] == ""
+
+
+def test_policy_of_a_file(call: Call) -> None:
+    Path("mine.yaml").write_text(
+        "name: mine\nselection: {order: [shortest]}\nallocation: {filters: [up, domain, capacity]}\n"
+    )
+    result = call(*policies("fifo", "mine.yaml"), "--knowledge", "exact", "--json", "out.json")
+    assert result.exit_code == 0, result.output
+    rows = rows_of()
+    assert rows["mine", "jct_mean_h", "all"]["value"] * 3600 == pytest.approx(18.75)  # SJF, see above
+    assert rows["mine", "jct_mean_h", "all"]["baseline"] is False
+    assert read("out.json")["data"][-1]["name"] == "mine.yaml"
+
+
+def test_jobs_that_can_never_run_are_refused_or_left_out(call: Call) -> None:
+    Path("trace.csv").write_text(TRACE + "huge,4,10,3,0\nhuger,5,10,4,0\n")
+    result = call(*policies("fifo"), "--json", "out.json")
+    assert result.exit_code == 2
+    assert "2 of 6 jobs can never be placed by fifo; for example huge:" in result.stderr
+    assert not Path("out.json").exists()
+    result = call(*policies("fifo"), "--json", "out.json", "--skip-unfit")
+    assert result.exit_code == 0, result.output
+    rows = rows_of()
+    assert rows["fifo", "jobs_left_out_count", "all"]["value"] == 2
+    assert rows["fifo", "jct_mean_h", "all"]["value"] * 3600 == pytest.approx(22.25)
+    assert "2 jobs that can never be placed were left out" in result.stdout
+
+
+BAD: list[tuple[list[str], str]] = [
+    (policies("nope"), "no policy 'nope'"),
+    (policies("fifo", "fifo"), "two policies of the name 'fifo'"),
+    (policies("missing.yaml"), "missing.yaml cannot be read"),
+    (policies("bad.yaml"), "bad.yaml: line 2"),
+    ([*policies("fifo"), "--load", "0"], "--load"),
+    ([*policies("fifo"), "--load", "nan"], "--load"),
+    ([*policies("fifo"), "--until", "-3h"], "--until"),
+    ([*policies("fifo"), "--jobs", "0"], "--jobs"),
+    ([*policies("fifo"), "--seeds", "0"], "--seeds"),
+    ([*policies("fifo"), "--seeds", "5"], "seeds change nothing here"),
+    ([*policies("fifo"), "--resample", "days"], "shorter than two days"),
+    ([*policies("fifo"), "--knowledge", "exact"], "--knowledge"),
+    ([*policies("fifo"), "--accelerators", "8"], "--accelerators"),
+    ([*policies("fifo"), "--option", "node_size"], "NAME=VALUE"),
+    ([*policies("fifo"), "--option", "node_size=8"], "no option 'node_size'"),
+    ([*policies("fifo"), "--schedule", "nowhere/out.csv"], "--schedule: nowhere/out.csv"),
+    ([*policies("fifo"), "--schedule", "out.json"], "different files"),
+    ([*policies("fifo"), "--domains", "nowhere"], "neither a file nor a shipped network"),
+    ([*policies("fifo"), "--domains", "bad.yaml"], "bad.yaml, line 2: selecton"),
+    ([*policies("fifo"), "--trace", "nowhere.csv"], "nowhere.csv: cannot be read"),
+    ([*policies("fifo"), "--trace", "short.csv"], "short.csv, line 1, column 'duration_s'"),
+    ([*policies("fifo"), "--trace", "nan.csv"], "nan.csv, line 3, column 'duration_s'"),
+    ([*policies("fifo"), "--format", "xls"], "--format"),
+    ([], "--policy"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), BAD, ids=[" ".join(words) for words, _ in BAD])
+def test_bad_input_is_named_and_nothing_written(call: Call, words: list[str], message: str) -> None:
+    Path("bad.yaml").write_text("name: x\nselecton: {}\n")
+    Path("short.csv").write_text("submit_s\n1\n")
+    Path("nan.csv").write_text("submit_s,duration_s\n1,1\n2,nan\n")
+    before = sorted(Path().iterdir())
+    result = call("--json", "out.json", *words)
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.stderr.split())
+    assert sorted(Path().iterdir()) == before
+
+
+def test_list_of_policies(call: Call) -> None:
+    result = call("--list-policies")
+    assert result.exit_code == 0
+    for name in SETTINGS:
+        assert name in result.stdout
+    assert "cheapest" in result.stdout
+
+
+class _Point:
+    def __init__(self, name: str, found: object) -> None:
+        self.name, self.value, self._found = name, f"somewhere:{name}", found
+
+    def load(self) -> object:
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found
+
+
+def test_commands_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [_Point("simulated", simulate), _Point("broken", ImportError("No module named 'numpy'")), _Point("odd", 3)]
+    monkeypatch.setattr(
+        "importlib.metadata.entry_points", lambda *, group: points if group == "meridian.commands" else ()
+    )
+    listed = CliRunner().invoke(main, ["--help"])
+    assert listed.exit_code == 0
+    assert "Simulate policies" in listed.stdout
+    assert "Not available: No module named 'numpy'" in listed.stdout
+    used = CliRunner().invoke(main, ["broken", "--some", "word"])
+    assert used.exit_code == 1
+    assert "No module named 'numpy'" in used.stderr
+    assert CliRunner().invoke(main, ["odd"]).exit_code == 1
+    assert CliRunner().invoke(main, ["unknown"]).exit_code == 2
