@@ -172,10 +172,12 @@ def _position(entry: Entry) -> tuple[Key, float, UnitKey]:
 class Selection:
     """The order of one cycle. `pop` gives the next unit; `drop` takes the rest of its lane out of the cycle.
 
-    1. The first units of all lanes stand in a heap by their whole keys.
-    2. `pop` takes the smallest; its lane's next unit enters.
+    1. The first units of the lanes of one tenant and queue stand in a heap of their own: what their keys owe to the tenant is
+       the same for all of them at any moment, so this heap stays right whatever is placed.
+    2. The first units of these heaps stand in a heap by their whole keys. `pop` takes the smallest; the next of its tenant
+       enters.
     3. When a tenant or queue was charged since an entry was made, its key may have grown: it is made anew and enters again.
-    This is exact because within a cycle keys only grow (see `Order`); after a preemption `restart` makes all anew.
+    This is exact because within a cycle keys only grow (see `Order`); after a preemption all entries are made anew.
     """
 
     def __init__(self, pending: Pending, context: OrderContext, lanes: Sequence[Lane] | None = None) -> None:
@@ -187,11 +189,17 @@ class Selection:
         self._next = [0] * len(self._lanes)
         self._dropped = [False] * len(self._lanes)
         self._charges: dict[str, int] = {}
-        self._heap: list[tuple[Key, float, UnitKey, int, int]] = []
         self._lane = -1
-        for number in range(len(self._lanes)):
-            self._enter(number)
-        # Entering one by one keeps the heap valid, so nothing more is to be done.
+        number_of: dict[tuple[str, str], int] = {}
+        self._group_of = [number_of.setdefault((lane.tenant_id, lane.queue), len(number_of)) for lane in self._lanes]
+        self._groups: list[list[tuple[Key, float, UnitKey, int]]] = [[] for _ in number_of]
+        for number, lane in enumerate(self._lanes):
+            if lane.entries:
+                self._groups[self._group_of[number]].append((*lane.entries[0][:3], number))
+        self._heap: list[tuple[Key, float, UnitKey, int, int]] = []
+        for group, waiting in enumerate(self._groups):
+            heapq.heapify(waiting)
+            self._enter(group)
 
     @property
     def lane(self) -> Lane:
@@ -202,17 +210,24 @@ class Selection:
         """The next unit; None when there is none left."""
         heap = self._heap
         while heap:
-            _, _, _, number, charges = heapq.heappop(heap)
-            if self._dropped[number]:
+            _, _, key, group, stamp = heapq.heappop(heap)
+            waiting = self._clean(group)
+            if not waiting:
                 continue
+            number = waiting[0][3]
             lane = self._lanes[number]
-            if charges != self._stamp(lane):
-                self._enter(number)
+            if waiting[0][2] != key or stamp != self._stamp(lane):
+                self._enter(group)
                 continue
-            unit = lane.entries[self._next[number]][3]
-            self._next[number] += 1
+            place = self._next[number]
+            unit = lane.entries[place][3]
+            self._next[number] = place + 1
             self._lane = number
-            self._enter(number)
+            if place + 1 < len(lane.entries):
+                heapq.heapreplace(waiting, (*lane.entries[place + 1][:3], number))
+            else:
+                heapq.heappop(waiting)
+            self._enter(group)
             return unit
         return None
 
@@ -223,13 +238,19 @@ class Selection:
     def skip_longer_than(self, limit_s: float, estimate: str) -> list[PendingUnit]:
         """In the last unit's lane, go on with the next unit that is thought to run at most ``limit_s``; returns the
         units that are passed over."""
-        start = self._next[self._lane]
-        short = np.flatnonzero(self.lane.durations(estimate)[start:] <= limit_s)
-        end = start + int(short[0]) if len(short) else len(self.lane.entries)
-        passed = [entry[3] for entry in self.lane.entries[start:end]]
-        self._next[self._lane] = end
+        number, lane = self._lane, self.lane
+        start = self._next[number]
+        short = np.flatnonzero(lane.durations(estimate)[start:] <= limit_s)
+        end = start + int(short[0]) if len(short) else len(lane.entries)
+        passed = [entry[3] for entry in lane.entries[start:end]]
+        self._next[number] = end
         if passed:
-            self._restart_lane(self._lane)
+            group = self._group_of[number]
+            waiting = [entry for entry in self._groups[group] if entry[3] != number]
+            if end < len(lane.entries):
+                waiting.append((*lane.entries[end][:3], number))
+            heapq.heapify(waiting)
+            self._groups[group] = waiting
         return passed
 
     def drop(self) -> list[PendingUnit]:
@@ -254,25 +275,25 @@ class Selection:
             self._charges[name] = self._charges.get(name, 0) + 1
         fallen = [tell(unit, sign, self._context) for tell in self._told]
         if sign < 0 or any(fallen):
-            self._restart()
+            self._heap.clear()
+            for group in range(len(self._groups)):
+                self._enter(group)
 
-    def _restart(self) -> None:
-        self._heap.clear()
-        for number in range(len(self._lanes)):
-            if not self._dropped[number]:
-                self._enter(number)
+    def _clean(self, group: int) -> list[tuple[Key, float, UnitKey, int]]:
+        """The heap of a tenant and queue without lanes that were dropped."""
+        waiting = self._groups[group]
+        while waiting and self._dropped[waiting[0][3]]:
+            heapq.heappop(waiting)
+        return waiting
 
-    def _restart_lane(self, number: int) -> None:
-        self._heap = [entry for entry in self._heap if entry[3] != number]
-        heapq.heapify(self._heap)
-        self._enter(number)
-
-    def _enter(self, number: int) -> None:
-        lane, place = self._lanes[number], self._next[number]
-        if place < len(lane.entries):
-            _, queued_at_s, key, unit = lane.entries[place]
-            stamp = self._stamp(lane)
-            heapq.heappush(self._heap, (self._pending.key(unit, self._context), queued_at_s, key, number, stamp))
+    def _enter(self, group: int) -> None:
+        waiting = self._clean(group)
+        if waiting:
+            _, queued_at_s, key, number = waiting[0]
+            lane = self._lanes[number]
+            unit = lane.entries[self._next[number]][3]
+            whole = self._pending.key(unit, self._context)
+            heapq.heappush(self._heap, (whole, queued_at_s, key, group, self._stamp(lane)))
 
     def _stamp(self, lane: Lane) -> int:
         """Grows when the keys of the lane may have grown."""
