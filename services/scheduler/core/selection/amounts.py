@@ -1,0 +1,96 @@
+"""What a unit counts for in quotas and shares: accelerators weighted by their index, cpus, memory, named resources.
+
+All amounts are the integers of quota.py, so that what is charged and given back cancels exactly. The index of accelerator
+models is the fact "index" of the cluster (model name to weight; 1 where none is given).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.quota import ACCELERATORS, CPUS, MEMORY_BYTES, request
+from services.scheduler.core.state import Demand
+
+if TYPE_CHECKING:
+    from services.scheduler.core.cluster import Cluster, RunningUnit
+    from services.scheduler.core.queue import OrderContext, PendingUnit
+
+COUNTED = (ACCELERATORS, CPUS, MEMORY_BYTES)
+Amounts = dict[str, int]
+
+
+def account_of(unit: PendingUnit) -> str:
+    """Whom a unit counts for: its queue, or its tenant when it names none."""
+    return unit.queue or unit.tenant_id
+
+
+def cluster_of(context: OrderContext) -> Cluster:
+    """The cluster of a cycle."""
+    cluster: Cluster = context.facts["cluster"]
+    return cluster
+
+
+class Meter:
+    """Amounts of units on one cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._view = cluster.view
+        self.index = index_of(cluster)
+        self._known: dict[Demand, Amounts] = {}
+
+    def of(self, demand: Demand) -> Amounts:
+        """The most that a unit of this demand may count for: on the heaviest model that it accepts. O(1) once known."""
+        found = self._known.get(demand)
+        if found is None:
+            models = self._view.table.models
+            weights = [self.index.get(models[column].model, 1.0) for column in self._view.columns(demand).tolist()]
+            found = self._known[demand] = self._amounts(demand, max(weights, default=1.0))
+        return found
+
+    def held(self, running: RunningUnit) -> Amounts:
+        """What a running unit counts for: on the devices that it was given."""
+        demand = running.unit.demand
+        if not demand.accelerators or not self.index or len(running.rows) < demand.ranks:
+            return self.of(demand)
+        table = self._view.table
+        total = 0.0
+        for row, devices in running.rows:
+            models = dict(table.devices_of[row])
+            for device in devices:
+                total += self.index.get(table.models[models[device]].model, 1.0)
+        return self._amounts(demand, total / (demand.ranks * demand.accelerators))
+
+    def capacity(self) -> Amounts:
+        """All that the cluster's nodes have."""
+        table = self._view.table
+        by_model = table.devices.sum(axis=0)
+        devices: dict[str, float] = {}
+        for model, count in zip(table.models, by_model.tolist(), strict=True):
+            devices[model.model] = devices.get(model.model, 0.0) + count
+        return request(devices, float(table.cpus.sum()), float(table.memory_bytes.sum()), None, self.index)
+
+    def _amounts(self, demand: Demand, weight: float) -> Amounts:
+        devices = demand.ranks * demand.accelerators * (demand.device_milli / 1000.0)
+        resources: dict[str, float] = {}
+        for name, amount in demand.resources:
+            resources[name] = resources.get(name, 0.0) + demand.ranks * amount
+        return request(
+            {"": devices}, demand.ranks * demand.cpus, demand.ranks * demand.memory_bytes, resources, {"": weight}
+        )
+
+
+def index_of(cluster: Cluster) -> Mapping[str, float]:
+    """The index of accelerator models; PolicyError when one is no finite number of at least 0."""
+    index: Mapping[str, float] = cluster.view.facts.get("index") or {}
+    for model, weight in index.items():
+        if not 0 <= weight < math.inf:
+            raise PolicyError(f"index.{model}: must be a finite number of at least 0, not {weight!r}")
+    return index
+
+
+def index_key(cluster: Cluster) -> tuple[tuple[str, float], ...]:
+    """The index as a value: what was counted with another one is counted anew."""
+    return tuple(sorted((cluster.view.facts.get("index") or {}).items()))
