@@ -5,7 +5,7 @@ Importing it is enough. Placing imports it; nothing that it imports may import p
 
 from __future__ import annotations
 
-from services.scheduler.core import filters, scores
+from services.scheduler.core import admission, filters, queue, scores
 from services.scheduler.core.scoring.affinity import RunsThereFilter, ThroughputScore
 from services.scheduler.core.scoring.burst import BurstLastFilter, BurstScore
 from services.scheduler.core.scoring.contracts import ShareContractScore
@@ -23,6 +23,7 @@ from services.scheduler.core.scoring.packing import (
 )
 from services.scheduler.core.scoring.shuffle import RandomScore
 from services.scheduler.core.scoring.topology import CompactScore, SplitCostScore
+from services.scheduler.core.selection.catalogue import LIMITS, ORDERS
 
 for _score in (
     BestFitScore(),
@@ -50,3 +51,9 @@ for _score in (
 
 for _filter in (RunsThereFilter(), BurstLastFilter()):
     filters.register(_filter)
+
+for _limit in LIMITS:
+    admission.register(_limit)
+
+for _order in ORDERS:
+    queue.register(_order)

@@ -1,7 +1,8 @@
 """Preemption: which running units may lose their nodes to a unit that waits.
 
 A preemption plugin has a ``name`` and ``victims(unit, running, context)``: the running units that may be taken off for
-``unit``, in the order in which to take them. `find_room` takes whole units (never a part of a gang), as few as needed.
+``unit``, in the order in which to take them. `find_room` takes whole units (never a part of a gang), as few as needed. It may
+also have ``relieve(unit, running, context)``: all that must be taken off so that the limits let ``unit`` pass.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import numbers_of
 from services.scheduler.core.placement import Candidates, Choice
 from services.scheduler.core.queue import Order, OrderContext, PendingUnit
+from services.scheduler.core.selection.reclaim import ReclaimPreemption
 
 
 class Preemption(Protocol):
@@ -80,9 +82,9 @@ class OrderPreemption:
         return behind
 
 
-def running_key(orders: Sequence[Order], item: RunningUnit, context: OrderContext) -> tuple[float, ...]:
+def running_key(orders: Sequence[Order], item: RunningUnit, context: OrderContext) -> tuple[float | tuple[float, ...], ...]:
     """The key that a running unit would have if it waited now."""
-    key = []
+    key: list[float | tuple[float, ...]] = []
     state: PendingUnit | None = None
     for plugin in orders:
         quick = getattr(plugin, "running_key", None)
@@ -107,6 +109,7 @@ def register(plugin: Preemption) -> None:
 
 register(PriorityPreemption())
 register(OrderPreemption())
+register(ReclaimPreemption())
 
 
 def preemptions(names: Iterable[str]) -> tuple[Preemption, ...]:

@@ -100,7 +100,7 @@ class OrderContext:
     shares: Shares
     now_s: float = 0.0
     facts: Mapping[str, Any] = field(default_factory=dict)
-    cache: dict[str, Any] = field(default_factory=dict)
+    cache: dict[Any, Any] = field(default_factory=dict)
     """For plugins: what they worked out in this cycle."""
 
 

@@ -18,7 +18,7 @@ All amounts inside are integers (`quantity`): bytes of memory, thousandths of ev
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from meridian.errors import ConflictError, InvalidArgumentError
@@ -238,8 +238,11 @@ class QuotaTree:
         at = self._full(self._node(queue), self._pending, self._max_pending)
         return Verdict(ok=True) if at < 0 else Verdict(ok=False, blocked_at=self._names[at], resource=PENDING)
 
-    def reclaimable(self, queue: str, amounts: Quantities) -> tuple[Reclaim, ...]:
+    def reclaimable(
+        self, queue: str, amounts: Quantities, spared: Collection[tuple[str, str]] = ()
+    ) -> tuple[Reclaim, ...]:
         """From which queues, in which order and how much to take back so that a request fits that is within quota.
+        ``spared`` are (queue, resource) pairs of which nothing can be taken.
 
         Empty when the request fits, when it is itself beyond quota at every level, or when taking back all that is
         borrowed would not make room: nobody is preempted in vain. The order is not renewed between takes, and whoever
@@ -259,10 +262,12 @@ class QuotaTree:
             return ()
         plan: list[Reclaim] = []
         for column, amount in self._columns(amounts):
-            taken = self._take_back(node, column, amount)
+            resource = self.resources[column]
+            kept = {self._node(name) for name, of in spared if of == resource}
+            taken = self._take_back(node, column, amount, kept)
             if taken is None:
                 return ()
-            plan += [Reclaim(self._names[debtor], self.resources[column], part) for debtor, part in taken]
+            plan += [Reclaim(self._names[debtor], resource, part) for debtor, part in taken]
         return tuple(plan)
 
     # -- changing --------------------------------------------------------------------------------------------------
@@ -379,7 +384,9 @@ class QuotaTree:
 
     # -- taking back -----------------------------------------------------------------------------------------------
 
-    def _take_back(self, node: int, column: int, amount: int) -> list[tuple[int, int]] | None:
+    def _take_back(
+        self, node: int, column: int, amount: int, spared: Collection[int] = ()
+    ) -> list[tuple[int, int]] | None:
         """Takes that make room for the amount, in order; None when there is no way. Leaves the state as it was."""
         missing = amount - self._available(node, column)
         if missing <= 0:
@@ -390,7 +397,7 @@ class QuotaTree:
             for debtor, between in debtors.ranked:
                 over_own = self._own[debtor][column] - self._nominal[debtor][column]
                 part = min([missing, claim, over_own, *(self._over(at, column) for at in between)])
-                if part <= 0:
+                if part <= 0 or debtor in spared:
                     continue
                 self._shift(debtor, column, -part)
                 still = amount - self._available(node, column)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from services.scheduler.core.admission import Limit, limits
 from services.scheduler.core.errors import PolicyError
@@ -27,17 +29,28 @@ class Stages:
 def stages_of(policy: Policy) -> Stages:
     """Resolve a policy's names; PolicyError when one does not exist or an option is wrong."""
     found = planner(policy.planner)
-    return Stages(
+    stages = Stages(
         tuple(configured(item, policy.options_of(item.name)) for item in limits(policy.limits)),
         tuple(configured(item, policy.options_of(item.name)) for item in preemptions(policy.preemptions)),
         None if found is None else configured(found, policy.options_of(found.name)),
     )
+    _ask((*stages.limits, *stages.preemptions), policy)
+    return stages
+
+
+def _ask(plugins: Iterable[Any], policy: Policy) -> None:
+    """A plugin may have ``requires(policy)``: a PolicyError when it lacks something beside its own options."""
+    for item in plugins:
+        requires = getattr(item, "requires", None)
+        if requires is not None:
+            requires(policy)
 
 
 def check(policy: Policy) -> None:
     """PolicyError when anything in the policy is wrong; it names the field."""
     plugins = plugins_of(policy)
     stages = stages_of(policy)
+    _ask((*plugins.filters, *plugins.order), policy)
     used = {
         item.name for group in (plugins.filters, plugins.order, stages.limits, stages.preemptions) for item in group
     }
