@@ -223,7 +223,8 @@ class _Cycle:
         while (unit := selection.pop()) is not None:
             reason = next((text for gate in self._gates if (text := gate.refuses(unit))), "")
             if reason:
-                self._hold((unit, *selection.drop()), self._explained(unit.demand), reason=reason)
+                if not self._relieve(unit, selection):
+                    self._hold((unit, *selection.drop()), self._explained(unit.demand), reason=reason)
                 continue
             if not self._try(unit, selection):
                 self._wait(unit, selection)
@@ -309,6 +310,50 @@ class _Cycle:
             self._seen = dict.fromkeys(self._seen)
             return True
         return False
+
+    def _relieve(self, unit: PendingUnit, selection: Selection) -> bool:
+        """Take units off so that the limits let this one pass and it has room; nothing changes when it is in vain."""
+        group = self._cluster.candidates(unit.demand)
+        for plugin in self._stages.preemptions:
+            ask = getattr(plugin, "relieve", None)
+            off = list(ask(unit, list(self._running.values()), self._context)) if ask is not None else []
+            if not off:
+                continue
+            self._shift(off, -1)
+            found: tuple[list[RunningUnit], Candidates, Choice] | None = None
+            if not any(gate.refuses(unit) for gate in self._gates):
+                chosen = best(group)
+                found = ([], *chosen) if chosen is not None else None
+                if found is None:
+                    left = [item for key, item in self._running.items() if key not in {gone.unit.key for gone in off}]
+                    found = find_room(self._cluster, group, plugin.victims(unit, left, self._context))
+            if found is None:
+                self._shift(off, 1)
+                continue
+            more, candidates, choice = found
+            for victim in more:
+                for gate in self._gates:
+                    gate.charge(victim.unit, -1)
+            for victim in (*off, *more):
+                del self._running[victim.unit.key]
+                why = f"taken off by {plugin.name} preemption for {unit.key}"
+                self._preempted.append(Preempted(victim.unit.key, why, unit.key))
+                selection.charge(victim.unit, -1)
+            self._place(unit, group, candidates, choice)
+            selection.charge(unit)
+            self._seen = dict.fromkeys(self._seen)
+            self._too_long.clear()
+            return True
+        return False
+
+    def _shift(self, units: Sequence[RunningUnit], sign: int) -> None:
+        """Put running units off their nodes (-1) or back (1), for the view and the limits alike."""
+        for running in units:
+            move = self._cluster.view.give if sign < 0 else self._cluster.view.occupy
+            for row, devices in running.rows:
+                move(row, running.unit.demand, devices)
+            for gate in self._gates:
+                gate.charge(running.unit, sign)
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
