@@ -15,7 +15,7 @@ The cluster is left as it was; `Cluster.apply` carries the decisions out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -164,6 +164,9 @@ class _Cycle:
         self._keys: dict[UnitKey, tuple[object, ...]] = {}
         self._gates: tuple[Gate, ...] = ()
         self._profile: Profile | None = None
+        self._base: Profile | None = None
+        self._unplanned: set[UnitKey] = set()
+        self._too_long: dict[Demand, float] = {}
         self._reserved: dict[frozenset[str], int] = {}
         self._last_reserved: tuple[object, ...] | None = None
         self._reserving = policy.discipline in {"easy", "conservative"}
@@ -177,7 +180,7 @@ class _Cycle:
             Ranking((), (), nothing, nothing, nothing.astype(np.int64)),
             blocked="not explained",
         )
-        self._new: list[tuple[PendingUnit, Candidates, Choice]] = []
+        self._new: list[RunningUnit] = []
 
     def run(self) -> Decisions:
         """Decide."""
@@ -188,6 +191,8 @@ class _Cycle:
             if self._stages.planner is not None:
                 self._carry_out(self._stages.planner.plan(cluster, self._context))
                 partial = False
+            elif self._policy.discipline == "conservative":
+                partial = self._conserve()
             else:
                 partial = self._select()
         finally:
@@ -197,7 +202,7 @@ class _Cycle:
             tuple(self._placed),
             tuple(self._preempted),
             tuple(self._blocked),
-            tuple(self._profile.reservations) if self._profile is not None else (),
+            self._profile.reservations if self._profile is not None else (),
             len(self._seen),
             self._memory(),
             partial,
@@ -205,13 +210,22 @@ class _Cycle:
         )
 
     def _memory(self) -> Memory | None:
-        if self._preempted or self._stages.limits or self._stages.planner or self._policy.preemptions:
+        if self._preempted or self._stages.planner or self._policy.preemptions:
             return None
-        fixed = all(item.per == "unit" for item in self._cluster.pending.order)
-        if self._policy.discipline == "strict" or (self._policy.discipline != "greedy" and not fixed):
-            # The order of those that wait may change by itself; in a greedy cycle that makes no room for any of them.
-            return None
-        return Memory(self._cluster.stamp, self._profile, tuple(self._reserved.items()), self._last_reserved)
+        if self._policy.discipline == "conservative":
+            return Memory(self._cluster.stamp, self._profile, (frozenset(self._unplanned),))
+        if self._reserving:
+            reservations = self._profile.reservations if self._profile is not None else ()
+            return Memory(self._cluster.stamp, self._base, reservations, self._last_reserved)
+        return Memory(self._cluster.stamp) if self._settled else None
+
+    @property
+    def _settled(self) -> bool:
+        """Whether those who wait go on waiting, and in the same order, while nothing comes free."""
+        if self._stages.limits or self._policy.discipline == "strict":
+            return False
+        # The order may change by itself; in a greedy cycle that makes no room for any of them.
+        return self._policy.discipline == "greedy" or all(item.per == "unit" for item in self._cluster.pending.order)
 
     # -- in order ----------------------------------------------------------------------------------------------------
 
@@ -233,19 +247,95 @@ class _Cycle:
     def _lanes(self) -> tuple[list[Lane] | None, bool]:
         """The lanes to look at: all of them (None), or those with new units when nothing came free since."""
         memory = self._cluster.memory
-        if memory is None or memory.stamp != self._cluster.stamp:
+        if memory is None:
+            return None, False
+        late = False
+        if memory.profile is not None:
+            change = memory.profile.follow(self._cluster.view, self._running.values(), self._now_s)
+            if change is not None:
+                self._base = memory.profile
+            late = change is None or change.late
+        if late or not self._settled or memory.stamp != self._cluster.stamp:
             return None, False
         fresh = [lane for lane in self._cluster.pending.lanes.values() if lane.fresh]
-        if memory.profile is not None and memory.last_reserved is not None and self._depth < 1_000_000_000:
+        if memory.last_reserved is not None:
             first = min((self._position(lane.entries[0][3]) for lane in fresh), default=None)
-            if first is not None and first < memory.last_reserved:
+            if (first is not None and first < memory.last_reserved) or not self._renew(memory.reserved):
                 return None, False
-        if memory.profile is not None:
-            memory.profile.advance(self._now_s)
-            self._profile = memory.profile
-            self._reserved = dict(memory.reserved)
-            self._last_reserved = memory.last_reserved
         return fresh, True
+
+    def _renew(self, reservations: Sequence[Reservation]) -> bool:
+        """Make the reservations of the last cycle again; False when they are not as they were."""
+        for before in reservations:
+            unit = self._cluster.pending.get(before.key)
+            start_s = self._reserve(unit, self._cluster.candidates(unit.demand)) if unit is not None else 0.0
+            now = self._profile.reservation(before.key) if self._profile is not None else None
+            if not start_s or now is None or (now.start_s, now.choice.rows) != (before.start_s, before.choice.rows):
+                self._profile = self._last_reserved = None
+                self._reserved.clear()
+                return False
+        return True
+
+    def _conserve(self) -> bool:
+        """Conservative backfilling: every unit keeps the reservation it has, or gets an earlier one.
+
+        When everything went as expected, only new units and those whose time has come are looked at. When something came
+        free, each unit in turn gives its reservation up and gets the earliest one beside those of all others
+        ("compression"). When something did not end as expected, all reservations are made anew.
+        """
+        memory, cluster = self._cluster.memory, self._cluster
+        units: Iterable[PendingUnit] | None = None
+        self._gates = tuple(limit.open(self._context) for limit in self._stages.limits)
+        if memory is not None and memory.profile is not None:
+            profile = memory.profile.copy()
+            change = profile.follow(cluster.view, self._running.values(), self._now_s)
+            if change is not None and not change.late:
+                self._profile = profile
+                if not change.freed and self._settled:
+                    self._unplanned = set(*memory.reserved)
+                    units = self._due(profile)
+        if self._profile is None:
+            self._profile = Profile(cluster.view, self._running.values(), self._now_s, self._policy.estimate)
+        selection = Selection(cluster.pending, self._context, None if units is None else [])
+        partial = units is not None
+        if units is None:
+            self._unplanned.clear()
+            for reservation in self._profile.reservations:
+                if reservation.key not in cluster.pending:
+                    self._profile.drop(reservation.key)
+            units = iter(selection.pop, None)
+        for unit in units:
+            self._profile.drop(unit.key)
+            self._unplanned.discard(unit.key)
+            reason = next((text for gate in self._gates if (text := gate.refuses(unit))), "")
+            if not reason and self._try(unit, selection):
+                continue
+            start_s = 0.0 if reason else self._reserve(unit, cluster.candidates(unit.demand))
+            if not start_s:
+                self._unplanned.add(unit.key)
+            self._hold((unit,), self._explained(unit.demand), start_s, reason)
+        return partial
+
+    def _due(self, profile: Profile) -> list[PendingUnit] | None:
+        """Units that are new or whose reservations begin now, in order; None when others left the queue."""
+        pending = self._cluster.pending
+        new = [
+            entry[3]
+            for lane in pending.lanes.values()
+            if lane.fresh
+            for entry in lane.entries
+            if entry[2] not in self._unplanned and profile.reservation(entry[2]) is None
+        ]
+        reservations = profile.reservations
+        if len(pending) != len(new) + len(reservations) + len(self._unplanned):
+            return None
+        soon_s = self._now_s + 1e-6
+        for key in [item.key for item in reservations if item.start_s <= soon_s]:
+            unit = pending.get(key)
+            if unit is None:
+                return None
+            new.append(unit)
+        return sorted(new, key=self._position)
 
     def _position(self, unit: PendingUnit) -> tuple[object, ...]:
         return self._cluster.pending.key(unit, self._context), unit.queued_at_s, unit.key
@@ -264,6 +354,8 @@ class _Cycle:
     def _beside_reservations(self, unit: PendingUnit, group: Sequence[Candidates]) -> tuple[Candidates, Choice] | None:
         assert self._profile is not None
         duration_s = estimated_s(unit, self._policy.estimate)
+        if duration_s >= self._too_long.get(unit.demand, np.inf):
+            return None
         found = []
         for candidates in group:
             if candidates.choose() is None:
@@ -272,6 +364,9 @@ class _Cycle:
             choice = candidates.choose(limit)
             if choice is not None:
                 found.append((candidates, choice))
+        if not found and self._policy.discipline == "easy":
+            # What is longer disturbs the same reservations: they only grow in number within a cycle.
+            self._too_long[unit.demand] = duration_s
         return max(found, key=lambda pair: (-len(pair[1].domains), pair[1].score), default=None)
 
     def _place(
@@ -283,10 +378,11 @@ class _Cycle:
         for gate in self._gates:
             gate.charge(unit)
         if self._reserving:
+            running = self._begun(unit, ranks)
             if self._profile is not None:
-                self._profile.occupy(self._now_s, estimated_s(unit, self._policy.estimate), candidates, choice)
+                self._profile.begin(running, self._now_s)
             else:
-                self._new.append((unit, candidates, choice))
+                self._new.append(running)
 
     def _preempt(self, unit: PendingUnit, group: Sequence[Candidates], selection: Selection) -> bool:
         for plugin in self._stages.preemptions:
@@ -299,6 +395,8 @@ class _Cycle:
             off, candidates, choice = found
             for victim in off:
                 del self._running[victim.unit.key]
+                if self._profile is not None:
+                    self._profile.end(victim, self._now_s)
                 why = f"taken off by {plugin.name} preemption for {unit.key}"
                 self._preempted.append(Preempted(victim.unit.key, why, unit.key))
                 selection.charge(victim.unit, -1)
@@ -308,6 +406,7 @@ class _Cycle:
             selection.charge(unit)
             # What had no room may have some now.
             self._seen = dict.fromkeys(self._seen)
+            self._too_long.clear()
             return True
         return False
 
@@ -390,15 +489,16 @@ class _Cycle:
             if not start_s and self._reserved.get(partition, 0) >= self._depth:
                 self._hold(tuple(selection.drop()), explanation)
             return
-        # There is room that is reserved: only units that end before the first reservation begins can use it.
-        limit_s = profile.reserved_from_s - self._now_s
+        # There is room that is reserved: only shorter units can use it, with one reservation only those that end before it.
+        limit_s = np.nextafter(estimated_s(unit, self._policy.estimate), 0.0)
         if len(profile.reservations) == 1:
-            self._hold(tuple(selection.skip_longer_than(limit_s, self._policy.estimate)), explanation)
+            limit_s = min(limit_s, profile.reserved_from_s - self._now_s)
+        self._hold(tuple(selection.skip_longer_than(limit_s, self._policy.estimate)), explanation)
 
     def _reserve(self, unit: PendingUnit, group: Sequence[Candidates]) -> float:
         """Reserve nodes for a unit; returns when, 0 when it can never start."""
         if self._profile is None:
-            self._profile = Profile(self._cluster.view, self._future(), self._now_s, self._policy.estimate)
+            self._profile = self._future().copy()
         duration_s = estimated_s(unit, self._policy.estimate)
         best_start: tuple[float, float, Candidates, Choice] | None = None
         for candidates in group:
@@ -416,18 +516,27 @@ class _Cycle:
         self._last_reserved = self._position(unit)
         return start_s
 
-    def _future(self) -> list[RunningUnit]:
-        """What runs, and what was placed in this cycle."""
-        running = list(self._running.values())
-        for unit, _, _ in self._new:
-            end_s = self._now_s + estimated_s(unit, self._policy.estimate)
-            placement = next(item for item in reversed(self._placed) if item.key == unit.key)
-            rows = self._cluster.rows_of(placement.ranks)
-            running.append(
-                RunningUnit(unit, placement.ranks, self._now_s, rows, expected_end_s=end_s, limit_end_s=end_s)
-            )
+    def _future(self) -> Profile:
+        """What is free when, with what runs and what was placed in this cycle."""
+        if self._base is None:
+            running = [*self._running.values(), *self._new]
+            self._base = Profile(self._cluster.view, running, self._now_s, self._policy.estimate)
+        else:
+            for unit in self._new:
+                self._base.begin(unit, self._now_s)
         self._new.clear()
-        return running
+        return self._base
+
+    def _begun(self, unit: PendingUnit, ranks: tuple[PlacedRank, ...]) -> RunningUnit:
+        """A placed unit as it will run."""
+        return RunningUnit(
+            unit,
+            ranks,
+            self._now_s,
+            self._cluster.rows_of(ranks),
+            expected_end_s=self._now_s + estimated_s(unit, "expected"),
+            limit_end_s=self._now_s + estimated_s(unit, "limit"),
+        )
 
     def _hold(
         self, units: Sequence[PendingUnit], explanation: Explanation, start_s: float = 0.0, reason: str = ""

@@ -2,27 +2,37 @@
 
 Steps:
 1. `Profile` cuts time at the expected ends of running units; each segment holds the free amounts of every node. Where there
-   are more ends than `segments` allows, ends are put off to the next cut: a reservation may be late, never too early.
-2. `earliest` finds the first segment from which a unit fits for as long as it is thought to run.
+   are more ends than fit, ends are put off to the next cut: a reservation may be late, never too early.
+2. `earliest` finds the first segment from which a unit fits for as long as it is thought to run. A node holds k ranks for a
+   run that begins in a segment if the next segment with room for fewer than k begins after the run's end; so one pass
+   backwards over the segments for each k answers for all beginnings at once.
 3. `reserve` takes its nodes out of the segments of its run; `window` tells what is left for a unit that would run from now
    on, so that one that would disturb a reservation finds no room (conservative backfilling; with one reservation EASY, Lifka
-   1995, Mu'alem and Feitelson 2001, on nodes instead of counts).
+   1995, Mu'alem and Feitelson 2001, on nodes instead of counts). `drop` gives a reservation up.
+4. `follow` brings a profile of an earlier moment up to date by what began and ended since, instead of building it anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.placement import Candidates, Choice
 from services.scheduler.core.state import Demand, UnitKey
-from services.scheduler.core.table import UNBOUNDED, Bools, Floats, Free, Ints, View, fits
+from services.scheduler.core.table import UNBOUNDED, Bools, Floats, Ints, View
 
 _MOST_CELLS = 3_000_000
 _LEAST_SEGMENTS = 24
+_MOST_LEVELS = 16
+"""Ranks per node up to which `earliest` looks at all beginnings at once."""
+_SLACK = 1e-6
+"""Cpus are fractions, and times are sums: neither is exact."""
+_CPUS, _MEMORY, _DEVICES = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,144 +46,396 @@ class Reservation:
     partition: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What `Profile.follow` found: ``freed``, that something ended before it was thought to; ``late``, that something did
+    not end when it was thought to, so that reservations may not hold."""
+
+    freed: bool
+    late: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a unit takes: amounts (L, R) on rows (R) until ``end_s``."""
+
+    unit: RunningUnit | None
+    said_s: float
+    end_s: float
+    rows: Ints
+    amounts: Floats
+
+
+def said_end_s(unit: RunningUnit, estimate: str) -> float:
+    """When a running unit ends by what was estimated when it began; infinite when nothing is known."""
+    if estimate == "limit":
+        return unit.limit_end_s if unit.limit_end_s != np.inf else unit.expected_end_s
+    if estimate == "high":
+        high_s = unit.unit.high_s
+        if high_s != np.inf:
+            return unit.since_s + max(high_s - unit.unit.attained_s, 0.0)
+    return unit.expected_end_s if unit.expected_end_s != np.inf else unit.limit_end_s
+
+
+def planned_end_s(unit: RunningUnit, now_s: float, estimate: str) -> float:
+    """When a running unit is thought to end, later than now. One that outlived its estimate is given half as long again as
+    that was, at least a minute, and so on (its limit is not trusted either: what kills it may be late). The result depends
+    on ``now_s`` only through how often that was done."""
+    end_s = said_end_s(unit, estimate)
+    while end_s <= now_s + _SLACK:
+        end_s += max(60.0, 0.5 * (end_s - unit.since_s))
+    return end_s
+
+
 class Profile:
-    """See the module. Arrays by segment: ``times`` (S) are their beginnings; the last one has no end."""
+    """See the module. ``times`` (S) are the beginnings of the segments; the last one has no end.
 
-    def __init__(self, view: View, running: Sequence[RunningUnit], now_s: float, estimate: str) -> None:
-        self._table = view.table
+    Amounts are kept by segment, layer (cpus, memory, devices by model, resources) and node: (S, L, N).
+    """
+
+    def __init__(self, view: View, running: Iterable[RunningUnit], now_s: float, estimate: str) -> None:
+        units = list(running)
+        self._table, self._estimate = view.table, estimate
+        self._generation = view.generation
         nodes, models = view.free_devices.shape
-        most = max(_LEAST_SEGMENTS, _MOST_CELLS // max(nodes * (2 + models + view.free_resources.shape[1]), 1))
-        ends = np.array([unit.end_s(now_s, estimate) for unit in running])
-        cuts, segment_of = _cuts(ends, most)
-        self.times: Floats = np.concatenate([[now_s], cuts])
-        size = len(self.times)
-        self._cpus = np.zeros((size, nodes))
-        self._memory = np.zeros((size, nodes))
-        self._devices = np.zeros((size, nodes, models))
-        self._resources = np.zeros((size, *view.free_resources.shape))
-        self._give(running, segment_of)
-        self._cpus[0] += view.free_cpus
-        self._memory[0] += view.free_memory_bytes
-        self._devices[0] += view.free_devices
-        self._resources[0] += view.free_resources
-        for values in (self._cpus, self._memory, self._devices, self._resources):
-            np.cumsum(values, axis=0, out=values)
-        self.reservations: list[Reservation] = []
-        self._reserved_from = np.inf
+        layers = _DEVICES + models + view.free_resources.shape[1]
+        self._models = models
+        self._most = max(_LEAST_SEGMENTS, _MOST_CELLS // max(nodes * layers, 1))
+        ends = np.array([planned_end_s(unit, now_s, estimate) for unit in units])
+        cuts, segment_of = _cuts(ends, self._most)
+        self._size = len(cuts) + 1
+        self._times: Floats = np.empty(2 * self._size + 8)
+        self._times[0] = now_s
+        self._times[1 : self._size] = cuts
+        self._free: Floats = np.zeros((len(self._times), layers, nodes))
+        now = self._free[0]
+        now[_CPUS], now[_MEMORY] = view.free_cpus, view.free_memory_bytes
+        now[_DEVICES : _DEVICES + models] = view.free_devices.T
+        now[_DEVICES + models :] = view.free_resources.T
+        self._held: dict[int, _Held] = {}
+        self.whole = all(unit.unit.demand.device_milli >= 1000 for unit in units)
+        """Whether no running unit shares a device: only then can the profile `follow`."""
+        for unit, segment in zip(units, segment_of.tolist(), strict=True):
+            end_s = float(self._times[segment]) if segment > 0 else np.inf
+            held = self._held[id(unit)] = self._holding(unit, end_s)
+            if segment > 0:
+                self._free[segment][:, held.rows] += held.amounts
+        self._give_shared(view, units, segment_of)
+        part = self._free[: self._size]
+        np.cumsum(part, axis=0, out=part)
+        self._reserved: dict[UnitKey, tuple[Reservation, Floats, Ints]] = {}
+        self.reserved_from_s = np.inf
+        """No reservation begins before this."""
 
-    def _give(self, running: Sequence[RunningUnit], segment_of: Ints) -> None:
-        table = self._table
-        for unit, segment in zip(running, segment_of.tolist(), strict=True):
-            if segment < 0:
+    @property
+    def times(self) -> Floats:
+        """When the segments begin (S), in seconds."""
+        return self._times[: self._size]
+
+    @property
+    def reservations(self) -> tuple[Reservation, ...]:
+        """What is reserved, in the order in which it was."""
+        return tuple([entry[0] for entry in self._reserved.values()])
+
+    def reservation(self, key: UnitKey) -> Reservation | None:
+        """The unit's reservation."""
+        found = self._reserved.get(key)
+        return None if found is None else found[0]
+
+    def copy(self) -> Profile:
+        """A profile that can be changed without changing this one."""
+        other = object.__new__(Profile)
+        other.__dict__.update(self.__dict__)
+        size = self._size + 8
+        other._times, other._free = np.empty(size), np.empty((size, *self._free.shape[1:]))
+        other._times[: self._size] = self._times[: self._size]
+        other._free[: self._size] = self._free[: self._size]
+        other._held, other._reserved = dict(self._held), dict(self._reserved)
+        return other
+
+    # -- what runs ---------------------------------------------------------------------------------------------------
+
+    def _holding(self, unit: RunningUnit, end_s: float) -> _Held:
+        demand = unit.unit.demand
+        rows = sorted({row for row, _ in unit.rows})
+        place = {row: index for index, row in enumerate(rows)}
+        amounts = np.zeros((self._free.shape[1], len(rows)))
+        for row, devices in unit.rows:
+            column = amounts[:, place[row]]
+            self._add(column, demand, 1)
+            if devices and demand.device_milli >= 1000:
+                held = set(devices)
+                for index, model in self._table.devices_of[row]:
+                    if index in held:
+                        column[_DEVICES + model] += 1
+        said_s = said_end_s(unit, self._estimate)
+        return _Held(unit, said_s, end_s, np.array(rows, dtype=np.int64), amounts)
+
+    def _add(self, column: Floats, demand: Demand, count: int) -> None:
+        column[_CPUS] += count * demand.cpus
+        column[_MEMORY] += count * demand.memory_bytes
+        for name, amount in demand.resources:
+            if name in self._table.resource_names:
+                column[_DEVICES + self._models + self._table.resource_names.index(name)] += count * amount
+
+    def _give_shared(self, view: View, units: Sequence[RunningUnit], segment_of: Ints) -> None:
+        """A shared device is free when the last of its units ends."""
+        if self.whole:
+            return
+        free_at: dict[tuple[int, int], int] = {}
+        milli: dict[tuple[int, int], int] = {}
+        for unit, segment in zip(units, segment_of.tolist(), strict=True):
+            share = unit.unit.demand.device_milli
+            if share >= 1000:
                 continue
-            demand = unit.unit.demand
             for row, devices in unit.rows:
-                self._cpus[segment, row] += demand.cpus
-                self._memory[segment, row] += demand.memory_bytes
-                for name, amount in demand.resources:
-                    self._resources[segment, row, table.resource_names.index(name)] += amount
-                if devices and demand.device_milli >= 1000:
-                    held = set(devices)
-                    for index, column in table.devices_of[row]:
-                        if index in held:
-                            self._devices[segment, row, column] += 1
+                for index in devices:
+                    device = (row, index)
+                    last = self._size if segment < 0 else segment
+                    free_at[device] = max(free_at.get(device, 0), last)
+                    milli[device] = milli.get(device, 0) + share
+        for (row, index), segment in free_at.items():
+            for position, (other, model) in enumerate(self._table.devices_of[row]):
+                left = int(view.device_milli[row, position]) + milli[row, index]
+                if other == index and segment < self._size and left >= 1000:
+                    self._free[segment, _DEVICES + model, row] += 1
+
+    def follow(self, view: View, running: Iterable[RunningUnit], now_s: float) -> Change | None:
+        """Bring the profile up to what runs now. None when that cannot be: it must be built anew."""
+        if not self.whole or view.generation != self._generation or now_s < self._times[0]:
+            return None
+        self._advance(now_s)
+        freed = late = False
+        held = self._held
+        estimate = self._estimate
+        current = {id(unit): unit for unit in running}
+        gone = [held.pop(number) for number in held.keys() - current.keys()]
+        by_key = {item.unit.unit.key: item for item in gone if item.unit is not None} if gone else {}
+        soon_s = now_s + _SLACK
+        for number in [
+            number for number, item in held.items() if item.end_s <= soon_s or item.said_s != _said(item.unit, estimate)
+        ]:
+            gone.append(held.pop(number))
+            late = True
+        for number in [number for number in current if number not in held]:
+            unit = current[number]
+            if unit.unit.demand.device_milli < 1000:
+                return None
+            before = by_key.get(unit.unit.key)
+            now = self._holding(unit, self._rounded(planned_end_s(unit, now_s, estimate)))
+            if before is not None and before.end_s > soon_s and _same(before, now):
+                gone = [item for item in gone if item is not before]
+                held[number] = replace(now, end_s=before.end_s)
+                continue
+            late = late or before is not None
+            held[number] = now
+            self._shift(now_s, now.end_s, now.rows, -now.amounts)
+        for item in gone:
+            if item.end_s > soon_s:
+                self._shift(now_s, item.end_s, item.rows, item.amounts)
+                freed = True
+        return Change(freed, late)
+
+    def begin(self, unit: RunningUnit, now_s: float) -> None:
+        """A unit begins to run."""
+        if unit.unit.demand.device_milli < 1000:
+            self.whole = False
+        end_s = self._rounded(planned_end_s(unit, now_s, self._estimate))
+        held = self._held[id(unit)] = self._holding(unit, end_s)
+        self._shift(now_s, held.end_s, held.rows, -held.amounts)
+
+    def end(self, unit: RunningUnit, now_s: float) -> None:
+        """A unit is taken off now."""
+        held = self._held.pop(id(unit), None)
+        if held is not None:
+            self._shift(now_s, held.end_s, held.rows, held.amounts)
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
     def earliest(self, candidates: Candidates, duration_s: float) -> tuple[float, Choice] | None:
         """When and where a unit fits for ``duration_s`` (seconds, may be infinite); None when it never does."""
-        table = self._fits(candidates.demand, candidates.columns, candidates.allowed)
-        for start in range(len(self.times)):
-            least = table[start]
-            if np.isfinite(self._reserved_from):
-                end = int(np.searchsorted(self.times, self.times[start] + duration_s, side="left"))
-                if end > start + 1:
-                    least = table[start:end].min(axis=0)
-            if int(least.sum()) < candidates.demand.ranks:
-                continue
-            choice = candidates.choose_of(least)
+        demand = candidates.demand
+        size, times = self._size, self._times[: self._size]
+        table = self._fits(demand, candidates.columns, candidates.allowed, 0, size)
+        np.minimum(table, demand.ranks, out=table)
+        ends = np.full(size, size) if duration_s == np.inf else np.searchsorted(times, times + duration_s, side="left")
+        if self._reserved:
+            table = _least(table, ends)
+        for start in self._enough(table, candidates).tolist():
+            choice = candidates.choose_of(table[start].astype(np.int64))
             if choice is not None:
-                return float(self.times[start]), choice
+                return float(times[start]), choice
         return None
+
+    def _enough(self, table: Floats, candidates: Candidates) -> Ints:
+        """Segments (of S, N) in which a domain, or all together, may hold all ranks."""
+        ranks = candidates.demand.ranks
+        if ranks == 1:
+            found: Bools = table.max(axis=1, initial=0.0) >= 1
+        elif candidates.demand.cross_domain or len(self._table.domain_ids) == 1:
+            found = table.sum(axis=1) >= ranks
+        else:
+            found = np.zeros(len(table), dtype=np.bool_)
+            for part in self._table.domain_slice:
+                found |= table[:, part].sum(axis=1) >= ranks
+        return np.flatnonzero(found)
 
     def window(self, candidates: Candidates, duration_s: float) -> Ints | None:
         """Ranks that fit on each node (N) from now until ``duration_s`` later; None when no reservation is in the way."""
-        until = self.times[0] + duration_s
-        if until <= self._reserved_from:
+        until_s = float(self._times[0]) + duration_s
+        if until_s <= self.reserved_from_s:
             return None
-        first = max(int(np.searchsorted(self.times, self._reserved_from, side="right")) - 1, 0)
-        end = max(int(np.searchsorted(self.times, until, side="left")), first + 1)
-        table = self._fits(candidates.demand, candidates.columns, candidates.allowed, slice(first, end))
-        least: Ints = table.min(axis=0)
+        times = self._times[: self._size]
+        first = max(int(np.searchsorted(times, self.reserved_from_s, side="right")) - 1, 0)
+        end = max(int(np.searchsorted(times, until_s, side="left")), first + 1)
+        table = self._fits(candidates.demand, candidates.columns, candidates.allowed, first, end)
+        least: Ints = table.min(axis=0).astype(np.int64)
         return least
 
-    @property
-    def reserved_from_s(self) -> float:
-        """When the first reservation begins; infinite when there is none."""
-        return float(self._reserved_from)
-
-    def _fits(self, demand: Demand, columns: Ints, allowed: Bools, part: slice = slice(None)) -> Ints:
-        """Ranks that fit, by segment and node (S, N)."""
-        cpus = self._cpus[part]
-        segments, nodes = cpus.shape
-        free = Free(
-            cpus.reshape(-1),
-            self._memory[part].reshape(-1),
-            self._devices[part].reshape(segments * nodes, -1),
-            self._resources[part].reshape(segments * nodes, -1),
-            None,
-        )
-        table = fits(self._table, free, demand, columns).reshape(segments, nodes)
-        table[:, ~allowed] = 0
-        return np.minimum(table, UNBOUNDED)
+    def _fits(self, demand: Demand, columns: Ints, allowed: Bools, first: int, end: int) -> Floats:
+        """Ranks that fit, by segment and node (S, N), as `table.fits` counts them for one moment."""
+        free = self._free[first:end]
+        parts: list[Any] = []
+        if demand.cpus > 0:
+            parts.append(_ratio(free[:, _CPUS] + _SLACK, demand.cpus))
+        if demand.memory_bytes > 0:
+            parts.append(_ratio(free[:, _MEMORY], demand.memory_bytes))
+        if demand.accelerators > 0:
+            devices = [free[:, _DEVICES + column] for column in columns.tolist()]
+            if demand.device_milli < 1000:
+                whole = sum(devices) if devices else np.zeros(free[:, _CPUS].shape)
+                parts.append(_ratio(whole * (1000 // demand.device_milli), demand.accelerators))
+            else:
+                ratios = devices if demand.accelerators == 1 else [_ratio(each, demand.accelerators) for each in devices]
+                parts.append(sum(ratios[1:], ratios[0]) if ratios else np.zeros(free[:, _CPUS].shape))
+        for name, amount in demand.resources:
+            if amount > 0 and name not in self._table.resource_names:
+                parts.append(np.zeros(free[:, _CPUS].shape))
+            elif amount > 0:
+                layer = _DEVICES + self._models + self._table.resource_names.index(name)
+                parts.append(_ratio(free[:, layer] + _SLACK, amount))
+        table: Floats = parts[0].copy() if parts else np.full(free[:, _CPUS].shape, float(UNBOUNDED))
+        for each in parts[1:]:
+            np.minimum(table, each, out=table)
+        np.clip(table, 0, 1 if demand.service_port else UNBOUNDED, out=table)
+        table *= allowed
+        return table
 
     # -- changing ----------------------------------------------------------------------------------------------------
 
-    def advance(self, now_s: float) -> None:
-        """Time passed and nothing else happened: what was thought to end by now did not, and counts as ending now."""
-        if now_s > self.times[0]:
-            self.times = np.maximum(self.times, now_s)
-
     def reserve(self, key: UnitKey, start_s: float, duration_s: float, candidates: Candidates, choice: Choice) -> None:
-        """Keep the nodes of ``choice`` for a unit that waits."""
-        self.occupy(start_s, duration_s, candidates, choice)
-        self._reserved_from = min(self._reserved_from, start_s)
-        partition = candidates.demand.domains
-        self.reservations.append(Reservation(key, start_s, start_s + duration_s, choice, partition))
-
-    def occupy(self, start_s: float, duration_s: float, candidates: Candidates, choice: Choice) -> None:
-        """Take nodes out of what is free from ``start_s`` for ``duration_s``."""
-        first = self._cut(start_s)
-        last = self._cut(start_s + duration_s) if np.isfinite(duration_s) else len(self.times)
+        """Keep the nodes of ``choice`` for a unit that waits; a former reservation of it is given up."""
+        self.drop(key)
         demand = candidates.demand
-        for row, count in choice.rows:
-            self._cpus[first:last, row] -= count * demand.cpus
-            self._memory[first:last, row] -= count * demand.memory_bytes
-            for name, amount in demand.resources:
-                self._resources[first:last, row, self._table.resource_names.index(name)] -= count * amount
+        rows = np.array([row for row, _ in choice.rows], dtype=np.int64)
+        amounts = np.zeros((self._free.shape[1], len(rows)))
+        end_s = self._rounded(start_s + duration_s)
+        first = self._cut(start_s)
+        last = self._size if end_s == np.inf else self._cut(end_s)
+        for place, (row, count) in enumerate(choice.rows):
+            self._add(amounts[:, place], demand, count)
             left = count * demand.accelerators
+            if not left:
+                continue
             # The fewest that suffice first, as `View.take` does; several models only when one has not enough.
-            part = self._devices[first:last, row][:, candidates.columns]
-            least = part.min(axis=0) if len(part) else part.sum(axis=0)
-            for place in np.argsort(least, kind="stable"):
-                take = min(left, int(least[place]) // max(demand.accelerators, 1) * demand.accelerators)
+            free = self._free[first:last, _DEVICES : _DEVICES + self._models, row][:, candidates.columns]
+            least = free.min(axis=0)
+            for model in np.argsort(least, kind="stable"):
+                take = min(left, int(least[model]) // demand.accelerators * demand.accelerators)
                 if take > 0:
-                    self._devices[first:last, row, candidates.columns[place]] -= take
+                    amounts[_DEVICES + candidates.columns[model], place] += take
                     left -= take
+        self._free[first:last, :, rows] -= amounts[None]
+        self.reserved_from_s = min(self.reserved_from_s, start_s)
+        self._reserved[key] = (Reservation(key, start_s, end_s, choice, demand.domains), amounts, rows)
+
+    def drop(self, key: UnitKey) -> Reservation | None:
+        """Give a reservation up; None when there is none."""
+        found = self._reserved.pop(key, None)
+        if found is None:
+            return None
+        reservation, amounts, rows = found
+        self._shift(reservation.start_s, reservation.end_s, rows, amounts)
+        if not self._reserved:
+            self.reserved_from_s = np.inf
+        return reservation
+
+    def _shift(self, start_s: float, end_s: float, rows: Ints, amounts: Floats) -> None:
+        """Add amounts (L, R) on rows (R) to what is free from a time to another."""
+        if end_s <= self._times[0] + _SLACK:
+            return
+        first = self._cut(start_s)
+        last = self._size if end_s == np.inf else self._cut(end_s)
+        self._free[first:last, :, rows] += amounts[None]
+
+    def _advance(self, now_s: float) -> None:
+        """Forget segments that are over."""
+        times = self._times[: self._size]
+        over = int(np.searchsorted(times, now_s + _SLACK, side="right")) - 1
+        if over > 0:
+            self._size -= over
+            self._times[: self._size] = times[over:].copy()
+            self._free[: self._size] = self._free[over : over + self._size].copy()
+        self._times[0] = now_s
+
+    def _rounded(self, end_s: float) -> float:
+        """An end, put off to the next cut when there are as many segments as there may be."""
+        if self._size < 2 * self._most:
+            return end_s
+        place = int(np.searchsorted(self._times[: self._size], end_s, side="left"))
+        return float(self._times[place]) if place < self._size else np.inf
 
     def _cut(self, at_s: float) -> int:
         """The number of the segment that begins at a time, made by cutting another if there is none."""
-        place = int(np.searchsorted(self.times, at_s, side="left"))
-        if place < len(self.times) and self.times[place] == at_s:
+        size = self._size
+        place = int(np.searchsorted(self._times[:size], at_s, side="left"))
+        if place < size and self._times[place] == at_s:
             return place
         if place == 0:
             return 0
-        self.times = np.insert(self.times, place, at_s)
-        self._cpus = np.insert(self._cpus, place, self._cpus[place - 1], axis=0)
-        self._memory = np.insert(self._memory, place, self._memory[place - 1], axis=0)
-        self._devices = np.insert(self._devices, place, self._devices[place - 1], axis=0)
-        self._resources = np.insert(self._resources, place, self._resources[place - 1], axis=0)
+        if size == len(self._times):
+            self._times = np.concatenate([self._times, np.empty(size + 8)])
+            grown = np.empty((len(self._times), *self._free.shape[1:]))
+            grown[:size] = self._free[:size]
+            self._free = grown
+        self._times[place + 1 : size + 1] = self._times[place:size].copy()
+        self._free[place + 1 : size + 1] = self._free[place:size].copy()
+        self._times[place] = at_s
+        self._free[place] = self._free[place - 1]
+        self._size = size + 1
         return place
+
+
+def _said(unit: RunningUnit | None, estimate: str) -> float:
+    return np.inf if unit is None else said_end_s(unit, estimate)
+
+
+def _same(one: _Held, other: _Held) -> bool:
+    return (
+        one.said_s == other.said_s
+        and np.array_equal(one.rows, other.rows)
+        and np.array_equal(one.amounts, other.amounts)
+    )
+
+
+def _ratio(free: Any, amount: float) -> Any:
+    """How often an amount goes into what is free."""
+    return np.floor(free / amount)
+
+
+def _least(table: Floats, ends: npt.NDArray[Any]) -> Floats:
+    """The least of each node (S, N) over the segments from each one to its end (S; exclusive)."""
+    size = len(table)
+    most = int(table.max(initial=0.0))
+    if most > _MOST_LEVELS:
+        return np.array([table[start : max(end, start + 1)].min(axis=0) for start, end in enumerate(ends.tolist())])
+    numbers = np.arange(size)[:, None]
+    out = np.zeros_like(table)
+    for level in range(1, most + 1):
+        lacking = np.where(table < level, numbers, size)
+        following = np.minimum.accumulate(lacking[::-1], axis=0)[::-1]
+        out += following >= ends[:, None]
+    return out
 
 
 def _cuts(ends: Floats, most: int) -> tuple[Floats, Ints]:
