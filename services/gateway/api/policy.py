@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
-from meridian.errors import MalformedRequestError
+from meridian.errors import FieldError, InvalidArgumentError, MalformedRequestError
 from services.gateway import cursor
 from services.gateway.api import answers
 from services.gateway.api.answers import problems
@@ -74,8 +74,7 @@ async def put_policy(
     """
     body = await request.body()
     media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    if media_type == "application/json":
-        _check_json(body)
+    _check(media_type, body)
     content_type = {"content-type": media_type or "application/yaml"}
     found = await parts.scheduler.ask(
         "PUT",
@@ -108,11 +107,18 @@ def _seen_by(caller: Caller, changes: list[dict[str, Any]]) -> list[dict[str, An
     return changes if caller.may(Scope.OPERATOR) else [{**item, "changed_by": ""} for item in changes]
 
 
-def _check_json(body: bytes) -> None:
+def _check(media_type: str, body: bytes) -> None:
+    """What shows without knowing policies; the scheduler checks the rest."""
+    if not body.strip():
+        raise MalformedRequestError("the body is empty")
+    if media_type != "application/json":
+        return
     try:
-        json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError):
         raise MalformedRequestError("the body is not valid JSON") from None
+    if not isinstance(document, dict):
+        raise InvalidArgumentError("a policy is an object", errors=(FieldError("", "a policy is an object"),))
 
 
 def _tagged(body: dict[str, Any], field: str) -> Response:
