@@ -94,6 +94,11 @@ class CarbonScore:
         return least_is_best(view.table.carbon if values is None else np.asarray(values, dtype=np.float64))
 
 
+def _share(free: Floats, total: Floats) -> Floats:
+    """Nodes that came up since the table was made are free but not in its totals: never more than 1."""
+    return np.clip(free / np.maximum(total, 1.0), 0.0, 1.0)
+
+
 class SpreadScore:
     """The domain's free share of what the demand needs most: accelerators, else cpus. Keeps domains evenly loaded."""
 
@@ -102,8 +107,8 @@ class SpreadScore:
 
     def domains(self, view: View, demand: Demand) -> Floats:
         if demand.accelerators:
-            return view.domain_free_devices / np.maximum(view.table.domain_devices, 1.0)
-        return view.domain_free_cpus / np.maximum(view.table.domain_cpus, 1.0)
+            return _share(view.domain_free_devices, view.table.domain_devices)
+        return _share(view.domain_free_cpus, view.table.domain_cpus)
 
 
 class LocalityScore:
@@ -162,9 +167,9 @@ class PackScore:
         if demand.accelerators:
             left = (view.free_device_totals[rows] - demand.accelerators) / np.maximum(table.device_totals[rows], 1)
             filled: Floats = 0.8 * (1.0 - left) + 0.2 * used
-            return filled
+            return np.clip(filled, 0.0, 1.0)
         apart: Floats = 0.5 * used + 0.5 * (table.device_totals[rows] == 0)
-        return apart
+        return np.clip(apart, 0.0, 1.0)
 
 
 class HealthScore:
