@@ -99,7 +99,7 @@ class GradientScore:
         """The device of a share by which fragmentation grows least; no preference for whole devices."""
         rule = self._rule(view)
         asked = share_demand(view.table, demand)
-        if rule is None or not asked.shares:
+        if rule is None or not asked.shares or not view.table.device_totals[row]:
             return ()
         nodes = shared_nodes(view, np.array([row]))
         accepted = np.isin(view.table.device_columns[row], columns)

@@ -51,7 +51,10 @@ def shared_nodes(view: View, rows: Any, *, hosted: bool = False) -> SharedNodes:
 
     With ``hosted`` the kinds of demands that they hold are counted by `kind_label`; otherwise the counts are 0.
     """
-    columns = view.table.device_columns[rows]
+    columns, milli = view.table.device_columns[rows], view.device_milli[rows]
+    if not columns.shape[1]:
+        # A fleet without devices: the rules look for the fullest one of each node.
+        columns = milli = np.full((len(columns), 1), ABSENT)
     count, width = columns.shape
     kinds = np.zeros((count, width + 1), dtype=np.int64)
     if hosted:
@@ -59,8 +62,8 @@ def shared_nodes(view: View, rows: Any, *, hosted: bool = False) -> SharedNodes:
     return SharedNodes(
         cpu_free_milli=np.rint(view.free_cpus[rows] * 1000).astype(np.int64),
         memory_free_bytes=view.free_memory_bytes[rows],
-        device_free_milli=np.where(columns >= 0, view.device_milli[rows], ABSENT),
-        device_model=columns[:, 0] if width else np.full(count, ABSENT),
+        device_free_milli=np.where(columns >= 0, milli, ABSENT),
+        device_model=columns[:, 0],
         hosted=kinds,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from services.scheduler.core.scoring.gradient import GradientScore
 from services.scheduler.core.scoring.packing import (
     BestFitScore,
     DotProductScore,
@@ -92,3 +93,14 @@ def test_a_share_of_several_devices_is_judged_as_whole_ones(view: View) -> None:
 def test_a_type_that_no_node_has_fits_nowhere(view: View) -> None:
     demand = Demand(1, cpus=1.0, accelerators=1, accelerator_types=("h100",))
     assert BestFitScore().nodes(view, demand, ALL).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_fleet_without_devices() -> None:
+    view = view_of(node("a", models=()), node("b", models=()))
+    view.occupy(0, Demand(1, cpus=4.0), ())
+    share = Demand(1, cpus=1.0, accelerators=1, device_milli=500)
+    # 1 - (7/8 + 0)/2 = 0.5625 and 1 - (3/8)/2 = 0.8125, floored to hundredths.
+    assert BestFitScore().nodes(view, Demand(1, cpus=1.0), ALL).tolist() == [0.81, 0.56]
+    assert BestFitScore().nodes(view, share, ALL).tolist() == [0.0, 0.0]
+    assert GradientScore(demands=((share, 1.0),)).nodes(view, share, ALL).tolist() == [0.0, 0.0]
+    assert GradientScore(demands=((share, 1.0),)).devices(view, share, view.columns(share), 0) == ()
