@@ -413,7 +413,10 @@ class _Document:
         self._put(field, rules, at)
 
     def _queues(self, at: Marked, base: Policy) -> None:
+        before = len(self.problems.found)
         found = read_queues(at, self.problems)
+        if len(self.problems.found) > before:
+            return
         if found.quotas is not None:
             if "quota" in self.flat.get("limits", base.limits):
                 self._given("quota", QUOTA, found.specs, at)
@@ -438,4 +441,9 @@ class _Document:
             before = self._places[f"options.{plugin}.{option}"]
             self.problems.add(at, f"this is given already as {before.path} in line {before.line}")
         options[option] = value
-        self._places[f"options.{plugin}"] = self._places[f"options.{plugin}.{option}"] = at
+        place = f"options.{plugin}.{option}"
+        self._places[f"options.{plugin}"] = self._places[place] = at
+        for number, item in enumerate(at.value):
+            self._places[f"{place}[{number}]"] = item
+            for name, part in item.value.items():
+                self._places[f"{place}[{number}].{name}"] = part

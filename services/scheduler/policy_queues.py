@@ -1,7 +1,7 @@
 """The ``queues`` of a policy file: a tree of quotas, and what belongs to a queue besides.
 
-Per queue: ``name``, ``parent``; ``nominal``, ``borrowing_limit``, ``lending_limit`` (amounts by resource), ``max_running``,
-``max_pending`` (see core/quota.py); ``weight`` (of its tenant in fair shares, and of the queue among borrowers);
+Per queue: ``name``, ``parent``; ``nominal``, ``borrowing_limit``, ``lending_limit`` (amounts by resource), ``max_running``
+(see core/quota.py); ``weight`` (of its tenant in fair shares, and of the queue among borrowers);
 ``priority_boost`` (added to the priority of its units; inherited by the queues below).
 """
 
@@ -20,7 +20,7 @@ QUOTA = "queues"
 """The option of the limit ``quota`` that takes the specifications."""
 BOOSTS = "boosts"
 _AMOUNTS = ("nominal", "borrowing_limit", "lending_limit")
-_COUNTS = ("max_running", "max_pending")
+_COUNTS = ("max_running",)
 _KEYS = ("name", "parent", *_AMOUNTS, *_COUNTS, "weight", "priority_boost")
 _LARGEST = 2**53
 _COMPLAINT = re.compile(r"queue (?P<quote>['\"])(?P<name>.*?)(?P=quote): (?P<field>\w+)(?:\.(?P<resource>[\w.-]+))?")
@@ -92,7 +92,8 @@ def _spec(item: Marked, problems: Problems) -> dict[str, Any]:
         elif key in {"name", "parent"}:
             if not isinstance(value, str) or (not value and key == "name"):
                 problems.add(at, f"a text is wanted, not {at.plain()!r}")
-            spec[key] = value
+            if value:
+                spec[key] = value
         elif key in _AMOUNTS:
             if not isinstance(value, dict):
                 problems.add(at, f"amounts by resource are wanted, not {at.plain()!r}")
@@ -109,7 +110,7 @@ def _spec(item: Marked, problems: Problems) -> dict[str, Any]:
         else:
             spec[key] = _number(at, problems, least=-math.inf)
     if not isinstance(spec.get("name"), str):
-        if "name" not in spec:
+        if "name" not in item.value:
             problems.add(item, "the queue has no name")
         return {}
     return spec

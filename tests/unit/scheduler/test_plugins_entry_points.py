@@ -166,7 +166,7 @@ BROKEN = {
     "no name": ("class X:\n    name = ''\n    def plan(self): pass", "acme_broken:X", "has no name"),
     "half a filter": ("class X:\n    name = 'x'\n    def passes(self): pass", "acme_broken:X", "the filter 'x' has no why and no dynamic"),
     "half an order": ("class X:\n    name = 'x'\n    def key(self): pass", "acme_broken:X", "the order 'x' has no per"),
-    "a wrong per": ("class X:\n    name = 'x'\n    per = 'week'\n    def key(self): pass", "acme_broken:X", "per must be unit, tenant or time"),
+    "a wrong per": ("class X:\n    name = 'x'\n    per = 'week'\n    def key(self): pass", "acme_broken:X", "per must be unit, tenant"),
     "a name that is taken": (
         "class X:\n    name = 'price'\n    dynamic = False\n    def nodes(self, view, demand, rows): pass",
         "acme_broken:X",

@@ -293,7 +293,8 @@ class QuotaStub:
 
 @pytest.fixture
 def quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LIMITS, "quota", QuotaStub())
+    if "quota" not in LIMITS:
+        monkeypatch.setitem(LIMITS, "quota", QuotaStub())
 
 
 TREE = """\
@@ -338,6 +339,7 @@ def test_queues_with_quotas_go_to_the_limit(quota: None) -> None:
         ("weight: 2", "weight: 0", "/queues/1/weight", "line 9: queues[1].weight: must be above 0"),
         ("weight: 2", "weight: .nan", "/queues/1/weight", "a finite number is wanted, not nan"),
         ("max_running: 10", "max_running: -1", "/queues/1/max_running", "line 10: queues[1].max_running: a whole number"),
+        ("max_running: 10", "max_pending: 10", "/queues/1/max_pending", "unknown key"),
         ("max_running: 10", "colour: red", "/queues/1/colour", "unknown key"),
         ("limits: [quota]", "limits: []", "/queues/0/nominal", "quotas have no effect: name quota in selection.limits"),
         ("weight: 2", "priority_boost: 1", "/queues/1/priority_boost", "name boosted_priority (in place of priority)"),
