@@ -86,34 +86,36 @@ def _spec(item: Marked, problems: Problems) -> dict[str, Any]:
         return {}
     spec: dict[str, Any] = {}
     for key, at in item.value.items():
-        value = at.value
         if key not in _KEYS:
             problems.add(at, f"unknown key; known are {', '.join(_KEYS)}")
-        elif key in {"name", "parent"}:
-            if not isinstance(value, str) or (not value and key == "name"):
-                problems.add(at, f"a text is wanted, not {at.plain()!r}")
-            if value:
-                spec[key] = value
-        elif key in _AMOUNTS:
-            if not isinstance(value, dict):
-                problems.add(at, f"amounts by resource are wanted, not {at.plain()!r}")
-                continue
-            spec[key] = {name: _number(amount, problems, least=0.0) for name, amount in value.items()}
-        elif key in _COUNTS:
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
-                problems.add(at, f"a whole number of at least 0 is wanted, not {at.plain()!r}")
+        elif (value := _value(key, at, problems)) != "":
             spec[key] = value
-        elif key == "weight":
-            spec[key] = _number(at, problems, least=0.0)
-            if spec[key] == 0:
-                problems.add(at, "must be above 0")
-        else:
-            spec[key] = _number(at, problems, least=-math.inf)
     if not isinstance(spec.get("name"), str):
         if "name" not in item.value:
             problems.add(item, "the queue has no name")
         return {}
     return spec
+
+
+def _value(key: str, at: Marked, problems: Problems) -> Any:
+    value = at.value
+    if key in {"name", "parent"}:
+        if not isinstance(value, str) or (not value and key == "name"):
+            problems.add(at, f"a text is wanted, not {at.plain()!r}")
+        return value
+    if key in _AMOUNTS:
+        if isinstance(value, dict):
+            return {name: _number(amount, problems, least=0.0) for name, amount in value.items()}
+        problems.add(at, f"amounts by resource are wanted, not {at.plain()!r}")
+        return ""
+    if key in _COUNTS:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
+            problems.add(at, f"a whole number of at least 0 is wanted, not {at.plain()!r}")
+        return value
+    number = _number(at, problems, least=0.0 if key == "weight" else -math.inf)
+    if key == "weight" and number == 0:
+        problems.add(at, "must be above 0")
+    return number
 
 
 def _number(at: Marked, problems: Problems, least: float) -> float:
