@@ -38,6 +38,8 @@ MOST_TENANTS = 200
 
 Cell = tuple[str, str]
 """Name of a figure, slice."""
+Column = tuple[str, list[str]]
+"""Heading, a text per policy."""
 
 
 def measure_name(figure: str, network: Network) -> str:
@@ -218,11 +220,44 @@ class Report:
     # -- tables ------------------------------------------------------------------------------------------------------
 
     def tables(self, width: int) -> list[Table]:
-        """One row per policy: one table where ``width`` characters suffice, else one per group of columns."""
-        groups = self._groups()
-        if width >= 210:
-            groups = [("", [column for _, columns in groups for column in columns])]
-        return [self._table(title, columns) for title, columns in groups]
+        """One row per policy: one table where ``width`` characters suffice, else one per group of columns, or several."""
+        groups = [(title, [(head, self._texts(figure)) for head, figure in group]) for title, group in self._groups()]
+        whole = [column for _, columns in groups for column in columns]
+        if self._width(whole) <= width:
+            return [self._table("", whole)]
+        tables = []
+        for title, columns in groups:
+            part: list[Column] = []
+            for column in columns:
+                if part and self._width([*part, column]) > width:
+                    tables.append(self._table(title, part))
+                    part = []
+                part.append(column)
+            tables.append(self._table(title, part))
+        return tables
+
+    def _width(self, columns: Iterable[Column]) -> int:
+        labels = max(len(self._label(name)) for name in self.figures)
+        return labels + 2 + sum(max(len(head), *map(len, texts)) + 2 for head, texts in columns)
+
+    def _texts(self, figure: str) -> list[str]:
+        texts = []
+        for cells in self.figures.values():
+            value = cells.get((figure, "all"), missing(""))
+            text = _number(value.value)
+            if figure == "jct_mean_h" and value.low is not None and value.high is not None:
+                text += f" ({_number(value.low)}-{_number(value.high)})"
+            texts.append(text)
+        return texts
+
+    def _table(self, title: str, columns: Sequence[Column]) -> Table:
+        table = _plain(title)
+        table.add_column("policy", no_wrap=True)
+        for head, _ in columns:
+            table.add_column(head, justify="right")
+        for place, name in enumerate(self.figures):
+            table.add_row(self._label(name), *(texts[place] for _, texts in columns))
+        return table
 
     def _groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
         money = (currency(self.experiment.network) or "mixed").upper()
@@ -263,29 +298,12 @@ class Report:
                     ("rho p99", "fairness_rho_p99"),
                     ("interrupted", "interruptions"),
                     ("lost h", "lost_accelerator_hours"),
-                    ("overhead h", "overhead_accelerator_hours"),
+                    ("restart h", "overhead_accelerator_hours"),
                     ("decide p50 ms", "decision_p50_ms"),
                     ("p99 ms", "decision_p99_ms"),
                 ],
             ),
         ]
-
-    def _table(self, title: str, columns: Iterable[tuple[str, str]]) -> Table:
-        columns = list(columns)
-        table = _plain(title)
-        table.add_column("policy", no_wrap=True)
-        for head, _ in columns:
-            table.add_column(head, justify="right")
-        for name, cells in self.figures.items():
-            texts = []
-            for _, figure in columns:
-                value = cells.get((figure, "all"), missing(""))
-                text = _number(value.value)
-                if figure == "jct_mean_h" and value.low is not None and value.high is not None:
-                    text += f" ({_number(value.low)}-{_number(value.high)})"
-                texts.append(text)
-            table.add_row(self._label(name), *texts)
-        return table
 
     def _label(self, name: str) -> str:
         return name + (" *" if self.comparison.runs[name][0].setting.baseline else "")
@@ -330,6 +348,9 @@ class Report:
             notes.append(f"{self.left_out} jobs that can never be placed were left out, for all policies")
         if any((cells["unfinished", "all"].value or 0) > 0 for cells in self.figures.values()):
             notes.append("some jobs did not finish: times are those of the jobs that did; shorter may only mean fewer")
+        declared = [item.name for item in experiment.settings if item.knowledge == "declared"]
+        if declared and all(math.isnan(job.estimate_s) for job in experiment.trace.jobs):
+            notes.append(f"no job of the trace declares a run time: {', '.join(declared)} know nothing of run times here")
         reasons: dict[str, list[str]] = {}
         for cells in self.figures.values():
             for (figure, part), value in cells.items():

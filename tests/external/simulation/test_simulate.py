@@ -136,8 +136,7 @@ def test_figures_follow_from_the_schedule(philly: Path, outcome: tuple[dict[str,
 
 
 def test_what_is_known_of_these_policies(outcome: tuple[dict[str, Any], list[dict[str, str]]]) -> None:
-    """Shortest-first beats first-in-first-out by far on heavy tails, pooling helps it, and it needs no preemption to start
-    in order of arrival (Philly's run times: median 13 minutes, mean hours)."""
+    """Heavy-tailed run times: shortest first beats first in, first out by far, and pooling helps it."""
     mean = {name: value(outcome[0], name, "jct_mean_h") for name in POLICIES}
     assert mean["sjf"] < 0.5 * mean["fifo"]
     assert mean["sjf"] < mean["isolated-sjf"]

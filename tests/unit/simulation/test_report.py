@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from meridian.errors import InvalidArgumentError
 from meridian.result import document
@@ -164,6 +165,27 @@ def test_names_of_measures_keep_the_form_and_end_in_units() -> None:
     assert all(re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", name) for name in names)
     units = ("_h", "_ms", "_ratio", "_share", "_share_all", "_count", "_index", "_hours", "_gib", "_kwh", "_kg", "_cny")
     assert [name for name in names if not name.endswith(units)] == []
+
+
+def test_tables_fit_the_width() -> None:
+    trace = Trace("t", [job("x", 0.0), job("y", 1.0)])
+    experiment = Experiment(uniform(1, 1, 1), trace, tuple(setting(name) for name in ("fifo", "easy-predicted")))
+    report = Report(experiment, run_all(experiment))
+    assert not [note for note in report.notes() if "declares" in note]
+    wide = report.tables(400)
+    narrow = report.tables(60)
+    assert len(wide) == 1
+    assert sum(len(table.columns) - 1 for table in narrow) == len(wide[0].columns) - 1
+    for table in narrow:
+        assert Console(width=1000).measure(table).maximum <= 60
+        assert table.row_count == 2
+
+
+def test_policies_that_rest_on_what_nobody_declared_are_named() -> None:
+    trace = Trace("t", [job("x", 0.0), job("y", 1.0)])
+    experiment = Experiment(uniform(1, 1, 1), trace, tuple(setting(name) for name in ("fifo", "easy-declared")))
+    notes = Report(experiment, run_all(experiment)).notes()
+    assert "no job of the trace declares a run time: easy-declared know nothing of run times here" in notes
 
 
 # -- resampling ------------------------------------------------------------------------------------------------------
