@@ -166,6 +166,7 @@ class _Cycle:
         self._profile: Profile | None = None
         self._base: Profile | None = None
         self._unplanned: set[UnitKey] = set()
+        self._no_room: set[Demand] = set()
         self._too_long: dict[Demand, float] = {}
         self._reserved: dict[frozenset[str], int] = {}
         self._last_reserved: tuple[object, ...] | None = None
@@ -238,7 +239,7 @@ class _Cycle:
             reason = next((text for gate in self._gates if (text := gate.refuses(unit))), "")
             if reason:
                 if not self._relieve(unit, selection):
-                    self._hold((unit, *selection.drop()), self._explained(unit.demand), reason=reason)
+                    self._hold((unit, *selection.drop()), self._held_back(unit.demand), reason=reason)
                 continue
             if not self._try(unit, selection):
                 self._wait(unit, selection)
@@ -308,7 +309,7 @@ class _Cycle:
             self._profile.drop(unit.key)
             self._unplanned.discard(unit.key)
             reason = next((text for gate in self._gates if (text := gate.refuses(unit))), "")
-            if not reason and self._try(unit, selection):
+            if self._relieve(unit, selection) if reason else self._try(unit, selection):
                 continue
             start_s = 0.0 if reason else self._reserve(unit, cluster.candidates(unit.demand))
             if not start_s:
@@ -326,11 +327,9 @@ class _Cycle:
             for entry in lane.entries
             if entry[2] not in self._unplanned and profile.reservation(entry[2]) is None
         ]
-        reservations = profile.reservations
-        if len(pending) != len(new) + len(reservations) + len(self._unplanned):
+        if len(pending) != len(new) + len(profile.reservations) + len(self._unplanned):
             return None
-        soon_s = self._now_s + 1e-6
-        for key in [item.key for item in reservations if item.start_s <= soon_s]:
+        for key in profile.due(self._now_s):
             unit = pending.get(key)
             if unit is None:
                 return None
@@ -344,29 +343,45 @@ class _Cycle:
         group = self._cluster.candidates(unit.demand)
         if self._seen.get(unit.demand) is None:
             self._seen.setdefault(unit.demand, None)
-            found = best(group) if self._profile is None else self._beside_reservations(unit, group)
+            found = self._room(unit, group)
             if found is not None:
                 self._place(unit, group, *found)
                 selection.charge(unit)
                 return True
         return self._preempt(unit, group, selection)
 
-    def _beside_reservations(self, unit: PendingUnit, group: Sequence[Candidates]) -> tuple[Candidates, Choice] | None:
-        assert self._profile is not None
-        duration_s = estimated_s(unit, self._policy.estimate)
-        if duration_s >= self._too_long.get(unit.demand, np.inf):
+    def _room(self, unit: PendingUnit, group: Sequence[Candidates]) -> tuple[Candidates, Choice] | None:
+        """Where a unit may go now; nowhere, if that would disturb a reservation."""
+        if not self._reserving:
+            return best(group)
+        demand = unit.demand
+        if demand in self._no_room:
             return None
-        found = []
+        if self._profile is None:
+            chosen = best(group)
+            if chosen is None:
+                self._no_room.add(demand)
+            return chosen
+        duration_s = estimated_s(unit, self._policy.estimate)
+        if duration_s >= self._too_long.get(demand, np.inf):
+            return None
+        found: list[tuple[Candidates, Choice]] = []
+        room = False
         for candidates in group:
-            if candidates.choose() is None:
+            choice = candidates.choose()
+            if choice is None:
                 continue
+            room = True
             limit = self._profile.window(candidates, duration_s)
-            choice = candidates.choose(limit)
+            if limit is not None:
+                choice = candidates.choose(limit)
             if choice is not None:
                 found.append((candidates, choice))
+        if not room:
+            self._no_room.add(demand)
         if not found and self._policy.discipline == "easy":
             # What is longer disturbs the same reservations: they only grow in number within a cycle.
-            self._too_long[unit.demand] = duration_s
+            self._too_long[demand] = duration_s
         return max(found, key=lambda pair: (-len(pair[1].domains), pair[1].score), default=None)
 
     def _place(
@@ -407,6 +422,7 @@ class _Cycle:
             # What had no room may have some now.
             self._seen = dict.fromkeys(self._seen)
             self._too_long.clear()
+            self._no_room.clear()
             return True
         return False
 
@@ -435,6 +451,8 @@ class _Cycle:
                     gate.charge(victim.unit, -1)
             for victim in (*off, *more):
                 del self._running[victim.unit.key]
+                if self._profile is not None:
+                    self._profile.end(victim, self._now_s)
                 why = f"taken off by {plugin.name} preemption for {unit.key}"
                 self._preempted.append(Preempted(victim.unit.key, why, unit.key))
                 selection.charge(victim.unit, -1)
@@ -442,6 +460,7 @@ class _Cycle:
             selection.charge(unit)
             self._seen = dict.fromkeys(self._seen)
             self._too_long.clear()
+            self._no_room.clear()
             return True
         return False
 
@@ -484,7 +503,7 @@ class _Cycle:
         else:
             self._hold((unit,), explanation)
         profile = self._profile
-        if profile is None or best(group) is None:
+        if profile is None or unit.demand in self._no_room:
             # No room at all now, whatever is reserved.
             if not start_s and self._reserved.get(partition, 0) >= self._depth:
                 self._hold(tuple(selection.drop()), explanation)
@@ -545,6 +564,17 @@ class _Cycle:
             if reason:
                 explanation = replace(explanation, blocked=reason)
             self._blocked.append(Blocked(tuple(units), explanation, start_s, reason))
+
+    def _held_back(self, demand: Demand) -> Explanation:
+        """The explanation of a unit that a limit holds back: it says nothing about room for others of its demand."""
+        known = demand in self._seen
+        before = self._seen.get(demand)
+        found = self._explained(demand)
+        if known:
+            self._seen[demand] = before
+        else:
+            self._seen.pop(demand, None)
+        return found
 
     def _explained(self, demand: Demand) -> Explanation:
         found = self._seen.get(demand)
