@@ -43,9 +43,11 @@ def png(runs: Sequence[Run]) -> bytes:
         right.fill_between(times, series[:, 2], step="post", color="#cc6677", alpha=0.75, linewidth=0)
         right.set_ylabel("waiting jobs")
         for panel in (left, right):
-            panel.set_ylim(bottom=0)
             panel.grid(visible=True, linewidth=0.3)
             panel.spines[["top", "right"]].set_visible(False)
+    for panel in axes[0]:
+        # Shared by the column; set once everything is drawn, as it ends the search for the top.
+        panel.set_ylim(bottom=0)
     axes[0][0].legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), fontsize=8, ncols=2, frameon=False)
     for panel in axes[-1]:
         panel.set_xlabel(f"virtual time ({unit})")

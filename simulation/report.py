@@ -350,7 +350,9 @@ class Report:
             notes.append("some jobs did not finish: times are those of the jobs that did; shorter may only mean fewer")
         declared = [item.name for item in experiment.settings if item.knowledge == "declared"]
         if declared and all(math.isnan(job.estimate_s) for job in experiment.trace.jobs):
-            notes.append(f"no job of the trace declares a run time: {', '.join(declared)} know nothing of run times here")
+            notes.append(
+                f"no job of the trace declares a run time: {', '.join(declared)} know nothing of run times here"
+            )
         reasons: dict[str, list[str]] = {}
         for cells in self.figures.values():
             for (figure, part), value in cells.items():
