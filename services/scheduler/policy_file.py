@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from services.scheduler import boosted_priority
+from services.scheduler.core import builtin as _plugins  # noqa: F401 - makes the built-in plugins known
 from services.scheduler.core.admission import LIMITS
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.filters import FILTERS

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,17 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.scheduler.boosted_priority import BoostedPriorityOrder
-from services.scheduler.core import admission, queue, scores
-from services.scheduler.core.admission import LIMITS
+from services.scheduler.core import queue, scores
 from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.options import refuse_unknown
 from services.scheduler.core.policy import Policy, RestartRules
 from services.scheduler.core.queue import OrderContext, PendingUnit, Shares
 from services.scheduler.core.stages import check
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.marked_yaml import read
 from services.scheduler.policy_file import differences, parse, shipped, shipped_names
+from tests.unit.scheduler.world import World, a_fleet, gang, task
 
 WHOLE = """\
 name: night-shift
@@ -126,6 +124,23 @@ def test_every_shipped_policy_is_sound_and_bears_its_name(name: str) -> None:
     assert policy.filters == Policy().filters
 
 
+@pytest.mark.parametrize("name", shipped_names())
+def test_every_shipped_policy_decides(name: str) -> None:
+    world = World(a_fleet({"a": 2, "b": 1}), policy=shipped(name))
+    world.submit("gang", gang(2, accelerators=4))
+    world.submit("task", task(accelerators=4))
+    world.submit("more", task(accelerators=4))
+    decisions = world.cycle()
+    assert decisions.policy_version == shipped(name).version
+    # 12 accelerators for 8 + 4 + 4: one of the tasks waits, or the gang.
+    assert {item.key.job_id for item in decisions.placed} | {item.key.job_id for item in decisions.waiting} == {
+        "gang",
+        "task",
+        "more",
+    }
+    assert len(decisions.waiting) == 1
+
+
 def test_shipped_policies_differ_as_their_names_say() -> None:
     assert {"balanced", "fifo", "easy-backfill", "conservative-backfill", "fair-share", "energy", "cheapest"} <= set(
         shipped_names()
@@ -214,7 +229,7 @@ CASES = {
     "domain score of a domain": (
         "allocation:\n  domains:\n    beijing:\n      scores: {price: 1}",
         "/allocation/domains/beijing/scores/price",
-        "line 4: allocation.domains.beijing.scores.price: a domain orders its nodes by scores of nodes (health, pack",
+        "line 4: allocation.domains.beijing.scores.price: a domain orders its nodes by scores of nodes (",
     ),
     "domain score that is not in scores": (
         "scores: {pack: 1}\ndomain_node_scores: {b: {health: 1}}",
@@ -276,27 +291,6 @@ def test_no_value_of_a_field_does_more_than_a_policy_error(body: dict[str, Any])
 # -- queues ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class QuotaStub:
-    """Takes the option that the limit of quotas takes, where that limit does not exist."""
-
-    name: str = "quota"
-    queues: tuple[Any, ...] = ()
-
-    def configured(self, options: Mapping[str, Any]) -> QuotaStub:
-        refuse_unknown(self.name, options, ("queues",))
-        return QuotaStub(queues=tuple(options["queues"]))
-
-    def open(self, context: OrderContext) -> admission.Gate:
-        raise NotImplementedError
-
-
-@pytest.fixture
-def quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    if "quota" not in LIMITS:
-        monkeypatch.setitem(LIMITS, "quota", QuotaStub())
-
-
 TREE = """\
 limits: [quota]
 queues:
@@ -311,7 +305,7 @@ queues:
 """
 
 
-def test_queues_with_quotas_go_to_the_limit(quota: None) -> None:
+def test_queues_with_quotas_go_to_the_limit() -> None:
     policy = parse(TREE)
     specs = [dict(spec) for spec in policy.options_of("quota")["queues"]]
     assert [spec["name"] for spec in specs] == ["org", "team-a"]
@@ -347,10 +341,27 @@ def test_queues_with_quotas_go_to_the_limit(quota: None) -> None:
         ("limits: [quota]", "limits: [quota]\ntenant_weights: {team-a: 1}", "/queues/1/weight", "given already as tenant_weights.team-a"),
     ],
 )  # fmt: skip
-def test_a_wrong_queue_is_named_with_its_line(quota: None, old: str, new: str, pointer: str, said: str) -> None:
+def test_a_wrong_queue_is_named_with_its_line(old: str, new: str, pointer: str, said: str) -> None:
     assert TREE.count(old) == 1
     found = wrong(TREE.replace(old, new))
     assert any(said in detail and at == pointer for at, detail in found), found
+
+
+def test_a_quota_in_a_file_holds_units_back() -> None:
+    """team-a has 4 accelerators of its own and may borrow 2: of three tasks with 3 each, two fit into 6."""
+    policy = parse(
+        "limits: [quota]\nqueues:\n- {name: org, nominal: {accelerators: 8}}\n"
+        "- {name: team-a, parent: org, nominal: {accelerators: 4}, borrowing_limit: {accelerators: 2}}\n"
+        "options: {quota: {others: org}}"
+    )
+    world = World(a_fleet({"a": 4}), policy=policy)
+    for number in range(3):
+        world.submit(f"job-{number}", task(accelerators=3), "team-a")
+    world.submit("other", task(accelerators=3), "somebody")
+    decisions = world.cycle()
+    assert sorted(item.key.job_id for item in decisions.placed) == ["job-0", "job-1", "other"]
+    (waiting,) = decisions.waiting
+    assert "quota: queue 'team-a'" in waiting.explanation.blocked
 
 
 def test_queues_without_quotas_need_no_common_root() -> None:
