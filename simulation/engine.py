@@ -19,6 +19,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
+
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.decide import Decisions, decide
 from services.scheduler.core.policy import Policy
@@ -79,6 +82,8 @@ class SimulatedJob:
     staging: bool = False
     data_domain: str = ""
     held_device_s: float = 0.0
+    curve: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
+    """Work done and the seconds that it takes, both ascending from 0, where the rate changes as the job goes on."""
 
     @property
     def reference_rate(self) -> float:
@@ -95,6 +100,7 @@ class Simulation:
     """One run of one policy over a trace; see the module.
 
     ``watch`` is called about once per thousand events with (jobs ended, virtual seconds). ``until_s`` ends the run early.
+    ``charge_first_start`` makes the first start of a job cost what a restart does.
     """
 
     def __init__(
@@ -107,6 +113,7 @@ class Simulation:
         checkpoints: Checkpoints | None = None,
         graceful: bool = True,
         restart_on_preemption: bool = True,
+        charge_first_start: bool = False,
         until_s: float = math.inf,
         watch: Callable[[int, float], None] | None = None,
         estimates_source: Estimates | None = None,
@@ -123,7 +130,8 @@ class Simulation:
         self.now_s = 0.0
         self._estimates = estimates_source or estimates(setting.knowledge)
         self._checkpoints = checkpoints or Checkpoints()
-        self._graceful, self._charged = graceful, restart_on_preemption
+        self._graceful, self._charged, self._first_charged = graceful, restart_on_preemption, charge_first_start
+        self.cluster.view.facts["work_left"] = self.work_left
         self._until_s, self._watch = until_s, watch
         self._jobs: dict[UnitKey, SimulatedJob] = {}
         self._heap: list[tuple[float, int, int, object]] = []
@@ -298,6 +306,8 @@ class Simulation:
         for preempted in decisions.preempted:
             item = self._jobs[preempted.key]
             self._stop(item, graceful=self._graceful)
+            if preempted.key in placed_again:
+                self.measures.queued_again(item)
         begun = self.cluster.apply(decisions, self.now_s)
         for running in begun:
             self._start(self._jobs[running.unit.key], running)
@@ -327,13 +337,18 @@ class Simulation:
         item.since_s = self.now_s
         if math.isnan(item.first_start_s):
             item.first_start_s = self.now_s
-        delay_s = self._checkpoints.restart_s(item.job) if item.starts and self._charged else 0.0
+        charged = self._charged if item.starts else self._first_charged
+        delay_s = self._checkpoints.restart_s(item.job) if charged else 0.0
         item.starts += 1
         delay_s = max(delay_s, self._occupy_nodes(running))
         item.overhead_s += delay_s
         item.working_from_s = self.now_s + delay_s
         item.rate = self._rate(item, running)
+        item.curve = self._curve(item, running)
         item.factor = 1.0
+        left = max(item.total - item.done, 0.0)
+        if running.unit.work != left:
+            running.unit = replace(running.unit, work=left, attained_s=item.attained_s)
         self.measures.started(item, running, self.now_s)
         self._watch_order(item, running)
         if not self._stage(item, running):
@@ -353,6 +368,33 @@ class Simulation:
             return table.rate(job.profile, running.unit.demand.ranks, self._model_of(running))
         return item.reference_rate
 
+    def _curve(
+        self, item: SimulatedJob, running: RunningUnit
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
+        """The job's progress over time where its rates have one (``curve`` of the trace's throughputs)."""
+        ask = getattr(self.trace.throughputs, "curve", None)
+        if ask is None or not item.job.profile or item.job.work <= 0:
+            return None
+        nodes = len({row for row, _ in running.rows})
+        found: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = ask(
+            item.job.profile, running.unit.demand.ranks, self._model_of(running), nodes
+        )
+        return found
+
+    def work_left(self, key: UnitKey) -> float:
+        """Work units that are left of a job now; 0 for one that is not known."""
+        item = self._jobs.get(key)
+        return 0.0 if item is None else max(item.total - self._done_by_now(item), 0.0)
+
+    def _done_by_now(self, item: SimulatedJob) -> float:
+        if item.running is None or item.staging:
+            return item.done
+        worked_s = max(self.now_s - max(item.working_from_s, item.since_s), 0.0) * item.factor
+        if item.curve is not None:
+            work, seconds = item.curve
+            return float(np.interp(np.interp(item.done, work, seconds) + worked_s, seconds, work))
+        return min(item.done + worked_s * item.rate, item.total)
+
     def _model_of(self, running: RunningUnit) -> str:
         row, devices = running.rows[0]
         if not devices:
@@ -362,10 +404,14 @@ class Simulation:
 
     def _schedule_end(self, item: SimulatedJob) -> None:
         """When the job ends if nothing happens before."""
-        rate = item.rate * item.factor
-        if rate <= 0:
+        if item.rate * item.factor <= 0:
             return
-        end_s = max(item.working_from_s, self.now_s) + (item.total - item.done) / rate
+        if item.curve is not None:
+            work, seconds = item.curve
+            left_s = float(seconds[-1] - np.interp(item.done, work, seconds)) / item.factor
+        else:
+            left_s = (item.total - item.done) / (item.rate * item.factor)
+        end_s = max(item.working_from_s, self.now_s) + left_s
         self._push(end_s, _END, (item.key, item.epoch))
 
     def _end(self, key: UnitKey, epoch: int) -> None:
@@ -397,8 +443,7 @@ class Simulation:
         """Count the progress up to now."""
         if item.staging:
             return
-        worked_s = max(self.now_s - max(item.working_from_s, item.since_s), 0.0)
-        item.done = min(item.done + worked_s * item.rate * item.factor, item.total)
+        item.done = self._done_by_now(item)
         item.working_from_s = max(item.working_from_s, self.now_s)
 
     def _leave(self, item: SimulatedJob) -> None:
@@ -407,7 +452,7 @@ class Simulation:
         item.ran_s += self.now_s - item.since_s
         item.held_device_s += (self.now_s - item.since_s) * running.unit.devices
         self.measures.left(item, running, self.now_s)
-        self.cluster.release(item.key)
+        self.cluster.release(item.key, self.now_s)
         for row, devices in running.rows:
             self._node_devices[row] -= len(devices) * running.unit.demand.device_milli / 1000.0
             self.energy.set_busy(self._node_id(row), max(self._node_devices[row], 0.0), self.now_s)
