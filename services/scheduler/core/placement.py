@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from services.scheduler.core.explanation import Explanation, Ranking, Rejection
+from services.scheduler.core.explanation import Candidate, Explanation, NodeChoice, Ranking, Rejection
 from services.scheduler.core.filters import Filter, filters
 from services.scheduler.core.options import configured
 from services.scheduler.core.policy import Policy, check_numbers
@@ -85,6 +85,7 @@ class Candidates:
         self._again = tuple(
             item for item in plugins.filters if item.dynamic and item.name != "capacity" and applies(item, demand)
         )
+        self._limit: Ints | None = None
         self._seen = len(view.taken)
         self._facts = view.facts_version
         self._groups = self._table.levels.get(demand.topology) if demand.topology else None
@@ -118,7 +119,10 @@ class Candidates:
         self._domain_weights = np.array([weight for _, weight in self._scores.domain])
         self._node_weights = np.array([weight for _, weight in self._scores.node])
         self._weights_by_domain = self._overridden(policy)
-        self._whole = sum(weight * score.domain_set(view, demand, (0,)) for score, weight in self._scores.domain_set)
+        self._everywhere = self._set_parts((0,))
+        self._whole = sum(
+            weight * value for (_, weight), (_, value) in zip(self._scores.domain_set, self._everywhere, strict=True)
+        )
         self._node_totals: Floats = self._weigh_nodes(everything)
         self._domain_totals = self._weigh_domains()
 
@@ -224,6 +228,7 @@ class Candidates:
         """The best place for one unit now; None when it does not fit. ``limit`` (N) are the ranks that each node may take
         at most (what reservations leave)."""
         self.refresh()
+        self._limit = limit
         if limit is None:
             return self.choose_of(self.fits, self.domain_fits)
         fits = np.minimum(self.fits, limit)
@@ -285,9 +290,7 @@ class Candidates:
         return np.where(groups == best, fits, 0)
 
     def _span(self, fits: Ints, domain_fits: Ints) -> Choice:
-        with_room = [int(domain) for domain in np.argsort(-self._domain_totals, kind="stable") if domain_fits[domain]]
-        sets = [self._grow(start, with_room, domain_fits) for start in with_room[:_STARTS]]
-        best = max(sets, key=lambda domains: (-len(domains), self._set_score(domains)))
+        best = max(self._sets(domain_fits), key=lambda domains: (-len(domains), self._set_score(domains)))
         rows: list[tuple[int, int]] = []
         left = self._demand.ranks
         for domain in best:
@@ -295,6 +298,10 @@ class Candidates:
             rows.extend(self._nodes(domain, here, fits))
             left -= here
         return Choice(best, tuple(rows), self._set_score(best))
+
+    def _sets(self, domain_fits: Ints) -> list[tuple[int, ...]]:
+        with_room = [int(domain) for domain in np.argsort(-self._domain_totals, kind="stable") if domain_fits[domain]]
+        return [self._grow(start, with_room, domain_fits) for start in with_room[:_STARTS]]
 
     def _grow(self, start: int, with_room: Sequence[int], domain_fits: Ints) -> tuple[int, ...]:
         """Add to a domain the best next one until all ranks fit: one that completes the set before one that does not."""
@@ -336,67 +343,118 @@ class Candidates:
 
     # -- explaining --------------------------------------------------------------------------------------------------
 
+    def _fits_now(self) -> Ints:
+        """Ranks per node that the last choice was made from."""
+        return self.fits if self._limit is None else np.minimum(self.fits, self._limit)
+
     def domain_ranking(self) -> Ranking:
-        """The domains as they are judged now."""
+        """The domains as they were judged for the last choice."""
+        return self._domain_ranking(self.domain_fits if self._limit is None else self._per_domain(self._fits_now()))
+
+    def _domain_ranking(self, domain_fits: Ints) -> Ranking:
         return Ranking(
             self._table.domain_ids,
             self._domain_names,
             self._domain_parts.copy(),
             self._domain_totals.copy(),
-            self.domain_fits.copy(),
+            domain_fits.copy(),
+            self._demand.ranks,
         )
 
     def explain(self, choice: Choice) -> Explanation:
         """Why this choice; to be asked before it is taken."""
-        domain = choice.domains[0]
-        part = self._table.domain_slice[domain]
-        nodes = Ranking(
-            self._table.domain_nodes[domain],
-            self._node_names,
-            self._node_parts[:, part].copy(),
-            self._node_totals[part].copy(),
-            self.fits[part].copy(),
-        )
+        fits = self._fits_now()
         place = "+".join([self._table.domain_ids[domain] for domain in choice.domains])
-        return self._explanation(nodes=nodes, chosen=place, score=choice.score)
+        return self._explanation(
+            self.domain_ranking(),
+            nodes=tuple([self._node_choice(domain, choice, fits) for domain in choice.domains]),
+            chosen=place,
+            score=choice.score,
+            sets=self._compared(choice) if len(choice.domains) > 1 else (),
+        )
+
+    def _node_choice(self, domain: int, choice: Choice, all_fits: Ints) -> NodeChoice:
+        part = self._table.domain_slice[domain]
+        chosen = tuple([(row - part.start, count) for row, count in choice.rows if part.start <= row < part.stop])
+        ranks = sum(count for _, count in chosen)
+        fits, totals = all_fits[part], self._node_totals[part].copy()
+        if self._groups is not None and ranks > 1:
+            fits = self._one_group(fits, totals, self._groups[part], ranks)
+        parts = self._node_parts[:, part].copy()
+        ranking = Ranking(self._table.domain_nodes[domain], self._node_names, parts, totals, fits.copy(), ranks)
+        own = self._weights_by_domain
+        return NodeChoice(
+            self._table.domain_ids[domain], ranking, chosen, self._node_weights if own is None else own[:, domain]
+        )
+
+    def _compared(self, choice: Choice) -> tuple[Candidate, ...]:
+        """The sets of domains that were compared, the chosen one first."""
+        domain_fits = self._per_domain(self._fits_now())
+        sets = {frozenset(item): item for item in reversed(self._sets(domain_fits))}
+        sets.pop(frozenset(choice.domains), None)
+        rest = sorted(sets.values(), key=lambda item: (len(item), -self._set_score(item)))
+        return tuple(
+            [self._set(item, domain_fits) for item in (choice.domains, *rest)[: self._policy.shown_candidates]]
+        )
+
+    def _set(self, domains: tuple[int, ...], domain_fits: Ints) -> Candidate:
+        members = list(domains)
+        means = self._domain_parts[:, members].mean(axis=1).tolist()
+        parts = tuple(zip(self._domain_names, means, strict=True)) + self._set_parts(domains)
+        place = "+".join([self._table.domain_ids[domain] for domain in domains])
+        return Candidate(place, self._set_score(domains), int(domain_fits[members].sum()), parts)
+
+    def _set_parts(self, domains: tuple[int, ...]) -> tuple[tuple[str, float], ...]:
+        return tuple(
+            [
+                (score.name, float(score.domain_set(self._view, self._demand, domains)))
+                for score, _ in self._scores.domain_set
+            ]
+        )
 
     def explain_waiting(self) -> Explanation:
         """Why there is no place now, and whether there could ever be one."""
         self.refresh()
-        return self._explanation(blocked=self._blocked())
+        stage, text = self._blocked()
+        return self._explanation(self._domain_ranking(self.domain_fits), blocked=text, found=text, found_stage=stage)
 
-    def _explanation(
-        self, *, nodes: Ranking | None = None, chosen: str = "", score: float = 0.0, blocked: str = ""
-    ) -> Explanation:
+    def _explanation(self, domains: Ranking, **more: Any) -> Explanation:
         return Explanation(
             self._version,
             len(self._table.nodes),
             self.rejections,
             self._policy.scores,
-            self.domain_ranking(),
-            nodes,
-            chosen,
-            score,
-            blocked,
-            self._policy.shown_candidates,
+            domains,
+            shown=self._policy.shown_candidates,
+            everywhere=self._everywhere,
+            **more,
         )
 
-    def _blocked(self) -> str:
+    def _blocked(self) -> tuple[str, str]:
+        """Which of `explanation.STAGES` holds it back, and how."""
         demand, table = self._demand, self._table
         if not table.nodes:
-            return "no node is known yet"
+            return "fleet", "no node is known yet"
         if not self._allowed.any():
-            return f"no node qualifies: {self._counted()}"
+            return "filters", f"no node qualifies: {self._counted()}"
         empty = np.where(self._allowed, self._view.ranks_that_fit(demand, self._columns, total=True), 0)
         could = self._per_domain(empty)
         most = int(could.sum()) if demand.cross_domain else int(could.max(initial=0))
         if most < demand.ranks:
             scope = "all qualifying domains together" if demand.cross_domain else "any qualifying domain"
-            return f"too large for what is there now: {demand.ranks} ranks wanted, {scope} could hold {most} when empty"
+            text = f"too large for what is there now: {demand.ranks} ranks wanted, {scope} could hold {most} when empty"
+            return "size", text
         best = int(self.domain_fits.argmax())
         free = int(self.domain_fits[best])
+        if self._limit is not None and self.choose_of(self.fits, self.domain_fits) is not None:
+            left = int(self._per_domain(self._fits_now()).max(initial=0))
+            text = (
+                f"{demand.ranks} ranks wanted, {free} would fit in {table.domain_ids[best]}, {left} beside reservations"
+            )
+            return "reservation", f"what is free is reserved for others: {text}"
         where = f"most in {table.domain_ids[best]} ({free})" if free else "none anywhere"
-        return f"waiting for capacity: {demand.ranks} ranks wanted, free now: {where}; {self._counted()}"
+        text = f"waiting for capacity: {demand.ranks} ranks wanted, free now: {where}; {self._counted()}"
+        return "capacity", text
 
     def _counted(self) -> str:
         counts = ", ".join(f"{item.rejected} by {item.filter}" for item in self.rejections if item.rejected)
