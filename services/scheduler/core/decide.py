@@ -211,7 +211,13 @@ class _Cycle:
         )
 
     def _memory(self) -> Memory | None:
-        if self._preempted or self._stages.planner or self._policy.preemptions:
+        if self._preempted or self._stages.planner:
+            return None
+        if self._stages.preemptions and not (
+            self._policy.discipline == "greedy"
+            and all(getattr(plugin, "settled", False) for plugin in self._stages.preemptions)
+            and all(item.per == "unit" for item in self._cluster.pending.order)
+        ):
             return None
         if self._policy.discipline == "conservative":
             return Memory(self._cluster.stamp, self._profile, (frozenset(self._unplanned),))

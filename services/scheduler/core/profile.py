@@ -57,10 +57,12 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What a unit takes: amounts (L, R) on rows (R) until ``end_s``."""
+    """What a unit takes: amounts (L, R) on rows (R) until ``end_s``. Its end was estimated from
+    the unit's ends as they were then, ``expected_s`` and ``limit_s``."""
 
-    unit: RunningUnit | None
-    said_s: float
+    unit: RunningUnit
+    expected_s: float
+    limit_s: float
     end_s: float
     rows: Ints
     amounts: Floats
@@ -123,7 +125,8 @@ class Profile:
         self._give_shared(view, units, segment_of)
         part = self._free[: self._size]
         np.cumsum(part, axis=0, out=part)
-        self._reserved: dict[UnitKey, tuple[Reservation, Floats, Ints]] = {}
+        self._reserved: dict[UnitKey, Reservation] = {}
+        self._taken: dict[UnitKey, tuple[Ints, Floats]] = {}
         self.reserved_from_s = np.inf
         """No reservation begins before this."""
 
@@ -135,12 +138,21 @@ class Profile:
     @property
     def reservations(self) -> tuple[Reservation, ...]:
         """What is reserved, in the order in which it was."""
-        return tuple([entry[0] for entry in self._reserved.values()])
+        return tuple(self._reserved.values())
 
     def reservation(self, key: UnitKey) -> Reservation | None:
         """The unit's reservation."""
-        found = self._reserved.get(key)
-        return None if found is None else found[0]
+        return self._reserved.get(key)
+
+    def due(self, now_s: float) -> list[UnitKey]:
+        """The units whose reservations have begun."""
+        soon_s = now_s + _SLACK
+        if soon_s < self.reserved_from_s:
+            return []
+        found = [key for key, item in self._reserved.items() if item.start_s <= soon_s]
+        if not found:
+            self.reserved_from_s = min((item.start_s for item in self._reserved.values()), default=np.inf)
+        return found
 
     def copy(self) -> Profile:
         """A profile that can be changed without changing this one."""
@@ -150,7 +162,7 @@ class Profile:
         other._times, other._free = np.empty(size), np.empty((size, *self._free.shape[1:]))
         other._times[: self._size] = self._times[: self._size]
         other._free[: self._size] = self._free[: self._size]
-        other._held, other._reserved = dict(self._held), dict(self._reserved)
+        other._held, other._reserved, other._taken = dict(self._held), dict(self._reserved), dict(self._taken)
         return other
 
     # -- what runs ---------------------------------------------------------------------------------------------------
@@ -168,8 +180,7 @@ class Profile:
                 for index, model in self._table.devices_of[row]:
                     if index in held:
                         column[_DEVICES + model] += 1
-        said_s = said_end_s(unit, self._estimate)
-        return _Held(unit, said_s, end_s, np.array(rows, dtype=np.int64), amounts)
+        return _Held(unit, unit.expected_end_s, unit.limit_end_s, end_s, np.array(rows, dtype=np.int64), amounts)
 
     def _add(self, column: Floats, demand: Demand, count: int) -> None:
         column[_CPUS] += count * demand.cpus
@@ -210,10 +221,14 @@ class Profile:
         estimate = self._estimate
         current = {id(unit): unit for unit in running}
         gone = [held.pop(number) for number in held.keys() - current.keys()]
-        by_key = {item.unit.unit.key: item for item in gone if item.unit is not None} if gone else {}
+        by_key = {item.unit.unit.key: item for item in gone} if gone else {}
         soon_s = now_s + _SLACK
         for number in [
-            number for number, item in held.items() if item.end_s <= soon_s or item.said_s != _said(item.unit, estimate)
+            number
+            for number, item in held.items()
+            if item.end_s <= soon_s
+            or item.unit.expected_end_s != item.expected_s
+            or item.unit.limit_end_s != item.limit_s
         ]:
             gone.append(held.pop(number))
             late = True
@@ -306,7 +321,9 @@ class Profile:
                 whole = sum(devices) if devices else np.zeros(free[:, _CPUS].shape)
                 parts.append(_ratio(whole * (1000 // demand.device_milli), demand.accelerators))
             else:
-                ratios = devices if demand.accelerators == 1 else [_ratio(each, demand.accelerators) for each in devices]
+                ratios = (
+                    devices if demand.accelerators == 1 else [_ratio(each, demand.accelerators) for each in devices]
+                )
                 parts.append(sum(ratios[1:], ratios[0]) if ratios else np.zeros(free[:, _CPUS].shape))
         for name, amount in demand.resources:
             if amount > 0 and name not in self._table.resource_names:
@@ -317,7 +334,8 @@ class Profile:
         table: Floats = parts[0].copy() if parts else np.full(free[:, _CPUS].shape, float(UNBOUNDED))
         for each in parts[1:]:
             np.minimum(table, each, out=table)
-        np.clip(table, 0, 1 if demand.service_port else UNBOUNDED, out=table)
+        np.maximum(table, 0, out=table)
+        np.minimum(table, 1 if demand.service_port else UNBOUNDED, out=table)
         table *= allowed
         return table
 
@@ -337,6 +355,9 @@ class Profile:
             left = count * demand.accelerators
             if not left:
                 continue
+            if len(candidates.columns) == 1:
+                amounts[_DEVICES + candidates.columns[0], place] += left
+                continue
             # The fewest that suffice first, as `View.take` does; several models only when one has not enough.
             free = self._free[first:last, _DEVICES : _DEVICES + self._models, row][:, candidates.columns]
             least = free.min(axis=0)
@@ -347,15 +368,15 @@ class Profile:
                     left -= take
         self._free[first:last, :, rows] -= amounts[None]
         self.reserved_from_s = min(self.reserved_from_s, start_s)
-        self._reserved[key] = (Reservation(key, start_s, end_s, choice, demand.domains), amounts, rows)
+        self._reserved[key] = Reservation(key, start_s, end_s, choice, demand.domains)
+        self._taken[key] = rows, amounts
 
     def drop(self, key: UnitKey) -> Reservation | None:
         """Give a reservation up; None when there is none."""
-        found = self._reserved.pop(key, None)
-        if found is None:
+        reservation = self._reserved.pop(key, None)
+        if reservation is None:
             return None
-        reservation, amounts, rows = found
-        self._shift(reservation.start_s, reservation.end_s, rows, amounts)
+        self._shift(reservation.start_s, reservation.end_s, *self._taken.pop(key))
         if not self._reserved:
             self.reserved_from_s = np.inf
         return reservation
@@ -406,13 +427,9 @@ class Profile:
         return place
 
 
-def _said(unit: RunningUnit | None, estimate: str) -> float:
-    return np.inf if unit is None else said_end_s(unit, estimate)
-
-
 def _same(one: _Held, other: _Held) -> bool:
     return (
-        one.said_s == other.said_s
+        (one.expected_s, one.limit_s) == (other.expected_s, other.limit_s)
         and np.array_equal(one.rows, other.rows)
         and np.array_equal(one.amounts, other.amounts)
     )
