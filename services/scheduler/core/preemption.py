@@ -1,7 +1,9 @@
 """Preemption: which running units may lose their nodes to a unit that waits.
 
 A preemption plugin has a ``name`` and ``victims(unit, running, context)``: the running units that may be taken off for
-``unit``, in the order in which to take them. `find_room` takes whole units (never a part of a gang), as few as needed. It may
+``unit``, in the order in which to take them. ``settled`` True promises that a unit which could take nobody off can take
+nobody off later either, until capacity comes free or the order of running units changes (`Order.changes_at_s`): begins of
+runs alone give it no better claim. `find_room` takes whole units (never a part of a gang), as few as needed. It may
 also have ``relieve(unit, running, context)``: all that must be taken off so that the limits let ``unit`` pass.
 """
 
@@ -35,6 +37,7 @@ class PriorityPreemption:
     """Units of lower priority: the lowest first, then those that lose least work (time times accelerators)."""
 
     name = "priority"
+    settled = True
 
     def victims(
         self, unit: PendingUnit, running: Sequence[RunningUnit], context: OrderContext
@@ -51,6 +54,7 @@ class OrderPreemption:
     """
 
     name = "order"
+    settled = True
 
     def __init__(self, margin_s: float = 0.0) -> None:
         self.margin_s = margin_s
