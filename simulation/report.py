@@ -121,6 +121,8 @@ def _values(run: Run, network: Network, unknowable: Mapping[str, str]) -> dict[C
     by_tenant: dict[str, list[JobRecord]] = {}
     for job in measures.jobs:
         by_tenant.setdefault(job.tenant, []).append(job)
+    if len(by_tenant) == 1:
+        found["fairness_jain", "all"] = missing("all jobs are of one tenant")
     if 1 < len(by_tenant) <= MOST_TENANTS:
         for tenant, jobs in sorted(by_tenant.items()):
             for name, number in _sliced(jobs).items():

@@ -135,6 +135,7 @@ def test_what_a_network_does_not_say_is_null_with_its_reason() -> None:
     assert rows["allocated_share"].reason == "the network has no accelerators"
     assert rows["fairness_rho_mean_ratio"].reason == "the network has no accelerators"
     assert rows["energy_kwh"].reason == "the network gives no watts"
+    assert rows["fairness_jain_index"].reason == "all jobs are of one tenant"
     assert rows["jct_mean_h"].value == pytest.approx(10 / 3600)
     document("c", [], 0, "simulated", rows.values())
 
