@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import asyncpg
 
 from meridian.database import is_passing
+from meridian.errors import MeridianError
 from meridian.leadership import AdvisoryLock
 from meridian.observability import child_traceparent
 from meridian.outbox import Transaction
@@ -24,10 +25,12 @@ from services.scheduler.core import lifecycle
 from services.scheduler.core.book import Book, Draft
 from services.scheduler.core.decide import Decisions, Snapshot, Waiting, decide, snapshot_of
 from services.scheduler.core.effects import DecisionRecord, Finished, Placed
+from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.placement import plugins_of
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.state import UnitKey
+from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Table, table_of
 from services.scheduler.errors import LeadershipLostError
 from services.scheduler.metrics import SchedulerMetrics
@@ -187,6 +190,21 @@ class LiveScheduler:
             extra = {"policy_version": policy.version, "before": before.version, "changed_by": changed_by}
             log.info("policy changed", extra=extra)
         return before, outcome is Outcome.CHANGED
+
+    def try_policy(self, policy: Policy) -> None:
+        """One cycle by this policy that is not carried out, with a unit more; PolicyError when it fails.
+
+        A policy whose cycles fail would end this process, and every one after it.
+        """
+        snapshot = self.snapshot()
+        demand = Demand(1, cpus=1.0, accelerators=1)
+        probe = PendingUnit(UnitKey("policy-probe", 0), "policy-probe", 0, snapshot.now_s, demand)
+        try:
+            decide(Snapshot(snapshot.table, snapshot.ledger, [*snapshot.pending, probe], snapshot.now_s), policy)
+        except Exception as error:
+            # Plugins may be anybody's code.
+            why = error.detail if isinstance(error, MeridianError) else f"{type(error).__name__}: {error}"
+            raise PolicyError(f"a cycle by the policy {policy.version} fails: {why}") from error
 
     def _use(self, policy: Policy) -> None:
         self.policy = policy

@@ -79,6 +79,7 @@ def create_policy_router(database: Database, live: LiveScheduler) -> APIRouter:
     async def _change_to(
         wanted: Policy, source: str, response: Response, *, dry_run: bool, changed_by: str, if_match: str | None
     ) -> Json:
+        live.try_policy(wanted)
         if dry_run:
             before, changed = live.policy, False
             if not matches(if_match, before.version):

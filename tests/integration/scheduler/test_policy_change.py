@@ -21,6 +21,7 @@ from meridian.contracts.job.v1.job_pb2 import JobPlaced, PlacementConstraints
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunFinished
 from meridian.errors import ConfigurationError
 from services.scheduler.core.policy import Policy
+from services.scheduler.core.scores import SCORES
 from services.scheduler.live import LiveScheduler
 from services.scheduler.policy_changes import change_to
 from services.scheduler.policy_file import parse, shipped
@@ -142,6 +143,29 @@ async def test_a_bad_policy_changes_nothing(database_url: str) -> None:
         assert await changes(service) == before
         await stack.bus.publish(graph("beijing", 1), submission("job-1"))
         assert (await stack.bus.expect(JobPlaced)).policy_version == BALANCED
+
+
+class Unsound:
+    """A score that passes every check and fails when it is asked."""
+
+    name = "unsound"
+    dynamic = False
+
+    def domains(self, view: Any, demand: Any) -> Any:
+        raise ZeroDivisionError("on purpose")
+
+
+async def test_a_policy_whose_cycles_fail_does_not_get_in(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCORES, "unsound", Unsound())  # type: ignore[arg-type]
+    async with scheduler(database_url) as (stack, service):
+        await stack.bus.publish(graph("beijing", 1))
+        await until(service, lambda body: len(body["items"]) == 1, "/v1/nodes")
+        for query in ("", "?dry_run=true"):
+            answer = await service.http.put(f"/v1/policy{query}", content="name: x\nscores: {unsound: 1}")
+            assert (answer.status_code, answer.json()["code"]) == (422, "INVALID_POLICY")
+            assert answer.json()["detail"].endswith("fails: ZeroDivisionError: on purpose")
+        await stack.bus.publish(submission("job-1"))
+        assert (await stack.bus.expect(JobPlaced)).policy_version == BALANCED == await in_force(service)
 
 
 async def test_dry_runs_and_conditions(database_url: str) -> None:
