@@ -336,7 +336,10 @@ class Report:
         """What must be known to read the tables."""
         experiment, references = self.experiment, self.comparison.references
         notes = ["* baseline; setting: simulated (virtual time)"]
-        if references.blind and references.oracle:
+        gaps = [figure for cells in self.comparisons.values() for cell, figure in cells.items() if "gap" in cell[0]]
+        if references.oracle and len(gaps) > 1 and gaps[0].reason:
+            notes.append(f"no share of the gap closed: {gaps[0].reason}")
+        elif references.blind and references.oracle:
             notes.append(
                 f"the gap runs from {references.blind}, the best pooled baseline here that does not know true run times, "
                 f"to {references.oracle}, which does"

@@ -103,6 +103,13 @@ def test_a_gap_that_is_none_has_a_reason(means: dict[str, float], reason: str) -
     assert reason in str(figure.reason)
 
 
+def test_an_oracle_that_is_not_ahead_is_said() -> None:
+    trace = Trace("t", [job("x", 0.0), job("y", 1.0)])
+    experiment = Experiment(uniform(1, 1, 1), trace, tuple(setting(name) for name in ("fifo", "srtf")))
+    notes = Report(experiment, run_all(experiment)).notes()
+    assert "no share of the gap closed: fifo has a mean JCT no greater than srtf: there is no gap" in notes
+
+
 def test_comparison_is_over_jobs_that_both_finished() -> None:
     comparison = Comparison([run("fifo", {"a": 10.0, "b": 30.0, "c": 1000.0}), run("las", {"a": 5.0, "b": 5.0})], 0)
     figure = comparison.jct_reduction("las", "fifo")
