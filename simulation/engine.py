@@ -212,6 +212,7 @@ class Simulation:
             assert isinstance(payload, tuple)
             item = self._jobs.get(payload[0])
             if item is not None and item.epoch == payload[1] and item.running is not None:
+                self.cluster.memory = None
                 self._watch_order(item, item.running)
         elif kind == _NODE:
             self._node_changed(payload)
@@ -260,6 +261,7 @@ class Simulation:
 
     def _demand(self, job: TraceJob) -> Demand:
         home = frozenset({job.home_domain}) if self.setting.isolated and job.home_domain else frozenset()
+        item_domain = job.data_domain if job.data_bytes >= 1 else ""
         demand = Demand(
             ranks=job.ranks,
             cpus=job.cpus,
@@ -271,7 +273,8 @@ class Simulation:
             device_milli=round(job.device_share * 1000),
             resources=tuple(sorted(job.resources.items())),
             profile=job.profile if self.trace.throughputs is not None else "",
-            data=((job.data_domain, job.data_bytes),) if job.data_domain and job.data_bytes else (),
+            # Rounded up to powers of two, so that jobs with like data are one class to the scheduler.
+            data=((item_domain, 2.0 ** math.ceil(math.log2(job.data_bytes))),) if item_domain else (),
             traffic_bytes_per_s=job.traffic_bytes_per_s,
         )
         return self._demands.setdefault(demand, demand)
@@ -316,6 +319,7 @@ class Simulation:
                 self._wait(self._jobs[preempted.key])
 
     def _tick(self) -> None:
+        self.cluster.memory = None
         if self.setting.refresh:
             self._refresh_estimates()
         if self.policy.planner:
@@ -343,6 +347,8 @@ class Simulation:
         delay_s = max(delay_s, self._occupy_nodes(running))
         item.overhead_s += delay_s
         item.working_from_s = self.now_s + delay_s
+        running.expected_end_s += delay_s
+        running.limit_end_s += delay_s
         item.rate = self._rate(item, running)
         item.curve = self._curve(item, running)
         item.factor = 1.0
@@ -415,8 +421,8 @@ class Simulation:
         self._push(end_s, _END, (item.key, item.epoch))
 
     def _end(self, key: UnitKey, epoch: int) -> None:
-        item = self._jobs[key]
-        if item.epoch != epoch or item.running is None:
+        item = self._jobs.get(key)
+        if item is None or item.epoch != epoch or item.running is None:
             return
         self._leave(item)
         item.done = item.total
