@@ -171,6 +171,9 @@ class _Cycle:
         self._reserved: dict[frozenset[str], int] = {}
         self._last_reserved: tuple[object, ...] | None = None
         self._reserving = policy.discipline in {"easy", "conservative"}
+        self._duration = policy.backfill_estimate or policy.estimate
+        self._shortest = policy.backfill_order == "shortest"
+        self._later: list[PendingUnit] = []
         self._depth = policy.reservation_depth if policy.discipline == "easy" else 1_000_000_000
         nothing = np.zeros((0, 0))
         self._nothing = Explanation(
@@ -241,6 +244,10 @@ class _Cycle:
         lanes, partial = self._lanes()
         self._gates = tuple(limit.open(self._context) for limit in self._stages.limits)
         selection = Selection(cluster.pending, self._context, lanes)
+        if self._shortest:
+            for partition, count in self._reserved.items():
+                if count >= self._depth:
+                    self._put_off(partition, selection)
         while (unit := selection.pop()) is not None:
             reason = next((text for gate in self._gates if (text := gate.refuses(unit))), "")
             if reason:
@@ -249,6 +256,7 @@ class _Cycle:
                 continue
             if not self._try(unit, selection):
                 self._wait(unit, selection)
+        self._shortest_first(selection)
         return partial
 
     def _lanes(self) -> tuple[list[Lane] | None, bool]:
@@ -368,7 +376,7 @@ class _Cycle:
             if chosen is None:
                 self._no_room.add(demand)
             return chosen
-        duration_s = estimated_s(unit, self._policy.estimate)
+        duration_s = estimated_s(unit, self._duration)
         if duration_s >= self._too_long.get(demand, np.inf):
             return None
         found: list[tuple[Candidates, Choice]] = []
@@ -505,6 +513,8 @@ class _Cycle:
             start_s = self._reserve(unit, group)
             self._hold((unit,), explanation, start_s)
             if start_s:
+                if self._shortest and self._reserved[partition] >= self._depth:
+                    self._put_off(partition, selection)
                 return
         else:
             self._hold((unit,), explanation)
@@ -515,10 +525,21 @@ class _Cycle:
                 self._hold(tuple(selection.drop()), explanation)
             return
         # There is room that is reserved: only shorter units can use it, with one reservation only those that end before it.
-        limit_s = np.nextafter(estimated_s(unit, self._policy.estimate), 0.0)
+        limit_s = np.nextafter(estimated_s(unit, self._duration), 0.0)
         if len(profile.reservations) == 1:
             limit_s = min(limit_s, profile.reserved_from_s - self._now_s)
-        self._hold(tuple(selection.skip_longer_than(limit_s, self._policy.estimate)), explanation)
+        self._hold(tuple(selection.skip_longer_than(limit_s, self._duration)), explanation)
+
+    def _put_off(self, partition: frozenset[str], selection: Selection) -> None:
+        """The others of a partition that has its reservations are asked after all that need not overtake, by length."""
+        self._later += selection.drop_where(lambda lane: lane.demand.domains == partition)
+
+    def _shortest_first(self, selection: Selection) -> None:
+        units = [(estimated_s(unit, self._duration), self._position(unit), unit) for unit in self._later]
+        for _, _, unit in sorted(units, key=lambda item: item[:2]):
+            reason = next((text for gate in self._gates if (text := gate.refuses(unit))), "")
+            if reason or not self._try(unit, selection):
+                self._hold((unit,), self._explained(unit.demand), reason=reason)
 
     def _reserve(self, unit: PendingUnit, group: Sequence[Candidates]) -> float:
         """Reserve nodes for a unit; returns when, 0 when it can never start."""

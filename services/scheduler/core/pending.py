@@ -52,9 +52,12 @@ class Lane:
 
 
 def estimated_s(unit: PendingUnit, estimate: str) -> float:
-    """How long the unit is thought to run from now: by its user's limit or by prediction, whichever is known."""
+    """How long the unit is thought to run from now: by its user's limit, by prediction ("expected"), or by the upper end of
+    its band ("high"), whichever is known."""
     if estimate == "limit":
         whole = unit.limit_s if unit.limit_s != np.inf else unit.expected_s
+    elif estimate == "high" and unit.high_s != np.inf:
+        whole = unit.high_s
     else:
         whole = unit.expected_s if unit.expected_s != np.inf else unit.limit_s
     return max(whole - unit.attained_s, 0.0) if whole != np.inf else whole

@@ -32,6 +32,7 @@ class RestartRules:
 
 
 DISCIPLINES = ("greedy", "strict", "easy", "conservative")
+ESTIMATES = ("expected", "high", "limit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,10 @@ class Policy:
       strict        they wait too, unless they may only use other domains
       easy          the first ``reservation_depth`` (1) get a reservation; others go if they disturb none
       conservative  every one gets a reservation
-    ``estimate`` is the run time that reservations rest on: "expected" (predicted) or "limit" (declared by the user).
+    ``estimate`` is the run time that reservations rest on: "expected" (predicted), "high" (the upper end of the prediction's
+    band) or "limit" (declared by the user). ``backfill_estimate`` is how long a unit that would overtake one with a
+    reservation is thought to run, if that differs; ``backfill_order`` is the order in which units are asked whether they
+    would: "" (the queue's) or "shortest" (by that estimate: EASY-SJBF, Tsafrir, Etsion and Feitelson, TPDS 2007).
     ``interval_s`` > 0 asks for a cycle at least so often. ``domain_node_scores`` are weights of domains that order their
     nodes in their own way. ``options`` are those of plugins, by plugin name.
     """
@@ -75,6 +79,8 @@ class Policy:
     discipline: str = "greedy"
     reservation_depth: int = 1
     estimate: str = "expected"
+    backfill_estimate: str = ""
+    backfill_order: str = ""
     preemptions: tuple[str, ...] = ()
     planner: str = ""
     interval_s: float = 0.0
@@ -158,8 +164,12 @@ def check_numbers(policy: Policy) -> None:
     """PolicyError when a weight is not a finite number, a tenant's weight is not positive, or a choice does not exist."""
     if policy.discipline not in DISCIPLINES:
         raise PolicyError(f"discipline: {policy.discipline!r} is none of {', '.join(DISCIPLINES)}")
-    if policy.estimate not in {"expected", "limit"}:
-        raise PolicyError(f"estimate: {policy.estimate!r} is neither expected nor limit")
+    if policy.estimate not in ESTIMATES:
+        raise PolicyError(f"estimate: {policy.estimate!r} is none of {', '.join(ESTIMATES)}")
+    if policy.backfill_estimate not in {"", *ESTIMATES}:
+        raise PolicyError(f"backfill_estimate: {policy.backfill_estimate!r} is none of {', '.join(ESTIMATES)}")
+    if policy.backfill_order not in {"", "shortest"}:
+        raise PolicyError(f"backfill_order: {policy.backfill_order!r} is neither empty nor shortest")
     if not (isinstance(policy.reservation_depth, int) and policy.reservation_depth >= 0):
         raise PolicyError(f"reservation_depth: must be a whole number of at least 0, not {policy.reservation_depth!r}")
     if not (math.isfinite(policy.interval_s) and policy.interval_s >= 0):
