@@ -48,6 +48,7 @@ def reasons(decisions: Decisions) -> dict[str, str]:
 
 def run_now(cluster: Cluster, policy: Policy, *units: PendingUnit, now_s: float = 0.0) -> None:
     """Units that run already: placed by a policy without limits."""
+    waiting = [cluster.withdraw(unit.key) for unit in list(cluster.pending)]
     free = replace(policy, limits=(), preemptions=(), order=("age",), options=(), discipline="greedy")
     for unit in units:
         cluster.use(free)
@@ -56,6 +57,7 @@ def run_now(cluster: Cluster, policy: Policy, *units: PendingUnit, now_s: float 
         assert names(decisions) == [unit.key.job_id]
         cluster.apply(decisions, now_s)
     cluster.use(policy)
+    cluster.extend(unit for unit in waiting if unit is not None)
 
 
 @dataclass
