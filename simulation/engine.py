@@ -161,6 +161,8 @@ class Simulation:
             self._push(event.time_s, _SPOT, event)
         steps = 0
         while True:
+            while self._heap and self._outdated(*self._heap[0][2:]):
+                heapq.heappop(self._heap)
             next_s = self._heap[0][0] if self._heap else math.inf
             arrive_s = jobs[place].submit_s if place < arrivals else math.inf
             at_s = min(next_s, arrive_s)
@@ -189,6 +191,14 @@ class Simulation:
         return not any(kind in {_END, _WAN, _SPOT} for _, _, kind, _ in self._heap) and (
             not self._down or not len(self.cluster.pending)
         )
+
+    def _outdated(self, kind: int, payload: object) -> bool:
+        """Whether it is the end of a run that was stopped: it would let time pass for nothing."""
+        if kind != _END:
+            return False
+        assert isinstance(payload, tuple)
+        item = self._jobs.get(payload[0])
+        return item is None or item.epoch != payload[1] or item.running is None
 
     def _advance(self, at_s: float) -> None:
         self.measures.advance(at_s)
