@@ -284,7 +284,7 @@ def test_a_job_that_no_chip_here_was_measured_with_is_without_a_place() -> None:
 
 
 def test_unknown_policy_names_those_that_exist() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"known are .*srtf.*cheapest"):
+    with pytest.raises(InvalidArgumentError, match=r"known are .*fifo.*srtf"):
         setting_of("nope")
     assert setting_of("conservative-backfill")[0].knowledge == "declared"
     assert setting_of("balanced", isolated=True)[0].name == "isolated-balanced"
