@@ -96,3 +96,60 @@ for _name, _isolated in (("isolated-", True), ("", False)):
         ),
     ):
         register(replace(_setting, isolated=_isolated))
+
+
+def _placing(name: str, about: str, *scores: tuple[str, float]) -> Setting:
+    return Setting(name, _core(name, scores=scores), about=f"in order of arrival, whatever fits; {about}")
+
+
+for _setting in (
+    Setting(
+        "drf",
+        _core("drf", order=("drf", "age")),
+        about="the tenant with the least dominant share first (Armada's order)",
+    ),
+    Setting("smallest", _core("smallest", order=("smallest", "age")), about="fewest accelerators first"),
+    Setting("deadline", _core("deadline", order=("deadline", "age")), about="earliest deadline first"),
+    _placing("best-fit", "the fullest node that fits", ("best_fit", 1.0)),
+    _placing("fgd", "the node where fragmentation grows least (FGD)", ("fgd", 1.0)),
+    _placing("least-loaded", "the emptiest domain and node", ("spread", 1.0), ("least_loaded", 1.0)),
+    _placing("random", "any node", ("random", 1.0)),
+    _placing("cheapest", "the cheapest domain (SkyPilot's order)", ("price", 1.0), ("pack", 1.0)),
+):
+    register(_setting)
+
+_OURS = _core(
+    "meridian",
+    order=("shortest_remaining",),
+    preemptions=("order",),
+    interval_s=1800.0,
+    options=(("order", (("margin_s", 120.0),)),),
+)
+_WORTH = (("worth_moving", (("micro_units", 1_000_000.0),)),)
+
+for _setting in (
+    Setting(
+        "meridian",
+        _OURS,
+        "predicted",
+        baseline=False,
+        refresh=True,
+        about="least predicted remaining run time first; predictions of running jobs renewed every half hour; a job that runs"
+        " for less than two minutes is left alone",
+    ),
+    Setting(
+        "meridian-local",
+        replace(
+            _OURS,
+            name="meridian-local",
+            filters=(*_OURS.filters[:-1], "worth_moving", "capacity"),
+            scores=(("transfer_cost", 4.0), ("transfer_time", 1.0), *_OURS.scores),
+            options=(*_OURS.options, *_WORTH),
+        ),
+        "predicted",
+        baseline=False,
+        refresh=True,
+        about="the same, near the jobs' data: waits for a domain near it when moving would cost too much",
+    ),
+):
+    register(_setting)

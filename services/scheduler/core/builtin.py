@@ -13,6 +13,7 @@ from services.scheduler.core.scoring.data import DataLocalityScore, TransferCost
 from services.scheduler.core.scoring.energy import AwakeScore, ElectricityScore, EnergyScore
 from services.scheduler.core.scoring.gradient import GradientScore
 from services.scheduler.core.scoring.interference import InterferenceScore
+from services.scheduler.core.scoring.moving import WorthMovingFilter
 from services.scheduler.core.scoring.packing import (
     BestFitScore,
     DotProductScore,
@@ -49,7 +50,7 @@ for _score in (
 ):
     scores.register(_score)
 
-for _filter in (RunsThereFilter(), BurstLastFilter()):
+for _filter in (RunsThereFilter(), BurstLastFilter(), WorthMovingFilter()):
     filters.register(_filter)
 
 for _limit in LIMITS:

@@ -44,6 +44,9 @@ class Plugins:
 @cache
 def plugins_of(policy: Policy) -> Plugins:
     """Resolve a policy's names; PolicyError when one does not exist."""
+    # Registers the built-in plugins; some of them import what imports this module.
+    from services.scheduler.core import builtin  # noqa: F401
+
     check_numbers(policy)
     return Plugins(
         tuple(configured(item, policy.options_of(item.name)) for item in filters(policy.filters)),
@@ -126,6 +129,17 @@ class Candidates:
         self._node_totals: Floats = self._weigh_nodes(everything)
         self._domain_totals = self._weigh_domains()
 
+    def on(self, view: View) -> Candidates:
+        """The same judgements on a fresh copy of this view."""
+        self.refresh()
+        other = object.__new__(Candidates)
+        other.__dict__.update(self.__dict__)
+        other._view, other._seen, other._limit = view, 0, None
+        other.fits, other.domain_fits = self.fits.copy(), self.domain_fits.copy()
+        other._domain_parts, other._domain_totals = self._domain_parts.copy(), self._domain_totals.copy()
+        other._node_parts, other._node_totals = self._node_parts.copy(), self._node_totals.copy()
+        return other
+
     # -- judging -----------------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
@@ -167,7 +181,10 @@ class Candidates:
     def _weigh_nodes(self, rows: Any) -> Floats:
         parts = self._node_parts[:, rows]
         if self._weights_by_domain is None:
-            totals: Floats = self._node_weights @ parts
+            # One after the other: a product of matrices gives sums that depend on which other nodes stand beside.
+            totals: Floats = np.zeros(parts.shape[1])
+            for weight, part in zip(self._node_weights.tolist(), parts, strict=True):
+                totals += weight * part
         else:
             totals = (self._weights_by_domain[:, self._table.node_domain[rows]] * parts).sum(axis=0)
         return totals
