@@ -31,6 +31,10 @@ ELSEWHERE = {
     ("GET", "/v1/identities"): (200, {"items": [], "next_cursor": None}),
     ("POST", "/v1/estimates"): (200, {}),
     ("POST", "/v1/what-if"): (200, {}),
+    ("GET", "/v1/policy"): (200, {"version": "balanced-0"}),
+    ("PUT", "/v1/policy"): (200, {"version": "balanced-0"}),
+    ("DELETE", "/v1/policy"): (200, {"version": "balanced-0"}),
+    ("GET", "/v1/policy/versions"): (200, {"items": [], "next_before": None}),
 }
 
 
@@ -64,9 +68,14 @@ async def test_the_service_keeps_its_document(
             # A page token means something to its own list only, which no schema can say.
             (tmp_path / "schemathesis.toml").write_text(
                 "".join(
-                    f'[[operations]]\ninclude-name = "GET /v1/{name}"\n'
+                    f'[[operations]]\ninclude-name = "GET /v1/{path}"\n'
                     f'parameters = {{ page_token = "{cursor.encode(name, 7)}" }}\n'
-                    for name in ("jobs", "nodes", "incidents")
+                    for path, name in (
+                        ("jobs", "jobs"),
+                        ("nodes", "nodes"),
+                        ("incidents", "incidents"),
+                        ("policy/versions", "policies"),
+                    )
                 )
                 if "positive" in checks
                 else ""

@@ -77,7 +77,7 @@ def serving() -> Iterator[Issuer]:
             self.end_headers()
             self.wfile.write(text)
 
-        do_GET = do_POST = _answer
+        do_GET = do_POST = do_PUT = do_DELETE = _answer
 
         def log_message(self, *args: Any) -> None:
             pass
