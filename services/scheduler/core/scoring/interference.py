@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from services.scheduler.core.scoring.facts import with_method
+from services.scheduler.core.scoring.shared import indices
 from services.scheduler.core.state import Demand
 from services.scheduler.core.table import Floats, View
 
@@ -54,21 +55,24 @@ class InterferenceScore:
 
     def nodes(self, view: View, demand: Demand, rows: Any) -> Floats:
         table = view.table
-        values = np.ones(len(table.nodes))
+        index = indices(view, rows)
+        values = np.ones(len(index))
         known: Interference | None = with_method(view, "interference", "rate")
         if known is None or not demand.profile or not demand.accelerators or demand.device_milli >= 1000:
-            return np.ones(len(table.cpus[rows]))
+            return values
         own = (demand.profile, demand.ranks)
+        first = table.device_columns[index, 0] if table.device_columns.shape[1] else np.full(len(index), -1)
         for label, holders in view.labels.items():
             other = profile_of(label)
             if other is None or not holders:
                 continue
-            held = np.fromiter(holders, dtype=np.int64, count=len(holders))
-            first = table.device_columns[held, 0] if table.device_columns.shape[1] else np.full(len(held), -1)
-            for column in np.unique(first).tolist():
+            if len(index) < len(holders):
+                here = np.array([row in holders for row in index.tolist()], dtype=np.bool_)
+            else:
+                here = np.isin(index, np.fromiter(holders, dtype=np.int64, count=len(holders)))
+            for column in np.unique(first[here]).tolist():
                 model = table.models[column].model if column >= 0 else ""
                 rate = min(known.rate(own, [other], model), known.rate(other, [own], model))
-                places = held[first == column]
+                places = here & (first == column)
                 values[places] = np.minimum(values[places], min(max(rate, 0.0), 1.0))
-        result: Floats = values[rows]
-        return result
+        return values

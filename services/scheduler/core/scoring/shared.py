@@ -13,7 +13,7 @@ import numpy as np
 
 from services.scheduler.core.fragmentation import ABSENT, WHOLE, Greatest, ShareDemand, SharedNodes
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import Ints, Table, View
+from services.scheduler.core.table import DeviceModel, Ints, Table, View
 
 
 def kind_label(demand: Demand) -> str:
@@ -26,14 +26,19 @@ def kind_label(demand: Demand) -> str:
     return f"devices:{0 if demand.accelerators == 1 and demand.device_milli < WHOLE else demand.accelerators}"
 
 
-@lru_cache(maxsize=16384)
 def share_demand(table: Table, demand: Demand) -> ShareDemand:
     """One rank of ``demand``; accepted models are columns of ``table``."""
+    return _share_demand(table.models, demand)
+
+
+@lru_cache(maxsize=16384)
+def _share_demand(models: tuple[DeviceModel, ...], demand: Demand) -> ShareDemand:
+    # Kept by models, not by table: a table is large, and the fleet gets a new one with each change.
     shared = demand.accelerators == 1 and demand.device_milli < WHOLE
     narrow = bool(demand.accelerators and (demand.accelerator_types or demand.real_accelerators))
     accepted = [
         column
-        for column, model in enumerate(table.models)
+        for column, model in enumerate(models)
         if model.matches(demand.accelerator_types) and not (demand.real_accelerators and model.emulated)
     ]
     return ShareDemand(
@@ -42,8 +47,13 @@ def share_demand(table: Table, demand: Demand) -> ShareDemand:
         devices=demand.accelerators,
         device_milli=(demand.device_milli if shared else WHOLE) if demand.accelerators else 0,
         # A model that does not exist: no accepted one is not any.
-        models=tuple(accepted or (len(table.models),)) if narrow else (),
+        models=tuple(accepted or (len(models),)) if narrow else (),
     )
+
+
+def indices(view: View, rows: Any) -> Ints:
+    """``rows``, an index array or slice, as indices."""
+    return rows if isinstance(rows, np.ndarray) else np.arange(len(view.table.nodes))[rows]
 
 
 def shared_nodes(view: View, rows: Any, *, hosted: bool = False) -> SharedNodes:
@@ -58,7 +68,7 @@ def shared_nodes(view: View, rows: Any, *, hosted: bool = False) -> SharedNodes:
     count, width = columns.shape
     kinds = np.zeros((count, width + 1), dtype=np.int64)
     if hosted:
-        _count_kinds(view, kinds, np.arange(len(view.table.nodes))[rows])
+        _count_kinds(view, kinds, indices(view, rows))
     return SharedNodes(
         cpu_free_milli=np.rint(view.free_cpus[rows] * 1000).astype(np.int64),
         memory_free_bytes=view.free_memory_bytes[rows],
@@ -75,7 +85,7 @@ def _count_kinds(view: View, kinds: Ints, rows: Ints) -> None:
             kinds[:, kind] = [holders.get(row, 0) for row in rows.tolist()]
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)
 def greatest_of(table: Table) -> Greatest:
     """The most processors and the most devices of any node of the fleet, at least 1 each."""
     cpu_milli = round(float(table.cpus.max(initial=0.0)) * 1000)

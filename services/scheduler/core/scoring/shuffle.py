@@ -33,7 +33,7 @@ def demand_digest(demand: Demand) -> int:
     return _digest(repr([sorted(value) if isinstance(value, frozenset) else value for value in values]))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)
 def _node_digests(table: Table) -> Words:
     return np.array([_digest(node.node_id) for node in table.nodes], dtype=np.uint64)
 
