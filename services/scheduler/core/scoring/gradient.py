@@ -22,6 +22,8 @@ from services.scheduler.core.fragmentation import (
     ABSENT,
     SCORE_STEPS,
     Rule,
+    ShareDemand,
+    SharedNodes,
     TypicalClasses,
     fragmentation_rule,
 )
@@ -33,6 +35,8 @@ from services.scheduler.core.state import Demand
 from services.scheduler.core.table import Floats, Ints, Table, View
 
 _FIELDS = ("cpus", "accelerators", "device_milli")
+_MANY = 128
+"""From so many nodes on, each kind is looked at once."""
 Popular = tuple[tuple[Demand, float], ...]
 
 
@@ -58,6 +62,20 @@ def typical_classes(table: Table, demands: Iterable[tuple[Demand, float]], cover
         accepts[index, [column for column in models if column < len(table.models)] if models else slice(None)] = True
     numbers = np.array([key[:3] for key in kept], dtype=np.int64)
     return TypicalClasses(numbers[:, 0], numbers[:, 2], numbers[:, 1], accepts, popular / popular.sum())
+
+
+def _alike(nodes: SharedNodes, asked: ShareDemand) -> tuple[SharedNodes, Ints]:
+    """One node of each kind, and the kind of each node: in the same state but for the order of devices and the memory, which
+    only has to suffice. A large fleet has few kinds."""
+    devices = np.sort(nodes.device_free_milli, axis=1)
+    enough = nodes.memory_free_bytes >= asked.memory_bytes
+    states = np.column_stack([nodes.cpu_free_milli, enough, nodes.device_model, devices])
+    order = np.lexsort(states.T)
+    begins = np.ones(len(order), dtype=np.bool_)
+    begins[1:] = (states[order[1:]] != states[order[:-1]]).any(axis=1)
+    kind_of = np.empty(len(order), dtype=np.int64)
+    kind_of[order] = begins.cumsum() - 1
+    return nodes.rows(order[begins]), kind_of
 
 
 class GradientScore:
@@ -89,7 +107,15 @@ class GradientScore:
         nodes = shared_nodes(view, rows)
         if rule is None:
             return np.full(len(nodes.device_model), NEUTRAL)
-        scored = rule(nodes, share_demand(view.table, demand))
+        asked = share_demand(view.table, demand)
+        if len(nodes.device_model) < _MANY:
+            return self._values(rule, nodes, asked)
+        kinds, kind_of = _alike(nodes, asked)
+        values: Floats = self._values(rule, kinds, asked)[kind_of]
+        return values
+
+    def _values(self, rule: Rule, nodes: SharedNodes, asked: ShareDemand) -> Floats:
+        scored = rule(nodes, asked)
         if self._steps:
             return scaled(scored)
         growth = np.where(np.isfinite(scored.score), -scored.score, np.inf) / 1000.0

@@ -162,3 +162,25 @@ def test_the_weightiest_score_chooses_the_device() -> None:
 def test_the_score_is_for_nodes_alone() -> None:
     assert not hasattr(BestFitScore(), "devices")
     assert not hasattr(GradientScore(), "domains")
+
+
+@pytest.mark.parametrize("steps", [100, 0])
+@pytest.mark.parametrize("asked", [HALF, WHOLE, Demand(1, cpus=2.0, memory_bytes=40 * 2**30)])
+def test_a_large_fleet_is_judged_as_its_nodes_one_by_one(asked: Demand, steps: int) -> None:
+    generator = np.random.default_rng(5)
+    view = view_of(
+        *(
+            node(f"n{n:03d}", models=("A100", "V100")[n % 2 : n % 2 + 1] * int(generator.integers(0, 4)))
+            for n in range(300)
+        )
+    )
+    for _ in range(400):
+        milli = int(generator.choice([300, 500, 1000]))
+        held = Demand(1, cpus=1.0, memory_bytes=20 * 2**30, accelerators=1, device_milli=milli)
+        rows = np.flatnonzero(view.ranks_that_fit(held, view.columns(held)))
+        view.take(int(generator.choice(rows)), held, view.columns(held))
+    view.facts["typical_demands"] = ((HALF, 2.0), (WHOLE, 1.0), (Demand(1, cpus=4.0, accelerators=2), 1.0))
+    score = GradientScore(steps)
+    alone = np.concatenate([score.nodes(view, asked, np.array([row])) for row in range(300)])
+    assert len(np.unique(alone)) > 3 or not asked.accelerators
+    np.testing.assert_array_equal(score.nodes(view, asked, ALL), alone)
