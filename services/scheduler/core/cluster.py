@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from services.scheduler.core.ledger import Ledger, Usage
@@ -146,6 +147,31 @@ class Cluster:
                 found[1].began(running)
         observer: Watching = found[1]
         return observer
+
+    def copy(self, *, observed: bool = True) -> Cluster:
+        """A cluster that can be changed without changing this one; not from inside a cycle. Runs are shared: what changes
+        one puts another in its place. With ``observed`` False plugins begin to watch it anew (they forget the past)."""
+        other = object.__new__(Cluster)
+        other.policy, other.view, other.pending = self.policy, self.view.copy(), self.pending.copy()
+        other.running = dict(self.running)
+        other.tenants = {name: replace(usage) for name, usage in self.tenants.items()}
+        other._generation = self._generation
+        other._candidates = {}
+        if self._generation == self.view.generation:
+            for _, _, demand in self.pending.lanes:
+                if demand in self._candidates and demand not in other._candidates:
+                    other._candidates[demand] = [item.on(other.view) for item in self._candidates[demand]]
+        memory = self.memory
+        other.memory = memory
+        if memory is not None and memory.profile is not None:
+            other.memory = replace(memory, profile=memory.profile.copy())
+        other._observers = {}
+        if observed and self._observers:
+            same: list[object] = [self.table, self.policy, *self.running.values()]
+            memo: dict[int, object] = {id(item): item for item in same}
+            memo |= {id(self): other, id(self.view): other.view}
+            other._observers = deepcopy(self._observers, memo)
+        return other
 
     # -- events ------------------------------------------------------------------------------------------------------
 

@@ -87,6 +87,16 @@ class Pending:
         found = self._entries.get(key)
         return None if found is None else found[1][3]
 
+    def copy(self) -> Pending:
+        """The same units in the same order, to be changed without changing these."""
+        other = Pending(self.order)
+        for name, lane in self.lanes.items():
+            mine = other.lanes[name] = Lane(*name)
+            mine.entries, mine.fresh = list(lane.entries), lane.fresh
+            for entry in mine.entries:
+                other._entries[entry[2]] = (mine, entry)
+        return other
+
     def add(self, unit: PendingUnit) -> None:
         """A unit begins to wait; one with the same key is replaced."""
         if unit.key in self._entries:

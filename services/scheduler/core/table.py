@@ -256,6 +256,23 @@ class View:
                     if index in held.devices:
                         self.device_milli[row, position] = 0
 
+    def copy(self) -> View:
+        """A view that can be changed without changing this one; not while a trial runs. Nothing is touched in it yet."""
+        assert self._undo is None
+        other = object.__new__(View)
+        other.__dict__.update(
+            {
+                name: value.copy() if isinstance(value, np.ndarray | dict) else value
+                for name, value in self.__dict__.items()
+            }
+        )
+        other.taken = []
+        other.labels = {label: dict(counts) for label, counts in self.labels.items()}
+        other._free_lists = {row: list(pairs) for row, pairs in self._free_lists.items()}
+        other._ports = {address: dict(ports) for address, ports in self._ports.items()}
+        other.ports_held = {address: set(ports) for address, ports in self.ports_held.items()}
+        return other
+
     def columns(self, demand: Demand) -> Ints:
         """Device models that the demand accepts."""
         return np.array(
