@@ -77,7 +77,7 @@ def create_router(database: Database, live: LiveScheduler) -> APIRouter:
         body: Annotated[Json, Body()], tenant_id: Annotated[str, Query(max_length=200)] = "what-if"
     ) -> Json:
         """Whether and where a job would be placed now, behind what waits already. Nothing is stored."""
-        return answer(live.snapshot(), live.policy, parse_spec(body), tenant_id, live.now_s())
+        return answer(live.book.cluster, live.policy, parse_spec(body), tenant_id, live.now_s())
 
     return router
 
@@ -148,6 +148,10 @@ def _waiting(live: LiveScheduler, unit: Unit) -> Json:
         return {"reason": f"depends on {', '.join(missing)}"}
     if unit.state is UnitState.RECOVERING:
         return {"reason": f"waiting for a recovery plan: {unit.reason}", "until": rfc3339(unit.recovery_due_s)}
+    if unit.nomination is not None:
+        left = sorted(name for name in unit.nomination.waits_for if name in live.book.runs)
+        for_whom = f"its nodes are kept for it until {', '.join(left)} has ended" if left else "its nodes are free now"
+        return {"reason": for_whom, "until": rfc3339(unit.nomination.until_s)}
     former = sorted(live.book.runs_of.get(unit.key, ()))
     if former:
         until = rfc3339(max(live.book.runs[run_id].stop_until_s for run_id in former))

@@ -34,6 +34,7 @@ def build(kernel: Kernel) -> None:
     kernel.add_task("cycles", live.run_cycles)
     kernel.add_task("deadlines", live.run_deadlines)
     kernel.add_task("upkeep", live.run_upkeep)
+    kernel.add_task("journal", live.run_journal)
     kernel.http.include_router(create_router(kernel.database, live))
     kernel.http.include_router(create_policy_router(kernel.database, live))
 

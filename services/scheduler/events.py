@@ -76,7 +76,8 @@ def run_started(batch: Batch, message: run_pb2.RunStarted) -> None:
 def run_checkpointed(batch: Batch, message: run_pb2.RunCheckpointed) -> None:
     """There is a newer point to resume from."""
     checkpoint = Checkpoint(message.path, message.step, message.domain_id, message.size_bytes)
-    lifecycle.checkpointed(batch.draft, RunReport(message.run_id, message.domain_id), checkpoint)
+    at_s = seconds(message.at, batch.now_s)
+    lifecycle.checkpointed(batch.draft, RunReport(message.run_id, message.domain_id), checkpoint, at_s)
 
 
 def run_finished(batch: Batch, message: run_pb2.RunFinished) -> None:
@@ -236,16 +237,28 @@ SUBSCRIPTIONS: dict[str, dict[type[Message], _Handler]] = {
 }
 
 
+HANDLERS: dict[str, _Handler] = {
+    kind.DESCRIPTOR.full_name: handler for handlers in SUBSCRIPTIONS.values() for kind, handler in handlers.items()
+}
+
+
+def event_name(envelope: Envelope) -> str:
+    """An event's name in the journal: source and id together are unique (CloudEvents 1.0, section 3.1)."""
+    return f"{envelope.source}|{envelope.id}"
+
+
+def apply(batch: Batch, envelopes: Sequence[Envelope]) -> None:
+    """Apply events in order to the draft of a batch; the live service and replay do the same."""
+    for envelope in envelopes:
+        batch.traceparent = envelope.traceparent
+        HANDLERS[envelope.type.name](batch, envelope.data)
+
+
 class Events:
     """Handles batches of events for a live scheduler."""
 
     def __init__(self, live: LiveScheduler) -> None:
         self._live = live
-        self._handlers = {
-            kind.DESCRIPTOR.full_name: handler
-            for handlers in SUBSCRIPTIONS.values()
-            for kind, handler in handlers.items()
-        }
 
     async def handle(self, transaction: Transaction, envelopes: Sequence[Envelope]) -> None:
         """Apply a batch in order and write its changes in its transaction."""
@@ -253,7 +266,8 @@ class Events:
         new = {item.data.job_id for item in envelopes if isinstance(item.data, job_pb2.JobSubmitted)}
         known = await store.known_jobs(transaction.connection, new - self._live.book.jobs.keys())
         batch = Batch(draft, self._live.now_s(), self._live.policy.restarts, known)
-        for envelope in envelopes:
-            batch.traceparent = envelope.traceparent
-            self._handlers[envelope.type.name](batch, envelope.data)
+        apply(batch, envelopes)
         await self._live.write(transaction, draft, batch.new_specs)
+        if draft.changed:
+            ids = [event_name(envelope) for envelope in envelopes]
+            transaction.on_commit(lambda: self._live.journal.events(batch.now_s, ids, known))

@@ -3,16 +3,22 @@
 Single writer: `draft` takes the writer's lock for the rest of a transaction. What the draft changed is written in that
 transaction; the book takes it over when the commit is certain. When a commit failed or its fate is unknown, the book is
 read from the database again before the next use, so memory is never ahead of it or behind.
+
+What is done, in which order and at which times, goes into the journal (journal.py) so that it can be done again (replay.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
+import zlib
 from collections.abc import Mapping
 
 import asyncpg
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from meridian.database import is_passing
 from meridian.errors import MeridianError
@@ -23,22 +29,29 @@ from meridian.service import Kernel
 from services.scheduler import policy_changes, store
 from services.scheduler.core import lifecycle
 from services.scheduler.core.book import Book, Draft
-from services.scheduler.core.decide import Decisions, Snapshot, Waiting, decide, snapshot_of
-from services.scheduler.core.effects import DecisionRecord, Finished, Placed
+from services.scheduler.core.cycle import Cycle, run_cycle
+from services.scheduler.core.decide import Snapshot, Waiting, decide, snapshot_of
+from services.scheduler.core.effects import Finished, Placed
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.placement import plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.run_times import RunTimes
 from services.scheduler.core.state import Demand, UnitKey
-from services.scheduler.core.table import Table, table_of
+from services.scheduler.core.waiting import WaitingUnits
 from services.scheduler.errors import LeadershipLostError
+from services.scheduler.journal import FLUSH_S, KEPT_DAYS, WHOLE_BOOK_EVERY_S, Journal
 from services.scheduler.metrics import SchedulerMetrics
 from services.scheduler.policy_changes import Outcome, PreconditionFailedError
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.wire import message_of
 
 log = logging.getLogger(__name__)
+
+_SAVE_AFTER = 100
+"""Observed run times after which what was learned is written to the database."""
+_MOST_HISTORY = 20_000
+"""Finished units that are read to learn again what was lost, or was not saved."""
 
 
 class LiveScheduler:
@@ -49,7 +62,6 @@ class LiveScheduler:
         self.policy = policy
         self.file_policy = policy
         self.book = Book()
-        self.waiting: Mapping[UnitKey, Waiting] = {}
         self._kernel = kernel
         self._settings = settings
         self._metrics = SchedulerMetrics(kernel.registry)
@@ -59,18 +71,22 @@ class LiveScheduler:
         self._doubtful = False
         self._poked = asyncio.Event()
         self._changed = asyncio.Event()
-        self._table: tuple[Fleet, Table] | None = None
+        self._waiting = WaitingUnits()
+        self.journal = Journal(kernel.database)
+        self._saved_observations = 0
 
     def now_s(self) -> float:
         """The present time in seconds since 1970."""
         return self._kernel.clock.now().timestamp()
 
     def snapshot(self) -> Snapshot:
-        """The book as a cycle would see it now."""
-        fleet = self.book.fleet
-        if self._table is None or self._table[0] is not fleet:
-            self._table = (fleet, table_of(fleet))
-        return snapshot_of(self.book, self.now_s(), self._table[1])
+        """The book as a cycle would see it now, built anew."""
+        return snapshot_of(self.book, self.now_s())
+
+    @property
+    def waiting(self) -> Mapping[UnitKey, Waiting]:
+        """Why each unit waits that a cycle looked at, with its place in the queue."""
+        return self._waiting.all(self.book.cluster, self.book.now_s)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -78,11 +94,12 @@ class LiveScheduler:
         """Become the one that decides, and read the state."""
         await self._leadership.take()
         async with self._kernel.database.transaction() as connection:
-            self._term = await store.begin_term(connection)
+            self._term = self.journal.term = await store.begin_term(connection)
             self.policy = await policy_changes.at_start(
                 connection, self.file_policy, self.now_s(), from_file=self._settings.policy_from_file
             )
-            self._rebuild(await store.load(connection))
+            loaded = await store.load(connection)
+            self._rebuild(loaded, await self._learned(connection))
         log.info(
             "leading",
             extra={
@@ -102,17 +119,35 @@ class LiveScheduler:
 
     async def stop(self) -> None:
         """Let another one lead."""
+        if self._term:
+            try:
+                await self.journal.flush()
+                await self._save_run_times()
+            except (OSError, sa.exc.SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                # Run times are learned again from history; the journal's end is missing.
+                log.warning("the end of the journal was not written", extra={"error": repr(error)})
         await self._leadership.release()
 
-    def _rebuild(self, loaded: store.Loaded) -> None:
-        book = Book()
-        draft = book.draft()
-        draft.fleet = loaded.fleet
-        draft.jobs = {item.job_id: item for item in loaded.jobs}
-        draft.units = {item.key: item for item in loaded.units}
-        draft.runs = {item.run_id: item for item in loaded.runs}
-        book.merge(draft)
-        self.book = book
+    async def _learned(self, connection: AsyncConnection) -> RunTimes:
+        """What is known of run times: as it was saved, with the units that finished since."""
+        run_times = RunTimes()
+        packed = await store.load_run_times(connection)
+        if packed is not None:
+            try:
+                run_times = RunTimes.restored(json.loads(zlib.decompress(packed)))
+            except (PolicyError, ValueError, zlib.error) as error:
+                log.warning(
+                    "what was learned of run times does not read, is learned again", extra={"error": repr(error)}
+                )
+        for job, unit_index, ran_s, end_s in await store.succeeded_after(connection, run_times.until_s, _MOST_HISTORY):
+            run_times.observe(job, job.units[unit_index], ran_s, end_s)
+        self._saved_observations = run_times.observed
+        return run_times
+
+    def _rebuild(self, loaded: store.Loaded, run_times: RunTimes) -> None:
+        self.journal.begin(self.now_s(), loaded, self.policy, run_times)
+        self.book = Book.restored(loaded.fleet, loaded.jobs, loaded.units, loaded.runs, self.policy, run_times)
+        self._waiting = WaitingUnits()
         self._doubtful = False
         self._poked.set()
         self._changed.set()
@@ -128,7 +163,8 @@ class LiveScheduler:
             raise LeadershipLostError("another scheduler leads in a newer term")
         if self._doubtful:
             self.policy = await policy_changes.in_force(transaction.connection, self.policy, self.file_policy)
-            self._rebuild(await store.load(transaction.connection))
+            loaded = await store.load(transaction.connection)
+            self._rebuild(loaded, await self._learned(transaction.connection))
         return self.book.draft()
 
     async def write(self, transaction: Transaction, draft: Draft, new_specs: Mapping[str, bytes] | None = None) -> None:
@@ -208,53 +244,50 @@ class LiveScheduler:
 
     def _use(self, policy: Policy) -> None:
         self.policy = policy
+        self.book.cluster.use(policy)
+        self.journal.policy(self.now_s(), policy)
         self._poked.set()
 
     # -- cycles ------------------------------------------------------------------------------------------------------
 
     async def run_cycles(self) -> None:
-        """Decide whenever something changed."""
+        """Decide whenever something changed, and as often as the policy asks."""
         while True:
-            await self._poked.wait()
+            interval_s = self.policy.interval_s or None
+            try:
+                async with asyncio.timeout(interval_s):
+                    await self._poked.wait()
+            except TimeoutError:
+                if not self.book.queued:
+                    continue
             self._poked.clear()
-            if self.book.queued or self._doubtful:
+            if self.book.queued or self._doubtful or (self.policy.planner and self.book.runs):
                 await self._until_done(self._cycle)
                 await asyncio.sleep(self._settings.cycle_pause_s)
-            elif self.waiting:
-                self.waiting = {}
 
     async def _cycle(self) -> None:
         started_s = time.perf_counter()
         async with self._kernel.outbox.transaction() as transaction:
             draft = await self.draft(transaction)
             before_s = time.perf_counter()
-            decisions = decide(self.snapshot(), self.policy)
+            now_s = self.now_s()
+            cycle = run_cycle(draft, self.policy, now_s, lambda: self._kernel.new_id("dec"))
             self._metrics.deciding.observe(time.perf_counter() - before_s)
-            self._apply(draft, decisions)
             await self.write(transaction, draft)
-        self.waiting = {item.key: item for item in decisions.waiting}
+            transaction.on_commit(lambda: self._carried_out(cycle, now_s))
         self._metrics.cycle.observe(time.perf_counter() - started_s)
-        self._metrics.decisions.labels("placed").inc(len(decisions.placed))
-        self._metrics.decisions.labels("waiting").inc(len(decisions.waiting))
+        decisions = cycle.decisions
+        self._metrics.decisions.labels("placed").inc(len(cycle.begun))
+        self._metrics.decisions.labels("nominated").inc(len(cycle.nominated))
+        self._metrics.decisions.labels("preempted").inc(len(cycle.preempted))
+        self._metrics.decisions.labels("waiting").inc(sum(len(group.units) for group in decisions.blocked))
 
-    def _apply(self, draft: Draft, decisions: Decisions) -> None:
-        now_s = self.now_s()
-        version = decisions.policy_version
-        for placement in decisions.placed:
-            decision_id = self._kernel.new_id("dec")
-            assert placement.explanation is not None
-            reason = placement.explanation.reason
-            lifecycle.place(
-                draft,
-                placement.key,
-                placement.ranks,
-                now_s,
-                decision_id=decision_id,
-                policy_version=version,
-                reason=reason,
-            )
-            explanation = placement.explanation.as_json()
-            draft.record(DecisionRecord(decision_id, placement.key, "placed", now_s, version, explanation))
+    def _carried_out(self, cycle: Cycle, now_s: float) -> None:
+        self.book.remember(cycle.decisions)
+        self._waiting.add(cycle.decisions)
+        started_s = time.perf_counter()
+        self.journal.cycle(now_s, cycle)
+        self._metrics.recording.observe(time.perf_counter() - started_s)
 
     # -- deadlines ---------------------------------------------------------------------------------------------------
 
@@ -281,6 +314,8 @@ class LiveScheduler:
             due = self.book.due(now_s)
             lifecycle.tick(draft, due, now_s, self.policy.restarts)
             await self.write(transaction, draft)
+            if due:
+                transaction.on_commit(lambda: self.journal.tick(now_s))
         if due:
             self._poked.set()
 
@@ -310,3 +345,23 @@ class LiveScheduler:
     async def _forget(self) -> None:
         async with self._kernel.database.transaction() as connection:
             await store.forget_finished_before(connection, self.now_s() - self._settings.keep_days * 86_400.0)
+            await store.forget_journal_before(connection, self.now_s() - KEPT_DAYS * 86_400.0)
+        if self.now_s() - self.journal.begun_at_s > WHOLE_BOOK_EVERY_S:
+            self._doubtful = True
+            self._poked.set()
+
+    async def run_journal(self) -> None:
+        """Write the journal and what was learned of run times, now and then."""
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            await self._until_done(self.journal.flush)
+            if self.book.run_times.observed - self._saved_observations >= _SAVE_AFTER:
+                await self._until_done(self._save_run_times)
+
+    async def _save_run_times(self) -> None:
+        run_times = self.book.run_times
+        observed, state = run_times.observed, run_times.state()
+        packed = await asyncio.to_thread(lambda: zlib.compress(json.dumps(state).encode(), 1))
+        async with self._kernel.database.transaction() as connection:
+            await store.save_run_times(connection, packed)
+        self._saved_observations = observed

@@ -22,6 +22,12 @@ class SchedulerMetrics:
             registry=registry,
             buckets=fine,
         )
+        self.recording = Histogram(
+            "meridian_scheduler_recording_seconds",
+            "Time of a cycle that the journal takes; writing it out is beside the cycles",
+            registry=registry,
+            buckets=(0.00001, 0.0001, *fine),
+        )
         self.decisions = Counter(
             "meridian_scheduler_decisions_total", "Units decided about, by result", ("result",), registry=registry
         )

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,7 +23,9 @@ from services.scheduler.core.state import (
     FINAL_JOB_STATES,
     Checkpoint,
     Job,
+    JobKind,
     JobState,
+    Nomination,
     PlacedRank,
     Run,
     RunState,
@@ -76,6 +79,9 @@ unit = sa.Table(
     sa.Column("excluded_nodes", _JSON),
     sa.Column("excluded_until_s", sa.Double),
     sa.Column("reason", sa.Text),
+    sa.Column("attained_s", sa.Double),
+    sa.Column("kept_s", sa.Double),
+    sa.Column("nomination", _JSON),
 )
 run = sa.Table(
     "run",
@@ -99,6 +105,7 @@ run = sa.Table(
     sa.Column("ended_at_s", sa.Double),
     sa.Column("reason", sa.Text),
     sa.Column("decision_id", sa.Text),
+    sa.Column("preempted_for", sa.Text),
 )
 decision = sa.Table(
     "decision",
@@ -152,6 +159,24 @@ policy_change = sa.Table(
     sa.Column("body", sa.Text),
     sa.Column("changed_by", sa.Text),
     sa.Column("changed_at_s", sa.Double),
+)
+
+journal = sa.Table(
+    "journal",
+    _metadata,
+    sa.Column("chunk", sa.BigInteger, primary_key=True),
+    sa.Column("term", sa.BigInteger),
+    sa.Column("begins", sa.Boolean),
+    sa.Column("first_at_s", sa.Double),
+    sa.Column("last_at_s", sa.Double),
+    sa.Column("entries", sa.Integer),
+    sa.Column("body", sa.LargeBinary),
+)
+run_times = sa.Table(
+    "run_times",
+    _metadata,
+    sa.Column("single", sa.Boolean, primary_key=True),
+    sa.Column("state", sa.LargeBinary),
 )
 
 Row = dict[str, Any]
@@ -315,24 +340,66 @@ async def forget_finished_before(connection: AsyncConnection, at_s: float) -> in
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The state as it was committed last."""
+    """The state as it was committed last. ``specs``: the jobs' specifications as they were submitted."""
 
     fleet: Fleet
     jobs: tuple[Job, ...]
     units: tuple[Unit, ...]
     runs: tuple[Run, ...]
+    specs: Mapping[str, bytes]
+
+    def as_json(self) -> Row:
+        """All of it as JSON types."""
+        fleet = self.fleet
+        return {
+            "jobs": [{**_job_row(item), "spec": self.specs[item.job_id].hex()} for item in self.jobs],
+            "units": [_unit_row(item) for item in self.units],
+            "runs": [_run_row(item) for item in self.runs],
+            "domains": [asdict(item) for item in fleet.domains.values()],
+            "nodes": [asdict(item) for item in fleet.nodes.values()],
+            "marks": [asdict(item) for item in fleet.marks.values()],
+            "expected_demand": dict(fleet.expected_demand),
+        }
+
+    @classmethod
+    def from_json(cls, body: Row) -> Loaded:
+        """What `as_json` gave."""
+        jobs = [SimpleNamespace(**{**row, "spec": bytes.fromhex(row["spec"])}) for row in body["jobs"]]
+        marks = [Mark(**{**row, "kind": MarkKind(row["kind"])}) for row in body["marks"]]
+        domains, nodes = map(_domain_of, body["domains"]), map(_node_of, body["nodes"])
+        fleet = Fleet(
+            {item.domain_id: item for item in domains},
+            {item.node_id: item for item in nodes},
+            {(item.kind, item.subject): item for item in marks},
+            body["expected_demand"],
+        )
+        return cls(
+            fleet,
+            tuple(_job_of(row) for row in jobs),
+            tuple(_unit_of(SimpleNamespace(**row)) for row in body["units"]),
+            tuple(_run_of(SimpleNamespace(**row)) for row in body["runs"]),
+            {row.job_id: row.spec for row in jobs},
+        )
 
 
 async def load(connection: AsyncConnection) -> Loaded:
     """Every unfinished job with its units and open runs, and the fleet."""
     unfinished = job.c.state.not_in([str(state) for state in FINAL_JOB_STATES])
-    jobs = [_job_of(row) for row in await connection.execute(sa.select(job).where(unfinished))]
+    rows = (
+        await connection.execute(sa.select(job).where(unfinished).order_by(job.c.submitted_at_s, job.c.job_id))
+    ).all()
+    jobs = [_job_of(row) for row in rows]
     of_unfinished = sa.select(job.c.job_id).where(unfinished)
-    queued_first = sa.select(unit).where(unit.c.job_id.in_(of_unfinished)).order_by(unit.c.queued_at_s)
+    queued_first = (
+        sa.select(unit)
+        .where(unit.c.job_id.in_(of_unfinished))
+        .order_by(unit.c.queued_at_s, unit.c.job_id, unit.c.unit_index)
+    )
     units = [_unit_of(row) for row in await connection.execute(queued_first)]
     open_runs = sa.select(run).where(run.c.state != str(RunState.ENDED))
     runs = [_run_of(row) for row in await connection.execute(open_runs)]
-    return Loaded(await _load_fleet(connection), tuple(jobs), tuple(units), tuple(runs))
+    specs = {row.job_id: row.spec for row in rows}
+    return Loaded(await _load_fleet(connection), tuple(jobs), tuple(units), tuple(runs), specs)
 
 
 async def _load_fleet(connection: AsyncConnection) -> Fleet:
@@ -416,6 +483,64 @@ async def policy_changes(
     return [PolicyChange(**row) for row in (await connection.execute(query)).mappings()]
 
 
+# -- journal and run times -----------------------------------------------------------------------------------------------
+
+
+async def add_journal_chunk(connection: AsyncConnection, row: Row) -> None:
+    """Append a chunk of the journal."""
+    await connection.execute(sa.insert(journal).values(row))
+
+
+async def journal_chunks(connection: AsyncConnection) -> list[bytes]:
+    """The bodies of all chunks from the first one with which a book begins, in order."""
+    first = sa.select(sa.func.min(journal.c.chunk)).where(journal.c.begins).scalar_subquery()
+    query = sa.select(journal.c.body).where(journal.c.chunk >= first).order_by(journal.c.chunk)
+    return list((await connection.execute(query)).scalars())
+
+
+async def forget_journal_before(connection: AsyncConnection, at_s: float) -> None:
+    """Remove chunks older than a time; a book that began before it cannot be replayed any more."""
+    await connection.execute(sa.delete(journal).where(journal.c.last_at_s < at_s))
+
+
+async def save_run_times(connection: AsyncConnection, state: bytes) -> None:
+    """Keep what was learned about run times."""
+    statement = postgresql.insert(run_times).values(single=True, state=state)
+    await connection.execute(statement.on_conflict_do_update(index_elements=["single"], set_={"state": state}))
+
+
+async def load_run_times(connection: AsyncConnection) -> bytes | None:
+    """What `save_run_times` kept; None when it never did."""
+    return (await connection.execute(sa.select(run_times.c.state))).scalar_one_or_none()
+
+
+async def succeeded_after(connection: AsyncConnection, at_s: float, limit: int) -> list[tuple[Job, int, float, float]]:
+    """Units that succeeded after a time, oldest first (the newest ``limit`` of them): their jobs, unit indexes, run times
+    that counted and ends, in seconds."""
+    query = (
+        sa.select(
+            job,
+            run.c.unit_index.label("of_unit"),
+            run.c.started_at_s.label("begun_s"),
+            run.c.assigned_at_s.label("assigned_s"),
+            run.c.ended_at_s.label("end_s"),
+            unit.c.attained_s.label("attained"),
+        )
+        .join(run, run.c.job_id == job.c.job_id)
+        .join(unit, (unit.c.job_id == run.c.job_id) & (unit.c.unit_index == run.c.unit_index))
+        .where(unit.c.state == str(UnitState.SUCCEEDED), unit.c.epoch == run.c.epoch, run.c.ended_at_s > at_s)
+        .order_by(run.c.ended_at_s.desc(), run.c.run_id.desc())
+        .limit(limit)
+    )
+    found = []
+    for row in reversed((await connection.execute(query)).all()):
+        item = _job_of(row)
+        if item.spec.kind is not JobKind.SERVICE:
+            ran_s = row.attained + max(row.end_s - (row.begun_s or row.assigned_s), 0.0)
+            found.append((item, row.of_unit, ran_s, row.end_s))
+    return found
+
+
 # -- rows and values ---------------------------------------------------------------------------------------------------
 
 
@@ -437,7 +562,7 @@ def _job_row(item: Job) -> Row:
     }
 
 
-def _job_of(row: sa.Row[Any]) -> Job:
+def _job_of(row: Any) -> Job:
     spec = spec_from(job_pb2.JobSpec.FromString(row.spec))
     return Job(
         row.job_id,
@@ -473,10 +598,21 @@ def _unit_row(item: Unit) -> Row:
         "excluded_nodes": sorted(item.excluded_nodes),
         "excluded_until_s": item.excluded_until_s,
         "reason": item.reason,
+        "attained_s": item.attained_s,
+        "kept_s": item.kept_s,
+        "nomination": _nomination_row(item.nomination) if item.nomination else None,
     }
 
 
-def _unit_of(row: sa.Row[Any]) -> Unit:
+def _nomination_row(item: Nomination) -> Row:
+    return {**asdict(item), "ranks": _rank_rows(item.ranks), "waits_for": sorted(item.waits_for)}
+
+
+def _nomination_of(row: Mapping[str, Any]) -> Nomination:
+    return Nomination(**{**row, "ranks": ranks_of(row["ranks"]), "waits_for": frozenset(row["waits_for"])})
+
+
+def _unit_of(row: Any) -> Unit:
     return Unit(
         UnitKey(row.job_id, row.unit_index),
         UnitState(row.state),
@@ -490,6 +626,9 @@ def _unit_of(row: sa.Row[Any]) -> Unit:
         frozenset(row.excluded_nodes),
         row.excluded_until_s,
         row.reason,
+        row.attained_s,
+        row.kept_s,
+        _nomination_of(row.nomination) if row.nomination else None,
     )
 
 
@@ -501,9 +640,7 @@ def _run_row(item: Run) -> Row:
         "epoch": item.epoch,
         "tenant_id": item.tenant_id,
         "state": str(item.state),
-        "ranks": [
-            [rank.rank, rank.domain_id, rank.node_id, rank.local_rank, list(rank.devices)] for rank in item.ranks
-        ],
+        "ranks": _rank_rows(item.ranks),
         "open_domains": sorted(item.open_domains),
         "cpus": item.cpus,
         "memory_bytes": item.memory_bytes,
@@ -516,7 +653,12 @@ def _run_row(item: Run) -> Row:
         "ended_at_s": item.ended_at_s,
         "reason": item.reason,
         "decision_id": item.decision_id,
+        "preempted_for": item.preempted_for,
     }
+
+
+def _rank_rows(ranks: Iterable[PlacedRank]) -> list[list[Any]]:
+    return [[rank.rank, rank.domain_id, rank.node_id, rank.local_rank, list(rank.devices)] for rank in ranks]
 
 
 def ranks_of(rows: Iterable[Sequence[Any]]) -> tuple[PlacedRank, ...]:
@@ -526,7 +668,7 @@ def ranks_of(rows: Iterable[Sequence[Any]]) -> tuple[PlacedRank, ...]:
     )
 
 
-def _run_of(row: sa.Row[Any]) -> Run:
+def _run_of(row: Any) -> Run:
     return Run(
         run_id=row.run_id,
         key=UnitKey(row.job_id, row.unit_index),
@@ -546,6 +688,7 @@ def _run_of(row: sa.Row[Any]) -> Run:
         ended_at_s=row.ended_at_s,
         reason=row.reason,
         decision_id=row.decision_id,
+        preempted_for=row.preempted_for,
     )
 
 

@@ -1,10 +1,12 @@
-"""What if: the same decisions on a copy, with one job more."""
+"""What if: the same decisions as a trial, with one job more; what is kept of the cluster stays as it was."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import Placement, Snapshot, Waiting, decide
+from services.scheduler.core.kept import trial
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import JobSpec, UnitKey
@@ -16,7 +18,7 @@ _JUDGED_UNITS = 1000
 _SHOWN_UNITS = 100
 
 
-def answer(snapshot: Snapshot, policy: Policy, spec: JobSpec, tenant_id: str, now_s: float) -> dict[str, Any]:
+def answer(state: Cluster | Snapshot, policy: Policy, spec: JobSpec, tenant_id: str, now_s: float) -> dict[str, Any]:
     """Where the units of ``spec`` would go if the job were submitted at ``now_s``; MalformedJobError when it is none."""
     units = units_of(spec)
     pending = [
@@ -24,7 +26,9 @@ def answer(snapshot: Snapshot, policy: Policy, spec: JobSpec, tenant_id: str, no
         for unit in units[:_JUDGED_UNITS]
         if not unit.depends_on
     ]
-    decisions = decide(Snapshot(snapshot.table, snapshot.ledger, [*snapshot.pending, *pending]), policy)
+    cluster = state.cluster(policy) if isinstance(state, Snapshot) else state
+    ahead = len(cluster.pending)
+    decisions = trial(cluster, pending, lambda other: decide(other, policy, now_s))
     placed = {item.key.unit_index: item for item in decisions.placed if item.key.job_id == _NAME}
     waiting = {item.key.unit_index: item for item in decisions.waiting if item.key.job_id == _NAME}
     shown = []
@@ -45,7 +49,7 @@ def answer(snapshot: Snapshot, policy: Policy, spec: JobSpec, tenant_id: str, no
         "units_judged": len(pending),
         "placed_now": len(placed),
         "waiting": len(waiting),
-        "ahead_in_queue": len(snapshot.pending),
+        "ahead_in_queue": ahead,
         "items": shown,
     }
 

@@ -1,7 +1,8 @@
 """The book: every unfinished job with its units and runs. A `Draft` collects changes; merged only once they are safe.
 
 The live service writes a draft to the database and merges it after the commit; the simulator merges at once. Reading
-through a draft shows the book with the draft's changes.
+through a draft shows the book with the draft's changes. The `Cluster` that decisions look at is kept up with each merge
+(kept.py); `advance` brings what depends on the time alone.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.effects import DecisionRecord, Effect
 from services.scheduler.core.fleet import Fleet
+from services.scheduler.core.kept import Kept, pending_unit
 from services.scheduler.core.ledger import Ledger
+from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.run_times import RunTimes
 from services.scheduler.core.state import (
     FINAL_JOB_STATES,
-    Demand,
     Job,
     Run,
     RunState,
@@ -26,22 +31,58 @@ from services.scheduler.core.state import (
     UnitState,
 )
 
+if TYPE_CHECKING:
+    from services.scheduler.core.decide import Decisions
+
 Deadline = tuple[float, str, UnitKey | str]
 
 
 class Book:
     """Jobs, units and runs by id, and what is derived from them: the queue, the ledger, the next deadlines."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy | None = None, run_times: RunTimes | None = None) -> None:
         self.jobs: dict[str, Job] = {}
         self.units: dict[UnitKey, Unit] = {}
         self.runs: dict[str, Run] = {}
         self.fleet = Fleet()
         self.ledger = Ledger()
         self.queued: dict[UnitKey, None] = {}
+        self.nominated: dict[UnitKey, None] = {}
         self.runs_of: dict[UnitKey, set[str]] = {}
+        self.run_times = run_times or RunTimes()
         self._deadlines: list[tuple[float, int, str, UnitKey | str]] = []
         self._pushed = 0
+        self._kept = Kept(self, policy or Policy())
+
+    @classmethod
+    def restored(
+        cls,
+        fleet: Fleet,
+        jobs: Iterable[Job],
+        units: Iterable[Unit],
+        runs: Iterable[Run],
+        policy: Policy | None = None,
+        run_times: RunTimes | None = None,
+    ) -> Book:
+        """A book with this content: unfinished jobs, all their units, open runs."""
+        book = cls(policy, run_times)
+        draft = book.draft()
+        draft.fleet = fleet
+        draft.jobs = {item.job_id: item for item in jobs}
+        draft.units = {item.key: item for item in units}
+        draft.runs = {item.run_id: item for item in runs}
+        book.merge(draft)
+        return book
+
+    @property
+    def cluster(self) -> Cluster:
+        """What the decisions look at; it is as of the last merge and the last `advance`."""
+        return self._kept.cluster
+
+    @property
+    def now_s(self) -> float:
+        """The time up to which `advance` came."""
+        return self._kept.now_s
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -50,15 +91,14 @@ class Book:
         return self.jobs[key.job_id].units[key.unit_index]
 
     def eligible(self, now_s: float) -> list[PendingUnit]:
-        """Queued units that may be placed now: no back-off, no former run that is still ending."""
-        pending = []
+        """Queued units that may be placed now: no back-off, no former run that is still ending, no nodes kept for them."""
+        pending: list[PendingUnit] = []
         for key in self.queued:
             unit = self.units[key]
             if unit.not_before_s > now_s or self.runs_of.get(key):
                 continue
-            job = self.jobs[key.job_id]
-            demand = effective_demand(job.units[key.unit_index], unit, now_s)
-            pending.append(PendingUnit(key, job.tenant_id, job.spec.priority, unit.queued_at_s, demand))
+            if unit.nomination is None:
+                pending.append(pending_unit(self.jobs[key.job_id], unit, now_s, self.run_times))
         return pending
 
     def due(self, now_s: float) -> list[Deadline]:
@@ -81,15 +121,30 @@ class Book:
 
     def merge(self, draft: Draft) -> None:
         """Take over the changes of a draft that was made on this book and on nothing newer."""
-        self.fleet = draft.fleet
+        before, self.fleet = self.fleet, draft.fleet
+        self._kept.refit(before, self.fleet)
         self.jobs.update(draft.jobs)
         for unit in draft.units.values():
             self._merge_unit(unit)
         for run in draft.runs.values():
             self._merge_run(run)
+        for key in dict.fromkeys([*draft.units, *(run.key for run in draft.runs.values())]):
+            self._kept.sync(key)
         for job in draft.jobs.values():
             if job.state in FINAL_JOB_STATES:
                 self._forget(job)
+
+    def advance(self, now_s: float) -> None:
+        """Time has come to ``now_s``: back-offs and exclusions that are over, estimates that were outlived."""
+        self._kept.advance(now_s)
+
+    def remember(self, decisions: Decisions) -> None:
+        """The decisions were merged: the next cycle may rest on what they found."""
+        self._kept.remember(decisions)
+
+    def has_room(self, key: UnitKey) -> bool:
+        """Whether the nodes kept for a nominated unit are there and free for it, but for runs that are ending."""
+        return self._kept.has_room(key)
 
     def _merge_unit(self, unit: Unit) -> None:
         self.units[unit.key] = unit
@@ -97,6 +152,11 @@ class Book:
             self.queued[unit.key] = None
         else:
             self.queued.pop(unit.key, None)
+        if unit.nomination is not None:
+            self.nominated[unit.key] = None
+            self._push(unit.nomination.until_s, "nomination", unit.key)
+        else:
+            self.nominated.pop(unit.key, None)
         if unit.recovery_due_s and unit.state in {UnitState.RUNNING, UnitState.RECOVERING}:
             self._push(unit.recovery_due_s, "recovery", unit.key)
         if unit.state is UnitState.QUEUED:
@@ -105,7 +165,8 @@ class Book:
                     self._push(due_s, "eligible", unit.key)
 
     def _merge_run(self, run: Run) -> None:
-        self.ledger.move(self.runs.get(run.run_id), run)
+        before = self.runs.get(run.run_id)
+        self.ledger.move(before, run)
         if run.state is RunState.ENDED:
             self.runs.pop(run.run_id, None)
             of_unit = self.runs_of.get(run.key)
@@ -113,11 +174,21 @@ class Book:
                 of_unit.discard(run.run_id)
                 if not of_unit:
                     del self.runs_of[run.key]
+            self._learn(run)
+        else:
+            self.runs[run.run_id] = run
+            self.runs_of.setdefault(run.key, set()).add(run.run_id)
+            if run.state is RunState.STOPPING:
+                self._push(run.stop_until_s, "stop", run.run_id)
+        self._kept.run_changed(before, run)
+
+    def _learn(self, run: Run) -> None:
+        unit, job = self.units.get(run.key), self.jobs.get(run.key.job_id)
+        if unit is None or job is None or unit.state is not UnitState.SUCCEEDED or unit.epoch != run.epoch:
             return
-        self.runs[run.run_id] = run
-        self.runs_of.setdefault(run.key, set()).add(run.run_id)
-        if run.state is RunState.STOPPING:
-            self._push(run.stop_until_s, "stop", run.run_id)
+        ran_s = run.ended_at_s - (run.started_at_s or run.assigned_at_s)
+        spec = job.units[run.key.unit_index]
+        self.run_times.observe(job, spec, unit.attained_s + max(ran_s, 0.0), run.ended_at_s)
 
     def _forget(self, job: Job) -> None:
         self.jobs.pop(job.job_id, None)
@@ -125,6 +196,8 @@ class Book:
             key = UnitKey(job.job_id, spec.index)
             self.units.pop(key, None)
             self.queued.pop(key, None)
+            self.nominated.pop(key, None)
+            self._kept.sync(key)
 
     def _push(self, due_s: float, kind: str, key: UnitKey | str) -> None:
         self._pushed += 1
@@ -145,6 +218,11 @@ class Draft:
         self.records: list[DecisionRecord] = []
         self._ports: dict[str, set[int]] = {}
         self._runs_of: dict[UnitKey, set[str]] = {}
+
+    @property
+    def book(self) -> Book:
+        """The book without the draft's changes."""
+        return self._book
 
     @property
     def changed(self) -> bool:
@@ -203,15 +281,3 @@ class Draft:
         if address not in self._ports:
             self._ports[address] = set(self._book.ledger.used_ports(address))
         return self._ports[address]
-
-
-def effective_demand(spec: UnitSpec, unit: Unit, now_s: float) -> Demand:
-    """What placing the unit asks for now: with the nodes it is to avoid and the place of its checkpoint."""
-    demand = spec.demand
-    if unit.excluded_nodes and unit.excluded_until_s > now_s:
-        demand = replace(demand, excluded_nodes=unit.excluded_nodes)
-    if unit.checkpoint is not None:
-        demand = replace(
-            demand, checkpoint_domain=unit.checkpoint.domain_id, checkpoint_bytes=unit.checkpoint.size_bytes
-        )
-    return demand

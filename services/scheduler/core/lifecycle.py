@@ -4,7 +4,10 @@ Rules that hold whatever comes, in any order, twice or late:
 1. A unit has at most one active run; a new one is placed only when the former has ended everywhere (or its time to
    confirm is over, or what held it is certainly gone). Its epoch is greater than all before.
 2. An event about a run that is not open changes nothing; about one that is stopping, it only gives capacity back.
-3. A job ends once: when all units succeeded, when one failed for good, or when it is cancelled. Before `Finished`,
+3. A unit that is preempted waits again with its age and its newest checkpoint, also one that is written while it is told to
+   stop. That counts neither as a failure nor as a recovery. Who gets its nodes is nominated: they are kept for it, and it
+   starts there when the former runs have ended; when they do not end in time, it waits again.
+4. A job ends once: when all units succeeded, when one failed for good, or when it is cancelled. Before `Finished`,
    every open run was told to stop and has confirmed, or its time to confirm is over.
 """
 
@@ -29,6 +32,7 @@ from services.scheduler.core.state import (
     JobKind,
     JobSpec,
     JobState,
+    Nomination,
     PlacedRank,
     Run,
     RunState,
@@ -128,6 +132,7 @@ def place(
     """Give a queued unit its nodes: the next epoch begins. The unit must have no open run."""
     job, unit = _known(draft, key)
     assert unit.state is UnitState.QUEUED, f"{key} is {unit.state}"
+    assert not draft.runs_of(key), f"{key} has an open run"
     spec = job.units[key.unit_index]
     epoch = unit.epoch + 1
     run_id = run_id_of(key, epoch)
@@ -155,12 +160,94 @@ def place(
         decision_id=decision_id,
     )
     draft.units[key] = replace(
-        unit, state=UnitState.RUNNING, epoch=epoch, not_before_s=0.0, recovery_due_s=0.0, reason=reason
+        unit,
+        state=UnitState.RUNNING,
+        epoch=epoch,
+        not_before_s=0.0,
+        recovery_due_s=0.0,
+        reason=reason,
+        attained_s=unit.attained_s + unit.kept_s,
+        kept_s=0.0,
+        nomination=None,
     )
     job = _put_run(draft, run)
     draft.effects.append(Placed(job, run, unit.checkpoint, policy_version, reason))
     draft.effects.extend(Start(job, spec, run, domain_id, unit.checkpoint) for domain_id in run.domains)
     return run
+
+
+def preempt(
+    draft: Draft, key: UnitKey, reason: str, now_s: float, rules: RestartRules, *, beneficiary: UnitKey | None = None
+) -> Run | None:
+    """Take a unit's run off for ``beneficiary`` (None: for a planner's plan). Returns the run as it was, None without one.
+
+    The run is told to stop and keeps its nodes until it has; the unit is queued again with the time it was queued first.
+    """
+    run = next((item for item in draft.runs_of(key) if item.state is RunState.ACTIVE), None)
+    if run is None:
+        return None
+    job, _ = _known(draft, key)
+    draft.effects.append(Preempted(job, run, reason, beneficiary))
+    whom = "plan" if beneficiary is None else str(beneficiary)
+    body: dict[str, object] = {"run_id": run.run_id, "reason": reason, "beneficiary": whom}
+    _note(draft, key, f"{run.run_id}.preempted", "preempted", now_s, body)
+    _stop(draft, replace(run, preempted_for=whom), reason, now_s, rules)
+    _, unit = _known(draft, key)
+    _queue_again(draft, unit, reason, 0.0)
+    return run
+
+
+def nominate(draft: Draft, key: UnitKey, nomination: Nomination) -> None:
+    """Keep nodes for a queued unit until the runs on them have ended."""
+    _, unit = _known(draft, key)
+    assert unit.state is UnitState.QUEUED, f"{key} is {unit.state}"
+    draft.units[key] = replace(unit, nomination=nomination, reason=nomination.reason)
+
+
+def carry_out_nomination(draft: Draft, key: UnitKey, now_s: float, *, room: bool) -> Run | None:
+    """Place a nominated unit when the runs it waits for have ended. Without ``room`` (a node went away) it waits like others."""
+    _, unit = _known(draft, key)
+    kept = unit.nomination
+    if kept is None:
+        return None
+    if not kept_nodes_usable(draft.fleet, kept):
+        _drop_nomination(draft, unit)
+        return None
+    if draft.runs_of(key) or any(_is_open(draft, run_id) for run_id in kept.waits_for):
+        return None
+    if not room:
+        _drop_nomination(draft, unit)
+        return None
+    return place(
+        draft,
+        key,
+        kept.ranks,
+        now_s,
+        decision_id=kept.decision_id,
+        policy_version=kept.policy_version,
+        reason=kept.reason,
+    )
+
+
+def kept_nodes_usable(fleet: Fleet, kept: Nomination) -> bool:
+    """Whether all nodes of a nomination take work and have its devices."""
+    for rank in kept.ranks:
+        node = fleet.nodes.get(rank.node_id)
+        if node is None or node.domain_id != rank.domain_id or fleet.why_down(node):
+            return False
+        usable = {device.index for device in node.devices if fleet.usable(device)}
+        if not usable.issuperset(rank.devices):
+            return False
+    return True
+
+
+def _is_open(draft: Draft, run_id: str) -> bool:
+    run = draft.run(run_id)
+    return run is not None and run.state is not RunState.ENDED
+
+
+def _drop_nomination(draft: Draft, unit: Unit) -> None:
+    draft.units[unit.key] = replace(unit, nomination=None, reason="the nodes that were kept for it did not become free")
 
 
 def address_of(fleet: Fleet, node_id: str) -> str:
@@ -191,14 +278,18 @@ def started(draft: Draft, report: RunReport, now_s: float) -> None:
     _put_run(draft, replace(run, started_at_s=now_s))
 
 
-def checkpointed(draft: Draft, report: RunReport, checkpoint: Checkpoint) -> None:
-    """The unit can resume from a newer checkpoint."""
+def checkpointed(draft: Draft, report: RunReport, checkpoint: Checkpoint, at_s: float = 0.0) -> None:
+    """The unit can resume from a newer checkpoint, written at ``at_s`` (0: unknown). One that is preempted may still write."""
     run = draft.run(report.run_id)
-    if run is None or run.state is not RunState.ACTIVE:
+    if run is None or not (run.state is RunState.ACTIVE or (run.state is RunState.STOPPING and run.preempted_for)):
         return
     _, unit = _known(draft, run.key)
+    if unit.state in FINAL_UNIT_STATES or unit.epoch != run.epoch:
+        return
     if unit.checkpoint is None or checkpoint.step >= unit.checkpoint.step:
-        draft.units[unit.key] = replace(unit, checkpoint=checkpoint)
+        begun_s = run.started_at_s or run.assigned_at_s
+        kept_s = max(at_s - begun_s, unit.kept_s) if at_s > 0 else unit.kept_s
+        draft.units[unit.key] = replace(unit, checkpoint=checkpoint, kept_s=kept_s)
 
 
 def finished(draft: Draft, report: RunReport, now_s: float, rules: RestartRules) -> None:
@@ -324,6 +415,13 @@ def tick(draft: Draft, due: Iterable[Deadline], now_s: float, rules: RestartRule
             unit = draft.unit(key)
             if unit is not None and unit.recovery_due_s and unit.recovery_due_s <= now_s:
                 _recover_unplanned(draft, unit, now_s, rules)
+        elif kind == "nomination" and isinstance(key, UnitKey):
+            unit = draft.unit(key)
+            kept = unit.nomination if unit is not None else None
+            if unit is None or kept is None or kept.until_s > now_s:
+                continue
+            if draft.runs_of(key) or any(_is_open(draft, run_id) for run_id in kept.waits_for):
+                _drop_nomination(draft, unit)
 
 
 def _recover_unplanned(draft: Draft, unit: Unit, now_s: float, rules: RestartRules) -> None:
@@ -491,7 +589,9 @@ def _end(draft: Draft, job: Job, outcome: JobState, reason: str, now_s: float, r
             _stop(draft, run, reason, now_s, rules)
         if unit.state not in FINAL_UNIT_STATES:
             state = UnitState.CANCELLED
-            draft.units[unit.key] = replace(unit, state=state, recovery_due_s=0.0, not_before_s=0.0, reason=reason)
+            draft.units[unit.key] = replace(
+                unit, state=state, recovery_due_s=0.0, not_before_s=0.0, reason=reason, nomination=None
+            )
     ending = draft.job(job.job_id)
     assert ending is not None
     if not ending.open_runs:

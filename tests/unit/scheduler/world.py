@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 from services.scheduler.core import lifecycle
 from services.scheduler.core.book import Book, Draft
-from services.scheduler.core.decide import Decisions, decide, snapshot_of
+from services.scheduler.core.cycle import Cycle, run_cycle
+from services.scheduler.core.decide import Decisions
 from services.scheduler.core.effects import Effect
 from services.scheduler.core.fleet import Device, Domain, Fleet, Link, Node, with_domain
 from services.scheduler.core.lifecycle import Failure, RunReport
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.state import Demand, FailureKind, JobKind, JobSpec, Run, UnitKey
+from services.scheduler.core.state import Checkpoint, Demand, FailureKind, JobKind, JobSpec, Run, UnitKey
 
 GIB = 2**30
 
@@ -59,8 +60,11 @@ class World:
     book: Book = field(default_factory=Book)
     effects: list[Effect] = field(default_factory=list)
     decisions: Decisions = field(default_factory=lambda: Decisions(""))
+    last: Cycle = field(default_factory=lambda: Cycle(Decisions("")))
+    ids: int = 0
 
     def __post_init__(self) -> None:
+        self.book = Book(self.policy)
         draft = self.book.draft()
         draft.fleet = self.fleet
         self.merge(draft)
@@ -83,21 +87,36 @@ class World:
         lifecycle.cancel(draft, job_id, "", self.now_s, self.rules)
         self.merge(draft)
 
-    def cycle(self) -> Decisions:
-        self.decisions = decide(snapshot_of(self.book, self.now_s), self.policy)
+    def cycle(self, *, whole: bool = True) -> Decisions:
+        """Decide; with ``whole`` about every unit, else the core may leave out those of which nothing is new."""
+        if whole:
+            self.book.cluster.memory = None
         draft = self.book.draft()
-        for number, item in enumerate(self.decisions.placed):
-            lifecycle.place(
-                draft,
-                item.key,
-                item.ranks,
-                self.now_s,
-                decision_id=f"{self.now_s}/{number}",
-                policy_version=self.decisions.policy_version,
-                reason=item.explanation.reason,
-            )
+        self.last = run_cycle(draft, self.policy, self.now_s, self._new_id)
+        self.decisions = self.last.decisions
         self.merge(draft)
+        self.book.remember(self.decisions)
         return self.decisions
+
+    def _new_id(self) -> str:
+        self.ids += 1
+        return f"decision-{self.ids}"
+
+    def restart(self) -> None:
+        """The process dies: the book is built from what was written."""
+        old = self.book
+        self.book = Book.restored(old.fleet, old.jobs.values(), old.units.values(), old.runs.values(), self.policy)
+
+    def checkpoint(self, run: Run, step: int) -> None:
+        draft = self.book.draft()
+        where = Checkpoint(f"/ckpt/{step}", step, run.domains[0], 100)
+        lifecycle.checkpointed(draft, RunReport(run.run_id, run.domains[0]), where, self.now_s)
+        self.merge(draft)
+
+    def start(self, run: Run) -> None:
+        draft = self.book.draft()
+        lifecycle.started(draft, RunReport(run.run_id, run.domains[0]), self.now_s)
+        self.merge(draft)
 
     def run(self, job_id: str, unit_index: int = 0) -> Run:
         """The open run of a unit."""

@@ -1,0 +1,102 @@
+"""One cycle on a book: what was kept for units is given to them, then it is decided, and the decisions become changes.
+
+The live service, replay and tests run this same function; they differ in what they do with the draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from services.scheduler.core import lifecycle
+from services.scheduler.core.book import Draft
+from services.scheduler.core.decide import Decisions, Placement, Preempted, decide
+from services.scheduler.core.effects import DecisionRecord
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.state import Nomination, PlacedRank, Run, RunState, UnitKey, UnitState
+
+
+@dataclass(slots=True)
+class Cycle:
+    """What a cycle did: runs that began, nodes kept for units until others have ended, runs that were taken off."""
+
+    decisions: Decisions
+    begun: list[Run] = field(default_factory=list)
+    nominated: list[tuple[UnitKey, Nomination]] = field(default_factory=list)
+    preempted: list[tuple[Run, Preempted]] = field(default_factory=list)
+
+
+def run_cycle(draft: Draft, policy: Policy, now_s: float, new_id: Callable[[], str]) -> Cycle:
+    """Decide at ``now_s`` and write what follows to an empty draft. ``new_id`` gives names for decisions.
+
+    Steps:
+    1. Units whose nodes were kept for them, and are free now, are placed there.
+    2. The policy decides on the book's cluster (`decide`).
+    3. Runs that are preempted are told to stop. A placement on a node where one of them still runs is not carried out: the
+       unit is nominated, its nodes are kept for it for at most ``stop_timeout_s``. All others are placed.
+    """
+    book, rules = draft.book, policy.restarts
+    book.advance(now_s)
+    early = []
+    for key in list(book.nominated):
+        run = lifecycle.carry_out_nomination(draft, key, now_s, room=book.has_room(key))
+        if run is not None:
+            early.append(run)
+    decisions = decide(book.cluster, policy, now_s)
+    cycle = Cycle(decisions, begun=early)
+    leaving: dict[str, set[str]] = {}
+    for item in decisions.preempted:
+        run = lifecycle.preempt(draft, item.key, item.reason, now_s, rules, beneficiary=item.beneficiary)
+        if run is not None:
+            cycle.preempted.append((run, item))
+            _note_nodes(leaving, run.run_id, run.open_ranks)
+        elif (ending := draft.run(item.key.job_id)) is not None and ending.state is RunState.STOPPING:
+            # A planner took off what is ending already.
+            _note_nodes(leaving, ending.run_id, ending.open_ranks)
+    for placement in decisions.placed:
+        _carry_out(draft, cycle, placement, leaving, now_s, rules.stop_timeout_s, new_id())
+    return cycle
+
+
+def _note_nodes(leaving: dict[str, set[str]], run_id: str, ranks: Iterable[PlacedRank]) -> None:
+    for rank in ranks:
+        leaving.setdefault(rank.node_id, set()).add(run_id)
+
+
+def _carry_out(
+    draft: Draft,
+    cycle: Cycle,
+    placement: Placement,
+    leaving: dict[str, set[str]],
+    now_s: float,
+    timeout_s: float,
+    decision_id: str,
+) -> None:
+    unit = draft.unit(placement.key)
+    if unit is None or unit.state is not UnitState.QUEUED:
+        return
+    assert placement.explanation is not None
+    version = cycle.decisions.policy_version
+    reason = placement.explanation.reason
+    waits_for = {run.run_id for run in draft.runs_of(placement.key)}
+    for rank in placement.ranks:
+        waits_for |= leaving.get(rank.node_id, set())
+    if waits_for:
+        until_s = now_s + timeout_s
+        kept = Nomination(placement.ranks, frozenset(waits_for), until_s, decision_id, version, reason)
+        lifecycle.nominate(draft, placement.key, kept)
+        cycle.nominated.append((placement.key, kept))
+    else:
+        run = lifecycle.place(
+            draft,
+            placement.key,
+            placement.ranks,
+            now_s,
+            decision_id=decision_id,
+            policy_version=version,
+            reason=reason,
+        )
+        cycle.begun.append(run)
+    kind = "nominated" if waits_for else "placed"
+    explanation = placement.explanation.as_json()
+    draft.record(DecisionRecord(decision_id, placement.key, kind, now_s, version, explanation))

@@ -1,0 +1,152 @@
+"""The journal: what the live scheduler did in which order, so that every decision can be made again from the event log.
+
+An entry is written when its transaction is certain, into memory; a task of its own puts entries into the database in chunks,
+compressed. Nothing is added to the transactions of cycles. A crash loses at most the last second of the journal, never of
+the state; the next leader begins a new book in it.
+
+| kind | body |
+|---|---|
+| ``begin`` | the state that was read from the database, the policy, what is known of run times |
+| ``events`` | names of the events that were handled together, in order; jobs among them that were known before |
+| ``tick`` | nothing: deadlines up to its time were carried out |
+| ``policy`` | the policy from now on |
+| ``cycle`` | what was decided |
+
+Every entry has its time in seconds. Events themselves stay in the log of the bus.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meridian.database import Database
+from services.scheduler import store
+from services.scheduler.core.cycle import Cycle
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.run_times import RunTimes
+from services.scheduler.core.state import PlacedRank
+
+KEPT_DAYS = 14
+"""Chunks are kept so long."""
+WHOLE_BOOK_EVERY_S = 86_400.0
+"""So often the book is read from the database again, so that a replay need not begin with the start of the process."""
+FLUSH_S = 1.0
+_MOST_ENTRIES = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """See the table of the module."""
+
+    kind: str
+    at_s: float
+    body: Any
+
+
+class Journal:
+    """Collects entries; `flush` writes them. ``spent_s`` is the time that recording took of the event loop."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._entries: list[Entry] = []
+        self.term = 0
+        self.spent_s = 0.0
+        self.begun_at_s = 0.0
+        self._flushing = asyncio.Lock()
+
+    def begin(self, at_s: float, loaded: store.Loaded, policy: Policy, run_times: RunTimes) -> None:
+        """The book was read from the database."""
+        self.begun_at_s = at_s
+        # The state changes with what is learned from now on; `loaded` does not.
+        self._add("begin", at_s, (loaded, policy, run_times.state()))
+
+    def events(self, at_s: float, names: Sequence[str], known: Iterable[str]) -> None:
+        """Events were handled together."""
+        self._add("events", at_s, {"events": list(names), "known": sorted(known)})
+
+    def tick(self, at_s: float) -> None:
+        """Deadlines were carried out."""
+        self._add("tick", at_s, None)
+
+    def policy(self, at_s: float, policy: Policy) -> None:
+        """Another policy applies."""
+        self._add("policy", at_s, policy)
+
+    def cycle(self, at_s: float, cycle: Cycle) -> None:
+        """A cycle was carried out."""
+        started_s = time.perf_counter()
+        self._add("cycle", at_s, outcome_of(cycle))
+        self.spent_s += time.perf_counter() - started_s
+
+    def _add(self, kind: str, at_s: float, body: Any) -> None:
+        self._entries.append(Entry(kind, at_s, body))
+
+    async def flush(self) -> None:
+        """Write what was collected."""
+        async with self._flushing:
+            entries = self._entries[:_MOST_ENTRIES]
+            if not entries:
+                return
+            body = await asyncio.to_thread(packed, entries)
+            row = {
+                "term": self.term,
+                "begins": any(entry.kind == "begin" for entry in entries),
+                "first_at_s": entries[0].at_s,
+                "last_at_s": entries[-1].at_s,
+                "entries": len(entries),
+                "body": body,
+            }
+            async with self._database.transaction() as connection:
+                await store.add_journal_chunk(connection, row)
+            del self._entries[: len(entries)]
+
+
+def outcome_of(cycle: Cycle) -> dict[str, Any]:
+    """What a cycle decided, as JSON types: equal outcomes are equal decisions, node by node."""
+    decisions = cycle.decisions
+    return {
+        "policy": decisions.policy_version,
+        "placed": [[run.run_id, _places(run.ranks)] for run in cycle.begun],
+        "nominated": [
+            [str(key), _places(kept.ranks), sorted(kept.waits_for), kept.until_s] for key, kept in cycle.nominated
+        ],
+        "preempted": [
+            [run.run_id, "" if item.beneficiary is None else str(item.beneficiary)] for run, item in cycle.preempted
+        ],
+        "reserved": [[str(item.key), item.start_s] for item in decisions.reservations],
+        "waiting": sum(len(group.units) for group in decisions.blocked),
+    }
+
+
+def _places(ranks: Sequence[PlacedRank]) -> list[list[Any]]:
+    return [[rank.node_id, *rank.devices] for rank in ranks]
+
+
+def packed(entries: Sequence[Entry]) -> bytes:
+    """A chunk of entries."""
+    rows = [[entry.kind, entry.at_s, _plain(entry)] for entry in entries]
+    return zlib.compress(json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode(), 1)
+
+
+def _plain(entry: Entry) -> Any:
+    if entry.kind == "begin":
+        loaded, policy, run_times = entry.body
+        return {"loaded": loaded.as_json(), "policy": _policy(policy), "run_times": run_times}
+    return _policy(entry.body) if entry.kind == "policy" else entry.body
+
+
+def _policy(policy: Policy) -> dict[str, Any]:
+    body = policy.as_json()
+    del body["version"]
+    return body
+
+
+def unpacked(body: bytes) -> list[Entry]:
+    """The entries of a chunk."""
+    return [Entry(kind, at_s, value) for kind, at_s, value in json.loads(zlib.decompress(body))]
