@@ -1,0 +1,342 @@
+"""The future of what is free: every expected value is worked out by hand from the situation described."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.scheduler.core import profile as profile_module
+from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.fleet import Device, Domain, Fleet, Node, with_domain
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.profile import Change, Profile, planned_end_s
+from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.table import fits, table_of
+from tests.unit.scheduler.world import GIB, a_fleet, a_node
+
+INF = float("inf")
+PLAIN = Policy(name="plain", filters=("up", "domain", "accelerator", "capacity"), scores=(), order=("age",))
+
+
+def a_cluster(fleet: Fleet) -> Cluster:
+    return Cluster(table_of(fleet), PLAIN)
+
+
+def unit(name: str, demand: Demand, run_s: float = INF, **more: float) -> PendingUnit:
+    return PendingUnit(UnitKey(name, 0), "lab", 0, 0.0, demand, expected_s=run_s, **more)  # type: ignore[arg-type]
+
+
+def begin(cluster: Cluster, name: str, demand: Demand, run_s: float, now_s: float = 0.0, **more: float) -> RunningUnit:
+    """A unit begins where the core would put it."""
+    candidates = cluster.candidates(demand)[0]
+    choice = candidates.choose()
+    assert choice is not None
+    cluster.view.begin()
+    ranks = candidates.take(choice)
+    cluster.view.rollback()
+    return cluster.begin(unit(name, demand, run_s, **more), ranks, now_s)
+
+
+def profile(cluster: Cluster, now_s: float = 0.0, estimate: str = "expected") -> Profile:
+    return Profile(cluster.view, cluster.running.values(), now_s, estimate)
+
+
+def start(cluster: Cluster, future: Profile, demand: Demand, run_s: float) -> float | None:
+    found = future.earliest(cluster.candidates(demand)[0], run_s)
+    return None if found is None else found[0]
+
+
+def keep(cluster: Cluster, future: Profile, name: str, demand: Demand, run_s: float) -> float:
+    """Reserve at the earliest time; returns it."""
+    candidates = cluster.candidates(demand)[0]
+    found = future.earliest(candidates, run_s)
+    assert found is not None
+    future.reserve(UnitKey(name, 0), found[0], run_s, candidates, found[1])
+    return found[0]
+
+
+def gpus(count: int, ranks: int = 1, **more: object) -> Demand:
+    return Demand(ranks, accelerators=count, **more)  # type: ignore[arg-type]
+
+
+def test_a_unit_waits_for_the_end_that_frees_enough() -> None:
+    # One node of 4: 3 run until 100, so 1 is free now and 4 are then.
+    cluster = a_cluster(a_fleet({"a": 1}))
+    begin(cluster, "long", gpus(3), 100.0)
+    future = profile(cluster)
+    assert start(cluster, future, gpus(1), 1000.0) == 0.0
+    assert start(cluster, future, gpus(2), 50.0) == 100.0
+    assert start(cluster, future, gpus(5), 50.0) is None
+    assert future.times.tolist() == [0.0, 100.0]
+
+
+def test_a_window_reaches_up_to_a_reservation_but_not_into_it() -> None:
+    cluster = a_cluster(a_fleet({"a": 1}))
+    begin(cluster, "long", gpus(3), 100.0)
+    future = profile(cluster)
+    assert keep(cluster, future, "wide", gpus(4), 50.0) == 100.0
+    one = cluster.candidates(gpus(1))[0]
+    assert future.window(one, 100.0) is None, "it ends as the reservation begins"
+    assert future.window(one, 100.5).tolist() == [0]  # type: ignore[union-attr]
+    # Behind it: 150, when all 4 are free again.
+    assert start(cluster, future, gpus(1), 100.5) == 150.0
+    assert start(cluster, future, gpus(1), 100.0) == 0.0
+
+
+def test_reservations_that_overlap_leave_what_neither_takes() -> None:
+    # 3 of 4 until 100; then reserved: 3 in [100, 200), and 1 in [100, 250) beside it.
+    cluster = a_cluster(a_fleet({"a": 1}))
+    begin(cluster, "long", gpus(3), 100.0)
+    future = profile(cluster)
+    assert keep(cluster, future, "first", gpus(3), 100.0) == 100.0
+    assert keep(cluster, future, "second", gpus(1), 150.0) == 0.0  # the one that is free now
+    assert keep(cluster, future, "third", gpus(1), 60.0) == 150.0  # 4 - 3 - 1 = 0 until the second ends
+    # In [150, 200) the first and the third hold 4; from 200 on the third holds 1, until 210.
+    assert start(cluster, future, gpus(2), 10.0) == 200.0
+    assert start(cluster, future, gpus(4), 10.0) == 210.0
+    assert [item.start_s for item in future.reservations] == [100.0, 0.0, 150.0]
+
+
+def test_a_reservation_given_up_leaves_no_trace() -> None:
+    cluster = a_cluster(a_fleet({"a": 1}))
+    begin(cluster, "long", gpus(3), 100.0)
+    future = profile(cluster)
+    keep(cluster, future, "wide", gpus(4), 50.0)
+    dropped = future.drop(UnitKey("wide", 0))
+    assert dropped is not None
+    assert (dropped.start_s, dropped.end_s) == (100.0, 150.0)
+    assert future.drop(UnitKey("wide", 0)) is None
+    assert future.reservations == ()
+    assert future.reserved_from_s == INF
+    assert start(cluster, future, gpus(1), 1e9) == 0.0
+    assert start(cluster, future, gpus(4), 1.0) == 100.0
+
+
+def test_a_gang_waits_until_all_its_nodes_are_free_at_once() -> None:
+    # Two nodes of 4, free again at 50 and at 80.
+    cluster = a_cluster(a_fleet({"a": 2}))
+    begin(cluster, "one", gpus(4), 50.0)
+    begin(cluster, "two", gpus(4), 80.0)
+    future = profile(cluster)
+    assert start(cluster, future, gpus(4), 10.0) == 50.0
+    assert start(cluster, future, gpus(4, 2), 10.0) == 80.0
+    assert start(cluster, future, gpus(4, 3), 10.0) is None
+    # A reservation on the first node in [50, 90) pushes the gang to its end.
+    assert keep(cluster, future, "short", gpus(4), 40.0) == 50.0
+    assert start(cluster, future, gpus(4, 2), 10.0) == 90.0
+
+
+def test_a_gang_spans_domains_only_if_it_may() -> None:
+    cluster = a_cluster(a_fleet({"a": 1, "b": 1}))
+    begin(cluster, "one", gpus(4), 50.0)
+    future = profile(cluster)
+    assert start(cluster, future, gpus(4, 2), 10.0) is None
+    assert start(cluster, future, gpus(4, 2, cross_domain=True), 10.0) == 50.0
+
+
+def test_ranks_are_counted_per_node() -> None:
+    # Nodes of 8 cpus: 3 each. 2 ranks fit on each node now, 5 ranks need the 8 cpus that end at 30 (2 + 2 + 2).
+    cluster = a_cluster(a_fleet({"a": 3}, devices=0))
+    begin(cluster, "one", Demand(1, cpus=8.0), 30.0)
+    future = profile(cluster)
+    assert start(cluster, future, Demand(4, cpus=3.0), 10.0) == 0.0
+    assert start(cluster, future, Demand(5, cpus=3.0), 10.0) == 30.0
+    assert start(cluster, future, Demand(7, cpus=3.0), 10.0) is None
+
+
+def test_each_model_has_its_own_future() -> None:
+    # A node with 2 of one model and 2 of another: a rank's devices are of one model.
+    devices = tuple(Device(n, "NVIDIA", "A100" if n < 2 else "L4") for n in range(4))
+    cluster = a_cluster(with_domain(Fleet(), Domain("a"), [Node("a-0", "a", 8.0, 64 * GIB, devices)]))
+    begin(cluster, "one", gpus(2, accelerator_types=("A100",)), 40.0)
+    begin(cluster, "two", gpus(1, accelerator_types=("L4",)), 70.0)
+    future = profile(cluster)
+    assert start(cluster, future, gpus(2, accelerator_types=("A100",)), 10.0) == 40.0
+    assert start(cluster, future, gpus(2, accelerator_types=("L4",)), 10.0) == 70.0
+    either = gpus(2)
+    assert start(cluster, future, either, 10.0) == 40.0
+    assert start(cluster, future, gpus(3), 10.0) is None
+    # Reserved on the A100s in [40, 140): the next finds the L4s at 70.
+    assert keep(cluster, future, "first", either, 100.0) == 40.0
+    assert keep(cluster, future, "second", either, 100.0) == 70.0
+    assert start(cluster, future, either, 100.0) == 140.0
+
+
+def test_a_run_without_end_is_never_waited_for() -> None:
+    cluster = a_cluster(a_fleet({"a": 1}))
+    begin(cluster, "endless", gpus(3), INF)
+    future = profile(cluster)
+    assert start(cluster, future, gpus(2), 10.0) is None
+    # Nor does anything come after a reservation without end.
+    assert keep(cluster, future, "forever", gpus(1), INF) == 0.0
+    assert start(cluster, future, gpus(1), 10.0) is None
+
+
+def test_a_shared_device_is_free_when_its_last_unit_ends() -> None:
+    cluster = a_cluster(a_fleet({"a": 1}, devices=1))
+    begin(cluster, "one", gpus(1, device_milli=500), 40.0)
+    begin(cluster, "two", gpus(1, device_milli=500), 90.0)
+    future = profile(cluster)
+    assert start(cluster, future, gpus(1), 10.0) == 90.0
+    assert future.follow(cluster.view, cluster.running.values(), 10.0) is None, "shared devices are not followed"
+
+
+def test_with_more_ends_than_segments_nothing_is_thought_to_end_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile_module, "_MOST_CELLS", 1)
+    monkeypatch.setattr(profile_module, "_LEAST_SEGMENTS", 5)
+    cluster = a_cluster(a_fleet({"a": 10}))
+    for number in range(40):
+        begin(cluster, f"unit-{number}", gpus(1), 10.0 + 7.0 * number)
+    future = profile(cluster)
+    assert len(future.times) == 6
+    exact = [10.0 + 7.0 * number for number in range(40)]
+    # Units fill the nodes in order: node n is wholly free when its last unit, number 4n + 3, ends.
+    for ranks in range(1, 11):
+        found = start(cluster, future, gpus(4, ranks), 10.0)
+        assert found is not None
+        assert found >= exact[4 * ranks - 1]
+    assert start(cluster, future, gpus(4, 10), 10.0) == exact[-1], "the last end is kept"
+
+
+def test_what_outlives_its_estimate_is_given_more_whenever_one_asks() -> None:
+    demand = gpus(1)
+    running = RunningUnit(unit("late", demand, 100.0), (), 0.0, expected_end_s=100.0)
+    # 100; then at least a minute more: 160; then half as much again: 240; 360.
+    assert planned_end_s(running, 0.0, "expected") == 100.0
+    assert planned_end_s(running, 100.0, "expected") == 160.0
+    assert planned_end_s(running, 159.0, "expected") == 160.0
+    assert planned_end_s(running, 160.0, "expected") == 240.0
+    assert planned_end_s(running, 300.0, "expected") == 360.0
+    assert planned_end_s(running, 300.0, "limit") == 360.0, "no limit is known: the prediction counts"
+
+
+def test_the_upper_end_of_the_band_may_be_what_counts() -> None:
+    running = RunningUnit(unit("u", gpus(1), 100.0, high_s=250.0, attained_s=50.0), (), 1000.0, expected_end_s=1050.0)
+    assert planned_end_s(running, 1000.0, "high") == 1200.0
+    assert planned_end_s(running, 1000.0, "expected") == 1050.0
+
+
+def test_following_tells_what_ended_early_and_what_late() -> None:
+    cluster = a_cluster(a_fleet({"a": 1}))
+    early = begin(cluster, "early", gpus(1), 100.0)
+    begin(cluster, "late", gpus(2), 50.0)
+    future = profile(cluster)
+    running = cluster.running
+
+    def follow(now_s: float) -> Change | None:
+        return future.follow(cluster.view, running.values(), now_s)
+
+    assert follow(10.0) == Change(freed=False, late=False)
+    cluster.release(early.unit.key)
+    assert follow(20.0) == Change(freed=True, late=False)
+    assert start(cluster, future, gpus(2), 10.0) == 20.0
+    assert follow(50.0) == Change(freed=False, late=True)
+    # Until 50 + 60.
+    assert start(cluster, future, gpus(3), 10.0) == 110.0
+    assert follow(40.0) is None, "time does not go back"
+    cluster.view.set_up([0], up=False)
+    assert follow(60.0) is None, "nodes changed"
+
+
+_DEMANDS = (
+    gpus(1),
+    gpus(3),
+    gpus(4, 2),
+    Demand(2, cpus=2.5),
+    Demand(1, cpus=0.3, memory_bytes=20 * GIB),
+    gpus(2, cpus=0.1, accelerator_types=("L4",)),
+)
+
+
+def _fleet() -> Fleet:
+    nodes = [
+        a_node("a-0", "a"),
+        a_node("a-1", "a", devices=2, model="L4"),
+        a_node("a-2", "a"),
+        a_node("a-3", "a", cpus=3.0),
+    ]
+    return with_domain(Fleet(), Domain("a"), nodes)
+
+
+_STEPS = st.lists(
+    st.tuples(st.integers(1, 40), st.integers(0, len(_DEMANDS) - 1), st.integers(1, 120), st.integers(0, 3)),
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_STEPS)
+def test_a_profile_that_follows_is_the_one_made_anew(steps: list[tuple[int, int, int, int]]) -> None:
+    """Units begin and end at any time, early and late; after each step all demands start when and where they would."""
+    cluster = a_cluster(_fleet())
+    kept = profile(cluster)
+    now_s = 0.0
+    for number, (passed, which, run_s, ends) in enumerate(steps):
+        now_s += passed
+        for key in list(cluster.running)[:ends]:
+            cluster.release(key)
+        demand = _DEMANDS[which]
+        if cluster.candidates(demand)[0].choose() is not None:
+            begin(cluster, f"unit-{number}", demand, float(run_s), now_s)
+        assert kept.follow(cluster.view, cluster.running.values(), now_s) is not None
+        fresh = profile(cluster, now_s)
+        for other in _DEMANDS:
+            candidates = cluster.candidates(other)[0]
+            for duration_s in (5.0, INF):
+                assert kept.earliest(candidates, duration_s) == fresh.earliest(candidates, duration_s)
+
+
+@settings(max_examples=40, deadline=None)
+@given(_STEPS)
+def test_the_present_of_a_profile_is_what_is_free(steps: list[tuple[int, int, int, int]]) -> None:
+    cluster = a_cluster(_fleet())
+    for number, (_, which, run_s, _) in enumerate(steps):
+        if cluster.candidates(_DEMANDS[which])[0].choose() is not None:
+            begin(cluster, f"unit-{number}", _DEMANDS[which], float(run_s))
+    future = profile(cluster)
+    everything = np.zeros(len(cluster.table.nodes), dtype=np.bool_) | True
+    for demand in _DEMANDS:
+        candidates = cluster.candidates(demand)[0]
+        first = future._fits(demand, candidates.columns, everything, 0, 1)[0]
+        assert first.tolist() == cluster.view.ranks_that_fit(demand, candidates.columns).tolist()
+        last = future._fits(demand, candidates.columns, everything, len(future.times) - 1, len(future.times))[0]
+        empty = fits(cluster.table, _all_of(cluster), demand, candidates.columns)
+        assert last.tolist() == empty.tolist(), "when all ended, everything is free"
+
+
+def _all_of(cluster: Cluster):  # type: ignore[no-untyped-def]
+    from services.scheduler.core.table import Free
+
+    table = cluster.table
+    return Free(table.cpus, table.memory_bytes, table.devices, table.resources, None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 60)), max_size=10),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(1, 60)), min_size=1, max_size=12),
+)
+def test_earliest_is_what_trying_every_moment_gives(
+    running: list[tuple[int, int]], waiting: list[tuple[int, int]]
+) -> None:
+    """Against the definition: at each beginning, the least of what fits over the run; the first that suffices."""
+    cluster = a_cluster(_fleet())
+    for number, (which, run_s) in enumerate(running):
+        if cluster.candidates(_DEMANDS[which])[0].choose() is not None:
+            begin(cluster, f"run-{number}", _DEMANDS[which], float(run_s))
+    future = profile(cluster)
+    for number, (which, run_s) in enumerate(waiting):
+        candidates = cluster.candidates(_DEMANDS[which])[0]
+        times = future.times.tolist()
+        table = future._fits(candidates.demand, candidates.columns, candidates.allowed, 0, len(times))
+        expected = None
+        for first, at_s in enumerate(times):
+            inside = [place for place in range(first, len(times)) if times[place] < at_s + run_s]
+            if table[inside].min(axis=0).sum() >= candidates.demand.ranks:
+                expected = at_s
+                break
+        assert keep(cluster, future, f"wait-{number}", _DEMANDS[which], float(run_s)) == expected
+        assert future._free[: len(times)].min() >= -1e-6, "nothing is promised twice"
