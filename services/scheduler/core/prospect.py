@@ -1,0 +1,221 @@
+"""When a waiting unit is thought to start: the cluster simulated forward by the same core, on a copy.
+
+Steps:
+1. Three futures: runs end at their median, low and high quantiles (`PendingUnit.low_s`, ``high_s``); nobody new arrives.
+2. Where the policy keeps an order (reservations or strict), units behind the one asked about are left out, and those ahead of
+   it go as they fit: a profile of reservations at each step would cost far more than the answer is worth. Where whatever fits
+   goes (greedy), all stay in.
+3. Each future goes from end to end. Ends that lie close together are taken as one, closer where the freed capacity makes a
+   start likely: so a future costs at most as many cycles as it was given, and the answer says between which ends it lies.
+4. The band goes from the earliest start in any future to the latest; without a start in time it is "later than".
+
+It is a prediction: those who come later with a better claim may delay the unit. bench/prospect.py measures how often the
+start lies in the band.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.decide import decide
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.queue import OrderContext, PendingUnit
+from services.scheduler.core.state import UnitKey
+
+FUTURES = (("expected", 0.5), ("low", 0.25), ("high", 0.25))
+"""Which quantiles run times take, and what part of all cycles each future gets."""
+_CELLS = 600_000
+"""Nodes times classes that all cycles together look at (about 0.15 s)."""
+_LEAST_CYCLES, _MOST_CYCLES = 16, 400
+_DAY_S = 86_400.0
+_COARSER = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """Seconds since 1970: the start is thought to be at ``start_s``, between ``low_s`` and ``high_s``; infinite when it is later
+    than what was simulated, ``later_than_s``. ``never`` says that nothing that runs or waits stands in the way of a decision
+    any more and it still does not fit. ``cycles`` is the number of decisions that were simulated."""
+
+    key: UnitKey
+    start_s: float
+    low_s: float
+    high_s: float
+    later_than_s: float = 0.0
+    never: bool = False
+    cycles: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What stands before a unit in the order of the policy."""
+
+    units: int
+    accelerators: float
+
+
+def order_of(cluster: Cluster, now_s: float) -> list[PendingUnit]:
+    """All waiting units in the order of the policy, as their tenants' shares are now."""
+    facts = {**cluster.view.facts, "running": cluster.running, "order": cluster.pending.order, "cluster": cluster}
+    context = OrderContext(cluster.shares(), now_s, facts)
+    key = cluster.pending.key
+    return sorted(cluster.pending, key=lambda unit: (key(unit, context), unit.queued_at_s, unit.key))
+
+
+def ahead_of(order: Collection[PendingUnit], key: UnitKey) -> Ahead:
+    """What stands before the unit."""
+    units, accelerators = 0, 0.0
+    for unit in order:
+        if unit.key == key:
+            break
+        units += 1
+        accelerators += unit.devices
+    return Ahead(units, accelerators)
+
+
+def prospects(
+    cluster: Cluster, policy: Policy, now_s: float, keys: Collection[UnitKey], *, horizon_s: float = 30 * _DAY_S
+) -> dict[UnitKey, Prospect]:
+    """When each of these waiting units is thought to start; the cluster is left as it is. Keys that do not wait are left out."""
+    order = order_of(cluster, now_s)
+    last = max((place for place, unit in enumerate(order) if unit.key in keys), default=-1)
+    if last < 0:
+        return {}
+    wanted = {unit.key for unit in order[: last + 1] if unit.key in keys}
+    base = cluster.copy()
+    if policy.discipline != "greedy" and not policy.planner:
+        for unit in order[last + 1 :]:
+            base.withdraw(unit.key)
+        if policy.discipline != "strict":
+            policy = replace(policy, discipline="greedy")
+    base.use(policy)
+    base.memory = None
+    for _, _, demand in base.pending.lanes:
+        base.candidates(demand)
+    classes = len({demand for _, _, demand in base.pending.lanes})
+    cycles = _CELLS // max(classes * len(base.table.nodes), 1)
+    cycles = min(max(cycles, _LEAST_CYCLES), _MOST_CYCLES)
+    need = sum(unit.devices or unit.demand.ranks for unit in order[: last + 1])
+    futures = [
+        _Future(base, policy, now_s, quantile, max(int(cycles * part), 1), now_s + horizon_s, need).run(wanted)
+        for quantile, part in FUTURES
+    ]
+    return {key: _together(key, [future.found.get(key) for future in futures], futures) for key in wanted}
+
+
+def _together(key: UnitKey, spans: list[tuple[float, float] | None], futures: list[_Future]) -> Prospect:
+    cycles = sum(future.cycles for future in futures)
+    median = spans[0]
+    known = [span for span in spans if span is not None]
+    start_s = median[1] if median is not None else math.inf
+    low_s = min((span[0] for span in known), default=math.inf)
+    high_s = max((span[1] for span in known), default=math.inf) if len(known) == len(spans) else math.inf
+    later = 0.0 if median is not None else futures[0].until_s
+    never = median is None and futures[0].exhausted
+    return Prospect(key, start_s, low_s, high_s, later, never, cycles)
+
+
+class _Future:
+    """One future; see the module. ``found`` gives for each start the first and last of the ends that were taken as one."""
+
+    def __init__(
+        self, base: Cluster, policy: Policy, now_s: float, quantile: str, cycles: int, horizon_s: float, need: float
+    ) -> None:
+        self._cluster, self._policy, self._now_s = base.copy(), policy, now_s
+        self._quantile, self._allowed, self._horizon_s, self._need = quantile, cycles, horizon_s, need
+        self.found: dict[UnitKey, tuple[float, float]] = {}
+        self.until_s = now_s
+        self.cycles = 0
+        self.exhausted = False
+        self._ends = [(end_at_s(item, now_s, quantile), key) for key, item in self._cluster.running.items()]
+        heapq.heapify(self._ends)
+
+    def run(self, wanted: Collection[UnitKey]) -> _Future:
+        """Simulate until all wanted units have started, or no longer than allowed."""
+        ends = self._ends
+        width_s = (self._enough_s() - self._now_s) / max(self._allowed / 2, 1.0)
+        first_s = at_s = self._now_s
+        while True:
+            self._decide(first_s, at_s, wanted)
+            if len(self.found) == len(wanted):
+                return self
+            self.until_s = at_s
+            if not ends or ends[0][0] == math.inf:
+                self.exhausted = not ends
+                return self
+            if self.cycles >= self._allowed or ends[0][0] > self._horizon_s:
+                return self
+            first_s = at_s = ends[0][0]
+            while ends and ends[0][0] <= first_s + width_s:
+                at_s, key = heapq.heappop(ends)
+                self._cluster.release(key, at_s)
+            if self.cycles > self._allowed / 2:
+                width_s *= _COARSER
+
+    def _enough_s(self) -> float:
+        """When so much has come free that all units ahead and the last wanted one fit, by number alone."""
+        free = float(self._cluster.view.free_device_totals.sum())
+        running = self._cluster.running
+        last_s = self._now_s
+        for end_s, key in sorted(self._ends):
+            if free >= self._need or end_s > self._horizon_s:
+                break
+            unit = running[key].unit
+            free += unit.devices or unit.demand.ranks
+            last_s = end_s
+        return last_s
+
+    def _decide(self, first_s: float, at_s: float, wanted: Collection[UnitKey]) -> None:
+        cluster = self._cluster
+        decisions = decide(cluster, self._policy, at_s, explain=False)
+        off = [cluster.running[item.key] for item in decisions.preempted]
+        begun = cluster.apply(decisions, at_s)
+        self.cycles += 1
+        again = {item.unit.key for item in begun}
+        for item in off:
+            if item.unit.key not in again:
+                cluster.add(replace(item.unit, attained_s=item.ran_s(at_s)))
+        gone = {item.unit.key for item in off}
+        if gone:
+            self._ends = [entry for entry in self._ends if entry[1] not in gone]
+            heapq.heapify(self._ends)
+        for running in begun:
+            heapq.heappush(self._ends, (end_at_s(running, at_s, self._quantile), running.unit.key))
+            if running.unit.key in wanted:
+                self.found.setdefault(running.unit.key, (first_s, at_s))
+
+
+def end_at_s(running: RunningUnit, now_s: float, quantile: str) -> float:
+    """When a run ends in the future where run times take their ``quantile`` ("expected", "low", "high"); after ``now_s``.
+
+    A run that outlived its quantile is given the same part of its median that is left as the quantile was of the median; one
+    without a band ends in all futures alike.
+    """
+    median_s = running.end_s(now_s, "expected")
+    unit = running.unit
+    if quantile == "expected" or median_s == math.inf or not 0 < unit.expected_s < math.inf:
+        return median_s
+    whole_s = unit.low_s if quantile == "low" else unit.high_s
+    if not 0 < whole_s < math.inf:
+        return min(median_s, running.limit_end_s) if quantile == "low" else max(median_s, _finite(running.limit_end_s))
+    end_s = running.since_s + max(whole_s - unit.attained_s, 0.0)
+    if end_s <= now_s:
+        end_s = now_s + max((median_s - now_s) * min(whole_s / unit.expected_s, 1.0), 1.0)
+    return min(end_s, median_s) if quantile == "low" else max(end_s, median_s)
+
+
+def _finite(value: float) -> float:
+    return value if value < math.inf else 0.0
+
+
+def as_json(found: Prospect, times: Mapping[str, str | None]) -> dict[str, object]:
+    """For people; ``times`` are the texts of its times by name."""
+    body: dict[str, object] = {"start": times.get("start"), "low": times.get("low"), "high": times.get("high")}
+    if found.start_s == math.inf:
+        body["later_than"] = times.get("later_than")
+        body["never"] = found.never
+    return body
