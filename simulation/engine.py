@@ -40,6 +40,9 @@ from simulation.wan import Wan
 _END, _NODE, _SPOT, _WAN, _TICK, _FALL = range(6)
 _MOST_ROUNDS = 4
 
+DEFAULT_CHECKPOINT_S = 1800.0
+"""Seconds of undisturbed run between checkpoints of a job that says nothing about them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -129,7 +132,7 @@ class Simulation:
         self.wan = Wan(network)
         self.now_s = 0.0
         self._estimates = estimates_source or estimates(setting.knowledge)
-        self._checkpoints = checkpoints or Checkpoints()
+        self._checkpoints = checkpoints or Checkpoints(default_interval_s=DEFAULT_CHECKPOINT_S)
         self._graceful, self._charged, self._first_charged = graceful, restart_on_preemption, charge_first_start
         self.cluster.view.facts["work_left"] = self.work_left
         self._until_s, self._watch = until_s, watch

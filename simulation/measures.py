@@ -3,7 +3,7 @@
 JCT is finish minus submission; wait is JCT minus the time in which the job held nodes; slowdown is bounded, JCT over
 max(run time, 10 s), at least 1. Allocated share is accelerator-seconds held over those that were up, from the first arrival to
 the last one's arrival (``allocated_share``: the loaded part) and to the end (``allocated_share_all``). Used share leaves out
-staging, restarts and work done again. Finish-time fairness (Themis, NSDI 2020) is rho = JCT / (run time x mean contention
+staging, restarts and work done again. A deadline counts as missed too when the job has not ended at all. Finish-time fairness (Themis, NSDI 2020) is rho = JCT / (run time x mean contention
 over the job's life), contention being accelerators wanted over accelerators up, at least 1. Jain's index is over the tenants'
 mean slowdowns.
 """
@@ -92,9 +92,13 @@ class Measures:
         self._marks: list[float] = []
         self.series: list[tuple[float, float, int, float]] = []
         self._loaded = (0.0, 0.0)
+        self._started: set[object] = set()
         self._prices = {domain.domain_id: float(domain.price_micro_units) for domain in network.domains}
         self._domain_of_node = {node.node_id: node.domain_id for node in network.nodes}
         self.unfinished = 0
+        self._deadlines: dict[object, float] = {}
+        self._missed = 0
+        self._judged = 0
         self.energy: Mapping[str, DomainEnergy] = {}
         self.wan_bytes = 0
         self.wan_micro_units = 0
@@ -106,7 +110,7 @@ class Measures:
     def advance(self, now_s: float) -> None:
         """Time passes with everything as it is."""
         if math.isnan(self.now_s):
-            self.now_s = self.first_s = now_s
+            self.now_s = now_s
         passed = now_s - self.now_s
         if passed > 0:
             self._held_integral += self.held * passed
@@ -119,8 +123,13 @@ class Measures:
             self.now_s = now_s
 
     def arrived(self, item: SimulatedJob) -> None:
-        """A job was submitted."""
+        """A job was submitted. What happened before the first one is not counted."""
+        if not self.arrivals:
+            self.first_s = self.now_s
+            self._held_integral = self._up_integral = 0.0
         self.arrivals += 1
+        if not math.isnan(item.job.deadline_s):
+            self._deadlines[item.key] = item.job.deadline_s
         self.queued += 1
         self.queued_devices += item.job.devices
         self.last_arrival_s = self.now_s
@@ -128,6 +137,7 @@ class Measures:
 
     def started(self, item: SimulatedJob, running: RunningUnit, now_s: float) -> None:
         """A job got nodes."""
+        self._started.add(item.key)
         self.queued -= 1
         self.queued_devices -= item.job.devices
         self.held += running.unit.devices
@@ -151,6 +161,10 @@ class Measures:
     def finished(self, item: SimulatedJob, now_s: float) -> None:
         """A job ended."""
         job = item.job
+        if not math.isnan(job.deadline_s):
+            self._deadlines.pop(item.key, None)
+            self._missed += now_s > job.deadline_s
+            self._judged += 1
         self.jobs.append(
             JobRecord(
                 job.job_id,
@@ -216,9 +230,11 @@ class Measures:
         rho = np.array([job.rho for job in self.jobs if not math.isnan(job.rho)])
         decisions = np.array(self.decision_s)
         end_s = max((job.finish_s for job in self.jobs), default=self.now_s)
-        useful = sum(job.duration_s * job.devices for job in self.jobs)
         held = sum(job.ran_s * job.devices for job in self.jobs)
-        deadlines = [job for job in self.jobs if not math.isnan(job.deadline_s)]
+        wasted = sum((job.lost_s + job.overhead_s) * job.devices for job in self.jobs)
+        used = max(held - wasted, 0.0)
+        overdue = sum(deadline_s < self.now_s for deadline_s in self._deadlines.values())
+        missed, with_deadline = self._missed + overdue, self._judged + overdue
         loaded_held, loaded_up = self._loaded
         return {
             "jobs": float(len(self.jobs)),
@@ -233,20 +249,20 @@ class Measures:
             "accelerator_hours": held / 3600.0,
             "allocated_share": loaded_held / loaded_up if loaded_up > 0 else None,
             "allocated_share_all": self._held_integral / self._up_integral if self._up_integral > 0 else None,
-            "used_share_of_held": useful / held if held > 0 else None,
-            "wan_gib": self.wan_bytes / 2**30,
+            "used_share_of_held": used / held if held > 0 else None,
+            "used_share_all": used / self._up_integral if self._up_integral > 0 else None,
+            "wan_gb": self.wan_bytes / 1e9,
             "wan_money": self.wan_micro_units / 1e6,
             "accelerator_money": self.cost_micro_units / 1e6,
             "energy_kwh": sum(item.joules for item in self.energy.values()) / 3.6e6,
             "carbon_kg": sum(item.carbon_g for item in self.energy.values()) / 1e3,
             "electricity_money": sum(item.money_micro_units for item in self.energy.values()) / 1e6,
-            "deadline_misses": float(sum(job.finish_s > job.deadline_s for job in deadlines)) if deadlines else None,
-            "deadline_miss_share": (
-                sum(job.finish_s > job.deadline_s for job in deadlines) / len(deadlines) if deadlines else None
-            ),
+            "deadline_misses": float(missed) if with_deadline else None,
+            "deadline_miss_share": missed / with_deadline if with_deadline else None,
             "fairness_jain": self._jain(),
             "fairness_rho_mean": _mean(rho),
             "fairness_rho_p99": _quantile(rho, 0.99),
+            "restarts": float(self.starts - len(self._started)),
             "interruptions": float(sum(job.interruptions for job in self.jobs)),
             "lost_accelerator_hours": sum(job.lost_s * job.devices for job in self.jobs) / 3600.0,
             "overhead_accelerator_hours": sum(job.overhead_s * job.devices for job in self.jobs) / 3600.0,

@@ -14,7 +14,7 @@ from simulation.engine import Setting
 
 _PLAIN = Policy(
     name="plain",
-    filters=("up", "domain", "accelerator", "anti_affinity", "capacity"),
+    filters=("up", "domain", "accelerator", "runs_there", "anti_affinity", "capacity"),
     scores=(("pack", 1.0), ("spread", 0.001)),
     order=("age",),
 )

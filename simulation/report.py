@@ -30,6 +30,7 @@ _NAMES = {
     "fairness_rho_mean": "fairness_rho_mean_ratio",
     "fairness_rho_p99": "fairness_rho_p99_ratio",
     "interruptions": "interruptions_count",
+    "restarts": "restarts_count",
 }
 _PER_JOB_SLICES = ("jobs", "jct_mean_h", "jct_p99_h", "wait_mean_h", "slowdown_mean", "accelerator_hours")
 _OF_ALL_JOBS = frozenset({"fairness_jain", "deadline_miss_share"})
@@ -284,7 +285,7 @@ class Report:
                     ("accel. h", "accelerator_hours"),
                     ("allocated", "allocated_share"),
                     ("used of held", "used_share_of_held"),
-                    ("WAN GiB", "wan_gib"),
+                    ("WAN GB", "wan_gb"),
                     (f"WAN {money}", "wan_money"),
                     (f"accel. {money}", "accelerator_money"),
                     ("kWh", "energy_kwh"),

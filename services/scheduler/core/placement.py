@@ -91,6 +91,7 @@ class Candidates:
         self._limit: Ints | None = None
         self._seen = len(view.taken)
         self._facts = view.facts_version
+        self._could_hold: Ints | None = None
         self._groups = self._table.levels.get(demand.topology) if demand.topology else None
         if demand.topology_required and self._groups is None:
             self._groups = np.full(len(self._table.nodes), -1, dtype=np.int64)
@@ -264,10 +265,16 @@ class Candidates:
             return self._span(fits, domain_fits)
         return None
 
+    def _could(self) -> Ints:
+        """Ranks that would fit per domain if nothing ran."""
+        if self._could_hold is None:
+            empty = np.where(self._allowed, self._view.ranks_that_fit(self._demand, self._columns, total=True), 0)
+            self._could_hold = self._per_domain(empty)
+        return self._could_hold
+
     def could_fit(self) -> bool:
         """Whether it would fit if nothing ran."""
-        empty = np.where(self._allowed, self._view.ranks_that_fit(self._demand, self._columns, total=True), 0)
-        per_domain = self._per_domain(empty)
+        per_domain = self._could()
         most = int(per_domain.sum()) if self._demand.cross_domain else int(per_domain.max(initial=0))
         return most >= self._demand.ranks
 
@@ -454,8 +461,7 @@ class Candidates:
             return "fleet", "no node is known yet"
         if not self._allowed.any():
             return "filters", f"no node qualifies: {self._counted()}"
-        empty = np.where(self._allowed, self._view.ranks_that_fit(demand, self._columns, total=True), 0)
-        could = self._per_domain(empty)
+        could = self._could()
         most = int(could.sum()) if demand.cross_domain else int(could.max(initial=0))
         if most < demand.ranks:
             scope = "all qualifying domains together" if demand.cross_domain else "any qualifying domain"

@@ -157,7 +157,7 @@ def test_data_that_moves_over_links_without_prices_costs_an_unknown_amount() -> 
             link.price_micro_units_per_gib = price
         experiment = Experiment(network, trace, (setting("fifo"),))
         rows = {row.measure: row for row in Report(experiment, run_all(experiment)).rows() if row.slice == "all"}
-        assert rows["wan_gib"].value == pytest.approx(1000 / 2**30)
+        assert rows["wan_gb"].value == pytest.approx(1000 / 1e9)
         if price:
             assert rows["wan_cost_usd"].value == pytest.approx(0.001)  # 1000 bytes at 1 micro-unit each
         else:
@@ -171,7 +171,7 @@ def test_names_of_measures_keep_the_form_and_end_in_units() -> None:
     names = [measure_name(figure, network) for figure in Measures(network).figures()]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", name) for name in names)
-    units = ("_h", "_ms", "_ratio", "_share", "_share_all", "_count", "_index", "_hours", "_gib", "_kwh", "_kg", "_cny")
+    units = ("_h", "_ms", "_ratio", "_share", "_share_all", "_count", "_index", "_hours", "_gb", "_kwh", "_kg", "_cny")
     assert [name for name in names if not name.endswith(units)] == []
 
 
