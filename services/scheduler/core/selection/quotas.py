@@ -71,6 +71,9 @@ class QuotaAccount:
         self._meter = Meter(cluster)
         self._charged: dict[UnitKey, tuple[str, Amounts]] = {}
         self._trial: list[tuple[str, Amounts, int]] = []
+        self._borrowing: tuple[int, frozenset[str]] | None = None
+        self.version = 0
+        """Grows with every change: what was worked out before may hold no more."""
         self._charge_ledger(cluster)
 
     # -- with every event --------------------------------------------------------------------------------------------
@@ -83,7 +86,7 @@ class QuotaAccount:
         queue = self.queue_of(running.unit)
         if queue:
             self._charged[key] = queue, self._meter.held(running)
-            self.tree.charge(*self._charged[key])
+            self._move(*self._charged[key], 1)
 
     def ended(self, running: RunningUnit, now_s: float) -> None:
         """A unit is refunded what it was charged."""
@@ -93,7 +96,7 @@ class QuotaAccount:
     def _refund(self, key: UnitKey) -> None:
         charged = self._charged.pop(key, None)
         if charged is not None:
-            self.tree.refund(*charged)
+            self._move(*charged, -1)
 
     # -- in a cycle --------------------------------------------------------------------------------------------------
 
@@ -117,6 +120,13 @@ class QuotaAccount:
         """Whether a running unit counts for a queue of the tree."""
         return key in self._charged
 
+    def borrowing(self) -> frozenset[str]:
+        """Queues that hold more than their own quota and that of all below them."""
+        if self._borrowing is None or self._borrowing[0] != self.version:
+            found = frozenset(name for name in self.tree.queues if any(self.tree.borrowed(name).values()))
+            self._borrowing = self.version, found
+        return self._borrowing[1]
+
     def admits(self, unit: PendingUnit) -> Verdict:
         """Whether the tree has room for a unit that waits (its queue must exist)."""
         return self.tree.admits(self.queue_of(unit), self._meter.of(unit.demand))
@@ -138,6 +148,7 @@ class QuotaAccount:
             self._trial.append((queue, self.amounts_of(unit), sign))
 
     def _move(self, queue: str, amounts: Amounts, sign: int) -> None:
+        self.version += 1
         if sign > 0:
             self.tree.charge(queue, amounts)
         else:

@@ -7,6 +7,7 @@ its quota. Kueue: `reclaimWithinCohort: Any`; with ``only_lower_priority`` `Lowe
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -53,12 +54,12 @@ class ReclaimPreemption:
         """Units to take off so that the quota admits ``unit``; empty when there is no right way, or no need."""
         account: QuotaAccount = context.cache[QUOTA]
         queue = account.queue_of(unit)
-        if not queue or account.admits(unit).ok:
+        amounts = account.amounts_of(unit)
+        if not queue or account.admits(unit).ok or not account.tree.reclaimable(queue, amounts):
             return ()
-        left = self._by_queue(unit, running, account, context.now_s)
+        left = self._by_queue(unit, running, account, context)
         taken: list[RunningUnit] = []
         spared: set[tuple[str, str]] = set()
-        amounts = account.amounts_of(unit)
         while not account.admits(unit).ok:
             plan = account.tree.reclaimable(queue, amounts, spared)
             if not plan:
@@ -95,39 +96,61 @@ class ReclaimPreemption:
         path = account.tree.path(queue)
         if not verdict.ok or verdict.covered_by == path[-1] != queue:
             return ()
-        own = set(path[: path.index(verdict.covered_by) + 1])
-        wanted = [name for name, amount in account.amounts_of(unit).items() if amount]
-        left = self._by_queue(unit, running, account, context.now_s)
-        taken: list[RunningUnit] = []
-        while True:
-            owing = [
-                (-share, name)
-                for name, units in left.items()
-                if units and (share := _over_share(account, name, path, own, wanted)) > 0
-            ]
-            if not owing:
-                break
-            _, debtor = min(owing)
+        wanted = tuple([name for name, amount in account.amounts_of(unit).items() if amount])
+        rank = unit.priority if self._only_lower_priority else 0
+        state = (self.name, queue, verdict.covered_by, wanted, rank), (account.version, len(running))
+        known = context.cache.get(state[0])
+        if known is None or known[0] != state[1]:
+            own = set(path[: path.index(verdict.covered_by) + 1])
+            left = self._by_queue(unit, running, account, context)
+            known = context.cache[state[0]] = state[1], _owing(account, left, path, own, wanted)
+        found: list[RunningUnit] = known[1]
+        return found
+
+    def _by_queue(
+        self, unit: PendingUnit, running: Sequence[RunningUnit], account: QuotaAccount, context: OrderContext
+    ) -> dict[str, list[RunningUnit]]:
+        """Units that may be taken, by queue, the cheapest first. Within a cycle units that run only become fewer."""
+        known = context.cache.get("reclaimable")
+        if known is None or known[0] != len(running):
+            by_queue: dict[str, list[RunningUnit]] = {}
+            for item in running:
+                if item.unit.preemptible and account.is_charged(item.unit.key):
+                    by_queue.setdefault(account.queue_of(item.unit), []).append(item)
+            for units in by_queue.values():
+                units.sort(key=lambda item: (item.unit.priority, _lost_work(item, context.now_s), item.unit.key))
+            known = context.cache["reclaimable"] = len(running), by_queue
+        return {
+            queue: [item for item in units if not self._only_lower_priority or item.unit.priority < unit.priority]
+            for queue, units in known[1].items()
+        }
+
+
+def _owing(
+    account: QuotaAccount,
+    left: dict[str, list[RunningUnit]],
+    path: Sequence[str],
+    own: set[str],
+    wanted: Sequence[str],
+) -> list[RunningUnit]:
+    """Units of queues that borrow, in the order in which to take them; the tree is left as it was."""
+    taken: list[RunningUnit] = []
+    heap = [(-_over_share(account, name, path, own, wanted), name) for name in account.borrowing() & left.keys()]
+    heapq.heapify(heap)
+    while heap:
+        share, debtor = heapq.heappop(heap)
+        # Shares only fall as units are taken.
+        now = -_over_share(account, debtor, path, own, wanted)
+        if now >= 0 or not left[debtor]:
+            continue
+        if now == share:
             victim = left[debtor].pop(0)
             account.tree.refund(debtor, account.amounts_of(victim.unit))
             taken.append(victim)
-        for victim in reversed(taken):
-            account.tree.charge(account.queue_of(victim.unit), account.amounts_of(victim.unit))
-        return taken
-
-    def _by_queue(
-        self, unit: PendingUnit, running: Sequence[RunningUnit], account: QuotaAccount, now_s: float
-    ) -> dict[str, list[RunningUnit]]:
-        """Units that may be taken, by queue, the cheapest first."""
-        found: dict[str, list[RunningUnit]] = {}
-        for item in running:
-            if not item.unit.preemptible or (self._only_lower_priority and item.unit.priority >= unit.priority):
-                continue
-            if account.is_charged(item.unit.key):
-                found.setdefault(account.queue_of(item.unit), []).append(item)
-        for units in found.values():
-            units.sort(key=lambda item: (item.unit.priority, _lost_work(item, now_s), item.unit.key))
-        return found
+        heapq.heappush(heap, (now, debtor))
+    for victim in reversed(taken):
+        account.tree.charge(account.queue_of(victim.unit), account.amounts_of(victim.unit))
+    return taken
 
 
 def _first_holding(units: Sequence[RunningUnit], resource: str, account: QuotaAccount) -> RunningUnit | None:
