@@ -23,7 +23,7 @@ from services.scheduler.core.filters import Filter, filters
 from services.scheduler.core.options import configured
 from services.scheduler.core.policy import Policy, check_numbers
 from services.scheduler.core.queue import Order, orders
-from services.scheduler.core.scores import Weighted, weighted
+from services.scheduler.core.scores import DomainScore, Weighted, weighted
 from services.scheduler.core.scoring.preference import device_preference
 from services.scheduler.core.state import Demand, PlacedRank
 from services.scheduler.core.table import Bools, Floats, Ints, View
@@ -80,15 +80,23 @@ class Candidates:
 
     def __init__(self, view: View, demand: Demand, columns: Ints, policy: Policy) -> None:
         self._view, self._table = view, view.table
-        self._demand, self._columns, self._policy = demand, columns, policy
+        self._demand, self._policy = demand, policy
         self._version = policy.version
         plugins = plugins_of(policy)
+        for item in plugins.filters:
+            narrow = getattr(item, "columns", None)
+            if narrow is not None and applies(item, demand):
+                columns = narrow(view, demand, columns)
+        self._columns = columns
         self._scores = plugins.scores
         self._chooses_devices = device_preference(plugins.scores.node)
         self._again = tuple(
             item for item in plugins.filters if item.dynamic and item.name != "capacity" and applies(item, demand)
         )
         self._limit: Ints | None = None
+        self._asks_all = any(
+            getattr(item, "everywhere", False) for item in (*self._again, *(score for score, _ in self._scores.node))
+        )
         self._seen = len(view.taken)
         self._facts = view.facts_version
         self._could_hold: Ints | None = None
@@ -113,7 +121,7 @@ class Candidates:
         self.fits: Ints = np.where(mask, view.ranks_that_fit(demand, columns), 0)
         self.domain_fits: Ints = self._per_domain(self.fits)
         self._domain_parts = _stack(
-            [score.domains(view, demand) for score, _ in self._scores.domain], len(self._table.domain_ids)
+            [self._of_domains(score) for score, _ in self._scores.domain], len(self._table.domain_ids)
         )
         self._node_parts = _stack(
             [score.nodes(view, demand, everything) for score, _ in self._scores.node], len(self._table.nodes)
@@ -149,12 +157,15 @@ class Candidates:
         if self._facts != self._view.facts_version:
             self._facts = self._view.facts_version
             for index, (domain_score, _) in enumerate(self._scores.domain):
-                self._domain_parts[index] = domain_score.domains(self._view, self._demand)
+                self._domain_parts[index] = self._of_domains(domain_score)
             self._domain_totals = self._weigh_domains()
         if self._seen == len(taken):
             return
         new = taken[self._seen :]
-        rows = np.array(new if len(new) == 1 else sorted(set(new)), dtype=np.int64)
+        if self._asks_all:
+            rows = np.arange(len(self._table.nodes))
+        else:
+            rows = np.array(new if len(new) == 1 else sorted(set(new)), dtype=np.int64)
         self._seen = len(taken)
         fits = self._view.ranks_that_fit(self._demand, self._columns, rows)
         fits[~self._allowed[rows]] = 0
@@ -172,8 +183,16 @@ class Candidates:
         self._node_totals[rows] = self._weigh_nodes(rows)
         for index, (domain_score, _) in enumerate(self._scores.domain):
             if domain_score.dynamic:
-                self._domain_parts[index] = domain_score.domains(self._view, self._demand)
+                self._domain_parts[index] = self._of_domains(domain_score)
         self._domain_totals = self._weigh_domains()
+
+    def _of_domains(self, score: DomainScore) -> Floats:
+        """Value per domain; of the models of this alternative, where the score tells them apart."""
+        of_models = getattr(score, "domains_of", None)
+        if of_models is None:
+            return score.domains(self._view, self._demand)
+        values: Floats = of_models(self._view, self._demand, self._columns)
+        return values
 
     def _weigh_domains(self) -> Floats:
         totals: Floats = self._domain_weights @ self._domain_parts
@@ -313,8 +332,12 @@ class Candidates:
         best = int(tightest[int(np.argmax(means))])
         return np.where(groups == best, fits, 0)
 
-    def _span(self, fits: Ints, domain_fits: Ints) -> Choice:
-        best = max(self._sets(domain_fits), key=lambda domains: (-len(domains), self._set_score(domains)))
+    def _span(self, fits: Ints, domain_fits: Ints) -> Choice | None:
+        """The best set of domains; None when set scores refuse all (-inf)."""
+        sets = self._sets(domain_fits)
+        if not sets:
+            return None
+        best = max(sets, key=lambda domains: (-len(domains), self._set_score(domains)))
         rows: list[tuple[int, int]] = []
         left = self._demand.ranks
         for domain in best:
@@ -324,8 +347,10 @@ class Candidates:
         return Choice(best, tuple(rows), self._set_score(best))
 
     def _sets(self, domain_fits: Ints) -> list[tuple[int, ...]]:
+        """Sets of domains that hold all ranks and that no set score refuses (-inf)."""
         with_room = [int(domain) for domain in np.argsort(-self._domain_totals, kind="stable") if domain_fits[domain]]
-        return [self._grow(start, with_room, domain_fits) for start in with_room[:_STARTS]]
+        sets = [self._grow(start, with_room, domain_fits) for start in with_room[:_STARTS]]
+        return [domains for domains in sets if self._set_score(domains) > -np.inf]
 
     def _grow(self, start: int, with_room: Sequence[int], domain_fits: Ints) -> tuple[int, ...]:
         """Add to a domain the best next one until all ranks fit: one that completes the set before one that does not."""
@@ -334,8 +359,9 @@ class Candidates:
         while room < self._demand.ranks:
             wanted = self._demand.ranks - room
 
-            def worth(domain: int, domains: tuple[int, ...] = domains, wanted: int = wanted) -> tuple[int, float]:
-                return min(int(domain_fits[domain]), wanted), self._set_score((*domains, domain))
+            def worth(domain: int, domains: tuple[int, ...] = domains, wanted: int = wanted) -> tuple[bool, int, float]:
+                score = self._set_score((*domains, domain))
+                return score > -np.inf, min(int(domain_fits[domain]), wanted), score
 
             following = max((domain for domain in with_room if domain not in domains), key=worth)
             domains = (*domains, following)
@@ -345,7 +371,9 @@ class Candidates:
     def _set_score(self, domains: tuple[int, ...]) -> float:
         mean = float(self._domain_totals[list(domains)].mean()) - self._whole
         return mean + sum(
-            weight * score.domain_set(self._view, self._demand, domains) for score, weight in self._scores.domain_set
+            weight * score.domain_set(self._view, self._demand, domains)
+            for score, weight in self._scores.domain_set
+            if weight > 0
         )
 
     # -- carrying out ------------------------------------------------------------------------------------------------
@@ -467,6 +495,9 @@ class Candidates:
             scope = "all qualifying domains together" if demand.cross_domain else "any qualifying domain"
             text = f"too large for what is there now: {demand.ranks} ranks wanted, {scope} could hold {most} when empty"
             return "size", text
+        if self._refused():
+            text = "those that have room together are refused by a score of sets"
+            return "scores", f"no domain has room for {demand.ranks} ranks now, and {text}"
         best = int(self.domain_fits.argmax())
         free = int(self.domain_fits[best])
         if self._limit is not None and self.choose_of(self.fits, self.domain_fits) is not None:
@@ -478,6 +509,12 @@ class Candidates:
         where = f"most in {table.domain_ids[best]} ({free})" if free else "none anywhere"
         text = f"waiting for capacity: {demand.ranks} ranks wanted, free now: {where}; {self._counted()}"
         return "capacity", text
+
+    def _refused(self) -> bool:
+        """Whether domains have room together, and may be spanned but for the scores of sets."""
+        demand = self._demand
+        together = demand.cross_domain and not demand.topology_required
+        return together and int(self.domain_fits.sum()) >= demand.ranks and self.choose_of(self.fits) is None
 
     def _counted(self) -> str:
         counts = ", ".join(f"{item.rejected} by {item.filter}" for item in self.rejections if item.rejected)
