@@ -1,0 +1,276 @@
+"""Elastic jobs: which configuration (devices of one type) each has, decided anew every round.
+
+`SiaPlanner` is the published integer program; `MarginalPlanner` takes configurations by gain per device; `ExactPlanner` (ours) is a
+dynamic program over the free devices of all types, which needs no solver. All three see the same: goodputs by configuration
+in the phase in which a job is, its age, starts and the most devices that it had. None knows how much work is left.
+
+What comes free between rounds stays free until the next (60 s), as in Sia.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.options import numbers_of
+from services.scheduler.core.planning import Target
+from services.scheduler.core.plans.service import Service, service_of
+from services.scheduler.core.plans.state import Jobs, jobs_of, others
+from services.scheduler.core.queue import OrderContext
+from services.scheduler.core.table import Bools, Floats, Ints
+from services.scheduler.planners.elastic_exact import exact_choice
+from services.scheduler.planners.sia import (
+    Configurations,
+    configurations,
+    greatest_scale_up,
+    greedy_allocation,
+    restart_factor,
+    sia_allocation,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What every elastic planner gets: jobs, configurations (C), and per job and configuration (J, C) the goodput, 0 where it
+    does not run or is not offered; ``current`` (J) configuration or -1, ``factor`` (J) of any other, ``starting`` (J)."""
+
+    jobs: Jobs
+    offered: Configurations
+    goodput: Floats
+    current: Ints
+    factor: Floats
+    starting: Bools
+    received_s: Floats
+
+
+def round_of(cluster: Cluster, now_s: float) -> Round:
+    """Gather a round. Jobs with ``min_ranks`` 0 are rigid: offered what they ask for, on every type.
+
+    Configurations are Sia's (powers of two within a node, then whole nodes) by the greatest node of each type; a job may at
+    most double what it ran with so far, and starts with one device.
+    """
+    jobs = jobs_of(cluster, now_s)
+    service = service_of(cluster)
+    offered = _offered(cluster, jobs)
+    goodput = np.array([_row(cluster, service, jobs, job, offered) for job in range(len(jobs.units))])
+    goodput = goodput.reshape(len(jobs.units), offered.kind.size)
+    each = np.array([max(item.accelerators, 1) for item in jobs.demands])
+    least = np.array([unit.min_ranks or demand.ranks for unit, demand in zip(jobs.units, jobs.demands, strict=True)])
+    most = np.array([unit.max_ranks or demand.ranks for unit, demand in zip(jobs.units, jobs.demands, strict=True)])
+    elastic = np.array([unit.min_ranks > 0 for unit in jobs.units], dtype=np.bool_)
+    grown = np.maximum(greatest_scale_up(service.most_ranks(jobs.keys)), least)
+    most = np.where(elastic, np.minimum(most, grown), most)
+    ranks = offered.devices / each[:, None]
+    allowed = (ranks >= least[:, None]) & (ranks <= most[:, None]) & (ranks == np.rint(ranks))
+    same = (offered.kind == jobs.kind[:, None]) & (offered.devices == (jobs.held * each)[:, None])
+    current = np.where(same.any(axis=1) & (jobs.kind >= 0), same.argmax(axis=1), -1)
+    allowed |= same
+    starts = service.starts(jobs.keys)
+    cost = np.array([unit.restart_s for unit in jobs.units], dtype=np.float64)
+    since = np.array([_since(cluster, jobs, job, now_s) for job in range(len(jobs.units))])
+    return Round(
+        jobs,
+        offered,
+        np.where(allowed, goodput, 0.0),
+        current,
+        restart_factor(jobs.age_s, np.maximum(starts - 1, 0), cost),
+        ((current >= 0) & (since < cost)) | (jobs.fixed & (current >= 0)),
+        service.device_s(jobs.keys, now_s),
+    )
+
+
+def targets_of(this: Round, choice: Ints, reason: str) -> list[Target]:
+    """A choice (J) of configurations as targets: those that stay first, then the large before the small, so that gangs
+    find whole nodes."""
+    jobs, offered = this.jobs, this.offered
+    size = np.where(choice >= 0, offered.devices[choice], 0)
+    order = np.lexsort((np.arange(choice.size), -size, choice != this.current))
+    return [
+        Target(
+            jobs.keys[job],
+            int(offered.devices[choice[job]]) // max(jobs.demands[job].accelerators, 1),
+            jobs.models[offered.kind[choice[job]]],
+            reason=reason,
+        )
+        for job in order
+        if choice[job] >= 0
+    ]
+
+
+class SiaPlanner:
+    """Sia's integer program (`sia_allocation`) with the authors' parameters; options ``power`` (negated: 0.5 is p = -0.5) and
+    ``queue_penalty``."""
+
+    name = "sia"
+
+    def __init__(self, power: float = 0.5, queue_penalty: float = 1.1) -> None:
+        self._power, self._penalty = power, queue_penalty
+
+    def configured(self, options: Mapping[str, Any]) -> SiaPlanner:
+        """With options; PolicyError names the wrong one."""
+        return SiaPlanner(**numbers_of(self.name, options, power=0.01, queue_penalty=0.0))
+
+    def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
+        """The jobs of the next round."""
+        this = round_of(cluster, context.now_s)
+        if not this.jobs.units:
+            return others(cluster)
+        plan = sia_allocation(
+            this.goodput,
+            this.offered,
+            this.jobs.capacity,
+            current=this.current,
+            factor=this.factor,
+            fixed=this.starting,
+            power=-self._power,
+            queue_penalty=self._penalty,
+        )
+        return [*targets_of(this, plan.choice, "Sia's round"), *others(cluster)]
+
+
+def worth(this: Round, power: float, penalty: float, weight: Floats | None = None) -> Floats:
+    """What a configuration is worth over waiting (J, C): weight x (penalty - relative^-power), 0 where it is not offered.
+
+    ``relative`` is the goodput over the job's least one; that of other configurations than the current is lowered by the
+    restart factor. Sia's objective as a gain.
+    """
+    allowed = this.goodput > 0
+    least = np.where(allowed, this.goodput, np.inf).min(axis=1, initial=np.inf)
+    relative = np.divide(
+        this.goodput, least[:, None], out=np.zeros_like(this.goodput), where=allowed & np.isfinite(least)[:, None]
+    )
+    other = (this.current[:, None] >= 0) & (np.arange(this.offered.kind.size) != this.current[:, None])
+    relative = np.where(other, relative * np.maximum(this.factor, 1e-3)[:, None], relative)
+    gain = np.where(allowed, penalty - np.where(allowed, np.maximum(relative, 1e-9), 1.0) ** -power, 0.0)
+    gain = np.maximum(gain, 0.0)
+    return gain if weight is None else gain * weight[:, None]
+
+
+def held_and_free(this: Round) -> tuple[Ints, Floats]:
+    """The configurations (J) that are fixed in this round (-1: open), and the devices (T) that they leave."""
+    kept = np.where(this.starting, this.current, -1)
+    free = this.jobs.capacity.copy()
+    held = kept[kept >= 0]
+    np.subtract.at(free, this.offered.kind[held], this.offered.devices[held].astype(np.float64))
+    return kept, np.maximum(free, 0.0)
+
+
+class MarginalPlanner:
+    """Configurations by worth per device, then upgrades within a type (`greedy_allocation`); options as Sia's.
+
+    It takes one device of any type for everyone first and never exchanges types: jobs that gain most from the fast type come
+    too late. Kept as the baseline of a fast plan.
+    """
+
+    name = "greedy-elastic"
+
+    def __init__(self, power: float = 0.5, queue_penalty: float = 1.1) -> None:
+        self._power, self._penalty = power, queue_penalty
+
+    def configured(self, options: Mapping[str, Any]) -> MarginalPlanner:
+        """With options; PolicyError names the wrong one."""
+        return MarginalPlanner(**numbers_of(self.name, options, power=0.01, queue_penalty=0.0))
+
+    def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
+        """The jobs of the next round."""
+        this = round_of(cluster, context.now_s)
+        if not this.jobs.units:
+            return others(cluster)
+        kept, free = held_and_free(this)
+        value = np.where(this.starting[:, None], 0.0, worth(this, self._power, self._penalty))
+        greedy = greedy_allocation(value, this.offered, free)
+        return [*targets_of(this, np.where(kept >= 0, kept, greedy), "gain per device"), *others(cluster)]
+
+
+class ExactPlanner:
+    """Ours. Steps of a round:
+
+    1. Worth of every configuration as in Sia's objective, times the job's weight: (least_s / (device-seconds had + least_s))^favour,
+       so that short jobs, which are most, do not wait for those that have had much already.
+    2. The present configuration is worth ``keep`` more: no restart for a small gain.
+    3. The choice of the greatest sum over all types at once (`exact_choice`).
+    """
+
+    name = "elastic-exact"
+
+    def __init__(
+        self,
+        power: float = 0.5,
+        queue_penalty: float = 1.1,
+        favour: float = 0.0,
+        least_s: float = 600.0,
+        keep: float = 0.0,
+    ) -> None:
+        self._power, self._penalty, self._favour, self._least_s, self._keep = (
+            power,
+            queue_penalty,
+            favour,
+            least_s,
+            keep,
+        )
+
+    def configured(self, options: Mapping[str, Any]) -> ExactPlanner:
+        """With options; PolicyError names the wrong one."""
+        least = {"power": 0.01, "queue_penalty": 0.0, "favour": 0.0, "least_s": 1.0, "keep": 0.0}
+        return ExactPlanner(**numbers_of(self.name, options, **least))
+
+    def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
+        """The jobs of the next round."""
+        this = round_of(cluster, context.now_s)
+        if not this.jobs.units:
+            return others(cluster)
+        weight = (self._least_s / (this.received_s + self._least_s)) ** self._favour
+        value = worth(this, self._power, self._penalty, weight)
+        holds = np.arange(this.offered.kind.size) == this.current[:, None]
+        value = np.where(holds & (value > 0), value * (1.0 + self._keep), value)
+        kept, free = held_and_free(this)
+        value = np.where(this.starting[:, None], 0.0, value)
+        choice = exact_choice(value, this.offered.kind, this.offered.devices, free)
+        return [*targets_of(this, np.where(kept >= 0, kept, choice), "greatest worth of all types"), *others(cluster)]
+
+
+def _offered(cluster: Cluster, jobs: Jobs) -> Configurations:
+    """The configurations of the cluster: whole nodes by the greatest node of each type."""
+    table = cluster.table
+    nodes, sizes = [], []
+    for model, capacity in zip(jobs.models, jobs.capacity.tolist(), strict=True):
+        columns = [column for column, item in enumerate(table.models) if item.model == model]
+        each = int((table.devices[:, columns].sum(axis=1) * cluster.view.up).max(initial=0))
+        sizes.append(max(each, 1))
+        nodes.append(int(capacity) // max(each, 1))
+    return configurations(nodes, sizes)
+
+
+def _row(cluster: Cluster, service: Service, jobs: Jobs, job: int, offered: Configurations) -> Floats:
+    """Rates (C) of a job in its present phase; kept between rounds, as phases are few."""
+    demand, profile = jobs.demands[job], jobs.demands[job].profile
+    rates: Any = cluster.view.facts.get("throughputs")
+    each = max(demand.accelerators, 1)
+    phased = hasattr(rates, "rate_in")
+    phase = rates.phase(profile, jobs.left[job]) if phased and profile else 0
+    rows: dict[Any, Floats] = service.plan.setdefault("rows", {})
+    key = profile, each, phase, demand.accelerator_types, offered.kind.size, jobs.models
+    found = rows.get(key)
+    if found is None:
+        values = []
+        for kind, nodes, devices in zip(offered.kind, offered.nodes, offered.devices, strict=True):
+            ranks, model = int(devices) // each, jobs.models[kind]
+            if demand.accelerator_types and model not in demand.accelerator_types:
+                values.append(0.0)
+            elif not profile or rates is None:
+                values.append(float(ranks))
+            elif phased:
+                values.append(rates.rate_in(profile, ranks, model, int(nodes), phase))
+            else:
+                values.append(float(rates.rate(profile, ranks, model)) if ranks else 0.0)
+        found = rows[key] = np.array(values, dtype=np.float64)
+    return found
+
+
+def _since(cluster: Cluster, jobs: Jobs, job: int, now_s: float) -> float:
+    running = cluster.running.get(jobs.keys[job])
+    return np.inf if running is None else now_s - running.since_s

@@ -1,0 +1,98 @@
+"""Gavel in rounds (Narayanan et al., OSDI 2020): time shares by a linear program, realised round by round.
+
+The program is solved anew when jobs came or ended or capacity changed (the paper's reset events), and time received is then counted
+from 0. A round ends with the policy's interval: what comes free in between stays free until then, as in the paper; a job
+that keeps its type keeps its devices and does not restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.options import refuse_unknown
+from services.scheduler.core.planning import Target
+from services.scheduler.core.plans.service import service_of
+from services.scheduler.core.plans.state import Jobs, jobs_of, others
+from services.scheduler.core.queue import OrderContext
+from services.scheduler.core.state import UnitKey
+from services.scheduler.core.table import Floats
+from services.scheduler.planners import gavel
+
+Objective = Callable[[Jobs], Floats]
+
+
+def _order(jobs: Jobs) -> Floats:
+    return np.array([unit.submitted_at_s for unit in jobs.units])
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "las": lambda jobs: gavel.max_min_fairness(jobs.throughput, jobs.devices, jobs.capacity),
+    "finish_time_fairness": lambda jobs: gavel.finish_time_fairness(
+        jobs.throughput, jobs.devices, jobs.capacity, jobs.work, jobs.age_s
+    ),
+    "min_makespan": lambda jobs: gavel.min_makespan(jobs.throughput, jobs.devices, jobs.capacity, jobs.work),
+    "max_throughput": lambda jobs: gavel.max_throughput(jobs.throughput, jobs.devices, jobs.capacity),
+    "fifo": lambda jobs: gavel.fifo(jobs.throughput, jobs.devices, jobs.capacity, _order(jobs)),
+    "shortest_job_first": lambda jobs: gavel.shortest_job_first(
+        jobs.throughput, jobs.devices, jobs.capacity, jobs.work
+    ),
+}
+"""Names of the paper's objectives; those that read ``work`` know how many steps are left."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    """The allocation (J, T) of the last reset, and for which jobs and capacity it holds."""
+
+    keys: tuple[UnitKey, ...]
+    capacity: tuple[float, ...]
+    allocation: Floats
+
+
+class GavelPlanner:
+    """Steps of a round:
+
+    1. At a reset event: X from the objective, time received counted from now.
+    2. Priorities X / time received, half a round added to the time so that equal ones follow X.
+    3. By priority, each job on the type of the pair, if its devices are free (`gavel.round_selection`). Jobs that may not be
+       taken off keep theirs.
+    """
+
+    name = "gavel"
+
+    def __init__(self, objective: str = "las", round_s: float = 360.0) -> None:
+        if objective not in OBJECTIVES:
+            raise PolicyError(f"options.gavel.objective: {objective!r} is none of {', '.join(sorted(OBJECTIVES))}")
+        self._objective, self._round_s = objective, round_s
+
+    def configured(self, options: Mapping[str, Any]) -> GavelPlanner:
+        """With ``objective``, one of `OBJECTIVES`."""
+        refuse_unknown(self.name, options, ("objective",))
+        return GavelPlanner(str(options.get("objective", self._objective)))
+
+    def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
+        """The jobs of the next round."""
+        jobs = jobs_of(cluster, context.now_s)
+        if not jobs.units:
+            return others(cluster)
+        service = service_of(cluster)
+        kept: _Shares | None = service.plan.get(f"gavel/{self._objective}")
+        capacity = tuple(jobs.capacity.tolist())
+        if kept is None or kept.keys != jobs.keys or kept.capacity != capacity:
+            kept = _Shares(jobs.keys, capacity, np.clip(OBJECTIVES[self._objective](jobs), 0.0, 1.0))
+            service.plan[f"gavel/{self._objective}"] = kept
+            service.reset(context.now_s)
+        received = service.received_s(jobs.keys, jobs.models, context.now_s) + 0.5 * self._round_s
+        free = jobs.capacity.copy()
+        np.subtract.at(free, jobs.kind[jobs.fixed], jobs.devices[jobs.fixed])
+        share = np.where(jobs.fixed[:, None], 0.0, kept.allocation)
+        kind = gavel.round_selection(share, received, jobs.devices, np.maximum(free, 0.0))
+        kind = np.where(jobs.fixed, jobs.kind, kind)
+        order = np.lexsort((np.arange(len(jobs.units)), -jobs.devices, kind != jobs.kind))
+        return [*jobs.targets(kind, order, f"its turn in Gavel's {self._objective} round"), *others(cluster)]

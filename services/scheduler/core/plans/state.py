@@ -1,0 +1,161 @@
+"""The cluster as the planners want it: arrays over jobs and accelerator types, and back to targets.
+
+Planners of the literature see types (V100, P100, ...) as pools of like devices; so does `jobs_of`. What it leaves out, the core
+decides when it places: which domain and node, and whether a gang finds room at all. Units without accelerators are no part of
+a plan (`others` lets them run as they fit).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.planning import Target
+from services.scheduler.core.plans.service import model_of, service_of
+from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.scoring.facts import with_method
+from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.table import Bools, Floats, Ints
+
+_UNKNOWN_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """Units with accelerators that wait or run, by submission (ties: key). J jobs, T types.
+
+    ``demands`` are those that they came with. ``throughput`` (J, T) is the rate of the whole job with the ranks that it asks
+    for, 0 where it does not run; ``devices`` (J) those that it asks for; ``kind`` (J) the type that it holds, -1: it waits;
+    ``held`` (J) the ranks that it holds. ``left`` (J) is the work left in units of ``throughput``; ``age_s`` (J) the time
+    since submission. ``fixed`` (J): runs and may not be taken off. ``capacity`` (T) are the devices of nodes that are up.
+    """
+
+    units: tuple[PendingUnit, ...]
+    keys: tuple[UnitKey, ...]
+    demands: tuple[Demand, ...]
+    models: tuple[str, ...]
+    capacity: Floats
+    throughput: Floats
+    devices: Floats
+    kind: Ints
+    held: Ints
+    left: Floats
+    age_s: Floats
+    fixed: Bools
+
+    @property
+    def fastest(self) -> Floats:
+        """The greatest rate of each job (J) on a type that is large enough for it, 0 where it runs nowhere."""
+        fits = self.devices[:, None] <= self.capacity
+        rates: Floats = np.where(fits, self.throughput, 0.0).max(axis=1, initial=0.0)
+        return rates
+
+    @property
+    def work(self) -> Floats:
+        """Work left (J), a day's on its fastest type where nothing is known of it."""
+        return np.where(np.isfinite(self.left), self.left, self.fastest * _UNKNOWN_S)
+
+    @property
+    def seconds(self) -> Floats:
+        """Seconds that are left by type (J, T), infinite where the job does not run."""
+        endless = np.full(self.throughput.shape, np.inf)
+        seconds: Floats = np.divide(self.work[:, None], self.throughput, out=endless, where=self.throughput > 0)
+        return seconds
+
+    def targets(self, kind: Ints, order: Sequence[int] | Ints, reason: str) -> list[Target]:
+        """The jobs with a type (``kind`` (J) >= 0), in this order, with the ranks that they ask for."""
+        return [Target(self.keys[job], 0, self.models[kind[job]], reason=reason) for job in order if kind[job] >= 0]
+
+
+def jobs_of(cluster: Cluster, now_s: float) -> Jobs:
+    """The arrays; see `Jobs`. A unit without a profile has rate 1 on every type that it accepts."""
+    table = cluster.table
+    service = service_of(cluster)
+    rows: list[tuple[PendingUnit, RunningUnit | None]]
+    rows = [(item.unit, item) for item in cluster.running.values() if item.unit.demand.accelerators]
+    rows += [(unit, None) for unit in cluster.pending if unit.demand.accelerators]
+    rows.sort(key=lambda row: (row[0].submitted_at_s, row[0].key))
+    units = tuple([unit for unit, _ in rows])
+    keys = tuple([unit.key for unit in units])
+    demands = tuple([service.waits(unit) for unit in units])
+    service.forget_all_but(keys)
+    models, capacity = pools(cluster)
+    index = {model: place for place, model in enumerate(models)}
+    rates = _Rates(cluster, models)
+    shape = len(units), len(models)
+    kind = np.array([-1 if run is None else index[model_of(table, run)] for _, run in rows], dtype=np.int64)
+    left = [_left(cluster, rates, unit, run, int(kind[job]), now_s) for job, (unit, run) in enumerate(rows)]
+    return Jobs(
+        units,
+        keys,
+        demands,
+        models,
+        capacity,
+        np.array([rates.of(demand) for demand in demands], dtype=np.float64).reshape(shape),
+        np.array([item.ranks * item.accelerators * item.device_milli / 1000.0 for item in demands], dtype=np.float64),
+        kind,
+        np.array([0 if run is None else run.unit.demand.ranks for _, run in rows], dtype=np.int64),
+        np.array(left, dtype=np.float64),
+        np.array([max(now_s - unit.submitted_at_s, 0.0) for unit in units], dtype=np.float64),
+        np.array([run is not None and not unit.preemptible for unit, run in rows], dtype=np.bool_),
+    )
+
+
+def others(cluster: Cluster) -> list[Target]:
+    """Units without accelerators: those that run stay, those that wait go where they fit."""
+    keys = [item.unit.key for item in cluster.running.values() if not item.unit.demand.accelerators]
+    keys += [unit.key for unit in cluster.pending if not unit.demand.accelerators]
+    return [Target(key, reason="needs no accelerator") for key in sorted(keys)]
+
+
+def pools(cluster: Cluster) -> tuple[tuple[str, ...], Floats]:
+    """Accelerator models by name, and the devices (T) of each on nodes that are up."""
+    table = cluster.table
+    totals = (table.devices * cluster.view.up[:, None]).sum(axis=0)
+    models = tuple(sorted({item.model for item in table.models}))
+    capacity = np.zeros(len(models))
+    for column, item in enumerate(table.models):
+        capacity[models.index(item.model)] += float(totals[column])
+    return models, capacity
+
+
+class _Rates:
+    """Rates per profile and rank count, asked for once per plan."""
+
+    def __init__(self, cluster: Cluster, models: tuple[str, ...]) -> None:
+        self._table: Any = with_method(cluster.view, "throughputs", "rate")
+        self._models = models
+        self._known: dict[tuple[str, int, tuple[str, ...]], Floats] = {}
+
+    def of(self, demand: Demand) -> Floats:
+        wanted = demand.accelerator_types
+        key = demand.profile, demand.ranks, wanted
+        found = self._known.get(key)
+        if found is None:
+            measured = demand.profile and self._table is not None
+            values = [
+                (float(self._table.rate(demand.profile, demand.ranks, model)) if measured else 1.0)
+                if not wanted or model in wanted
+                else 0.0
+                for model in self._models
+            ]
+            found = self._known[key] = np.array(values, dtype=np.float64)
+        return found
+
+
+def _left(
+    cluster: Cluster, rates: _Rates, unit: PendingUnit, run: RunningUnit | None, kind: int, now_s: float
+) -> float:
+    """Work left: as reported (fact ``work_left``), else from the rate and the time that it runs; without work in the
+    unit the predicted remaining seconds."""
+    ask: Callable[[UnitKey], float] | None = cluster.view.facts.get("work_left")
+    if unit.work > 0 and ask is not None:
+        return ask(unit.key)
+    amount = unit.work if unit.work > 0 else unit.remaining_s
+    if run is None or kind < 0:
+        return amount
+    return max(amount - (now_s - run.since_s) * float(rates.of(unit.demand)[kind]), 0.0)
