@@ -139,11 +139,10 @@ class Candidates:
         self._domain_totals = self._weigh_domains()
 
     def on(self, view: View) -> Candidates:
-        """The same judgements on a fresh copy of this view."""
-        self.refresh()
+        """The same judgements on a copy of this view."""
         other = object.__new__(Candidates)
         other.__dict__.update(self.__dict__)
-        other._view, other._seen, other._limit = view, 0, None
+        other._view, other._limit = view, None
         other.fits, other.domain_fits = self.fits.copy(), self.domain_fits.copy()
         other._domain_parts, other._domain_totals = self._domain_parts.copy(), self._domain_totals.copy()
         other._node_parts, other._node_totals = self._node_parts.copy(), self._node_totals.copy()

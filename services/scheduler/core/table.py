@@ -257,7 +257,7 @@ class View:
                         self.device_milli[row, position] = 0
 
     def copy(self) -> View:
-        """A view that can be changed without changing this one; not while a trial runs. Nothing is touched in it yet."""
+        """A view that can be changed without changing this one; not while a trial runs."""
         assert self._undo is None
         other = object.__new__(View)
         other.__dict__.update(
@@ -266,7 +266,7 @@ class View:
                 for name, value in self.__dict__.items()
             }
         )
-        other.taken = []
+        other.taken = list(self.taken)
         other.labels = {label: dict(counts) for label, counts in self.labels.items()}
         other._free_lists = {row: list(pairs) for row, pairs in self._free_lists.items()}
         other._ports = {address: dict(ports) for address, ports in self._ports.items()}
