@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import services.scheduler.core.builtin  # noqa: F401
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import Decisions, decide
 from services.scheduler.core.policy import Policy, policy_from_json
