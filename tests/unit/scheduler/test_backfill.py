@@ -1,0 +1,368 @@
+"""Backfilling: what reservations promise is kept, and what is remembered between cycles changes no decision."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.scheduler.core.cluster import Cluster, Memory
+from services.scheduler.core.decide import Decisions, _Cycle, decide
+from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.fleet import Fleet
+from services.scheduler.core.policy import Policy, policy_from_json
+from services.scheduler.core.profile import Profile
+from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.table import Table, table_of
+from tests.unit.scheduler.world import a_fleet
+
+PLAIN = Policy(name="plain", filters=("up", "domain", "accelerator", "capacity"), scores=(), order=("age",))
+EASY = replace(PLAIN, discipline="easy")
+CONSERVATIVE = replace(PLAIN, discipline="conservative")
+
+
+@dataclass(frozen=True)
+class Job:
+    submit_s: float
+    demand: Demand
+    run_s: float
+    said_s: float
+    tenant: str = "lab"
+    priority: int = 0
+
+    def unit(self, number: int) -> PendingUnit:
+        key = UnitKey(f"job-{number:03d}", 0)
+        return PendingUnit(
+            key, self.tenant, self.priority, self.submit_s, self.demand, expected_s=self.said_s, limit_s=self.said_s
+        )
+
+
+@dataclass
+class Replay:
+    """A queue over time. ``renewed`` gives each cycle a cluster built from what is known, not the one that was kept."""
+
+    table: Table
+    policy: Policy
+    jobs: Sequence[Job]
+    renewed: bool = False
+    watch: Callable[[float, Decisions], None] = lambda now_s, decisions: None
+    starts: dict[str, float] = field(default_factory=dict)
+    placed: list[tuple[float, str, tuple[tuple[str, tuple[int, ...]], ...]]] = field(default_factory=list)
+    partial: int = 0
+
+    def run(self) -> Replay:
+        cluster = Cluster(self.table, self.policy)
+        arrivals = sorted((job.submit_s, number) for number, job in enumerate(self.jobs))
+        ends: list[tuple[float, UnitKey]] = []
+        while arrivals or ends:
+            now_s = min([*(time_s for time_s, _ in arrivals[:1]), *(time_s for time_s, _ in ends[:1])])
+            while ends and ends[0][0] <= now_s:
+                cluster.release(heapq.heappop(ends)[1])
+            while arrivals and arrivals[0][0] <= now_s:
+                number = arrivals.pop(0)[1]
+                cluster.add(self.jobs[number].unit(number))
+            if self.renewed:
+                cluster = self._anew(cluster, now_s)
+            decisions = decide(cluster, self.policy, now_s, explain=False)
+            self.partial += decisions.partial
+            self.watch(now_s, decisions)
+            for running in cluster.apply(decisions, now_s):
+                name = running.unit.key.job_id
+                self.starts[name] = now_s
+                self.placed.append((now_s, name, tuple((rank.node_id, rank.devices) for rank in running.ranks)))
+                heapq.heappush(ends, (now_s + self.jobs[int(name[4:])].run_s, running.unit.key))
+        return self
+
+    def _anew(self, old: Cluster, now_s: float) -> Cluster:
+        """The same state without what was worked out before. Conservative reservations are promises: part of the state."""
+        cluster = Cluster(self.table, self.policy)
+        for running in old.running.values():
+            cluster.occupy(replace(running))
+        for unit in old.pending:
+            cluster.add(unit)
+        memory = old.memory
+        if self.policy.discipline == "conservative" and memory is not None and memory.profile is not None:
+            profile = Profile(cluster.view, cluster.running.values(), now_s, self.policy.estimate)
+            for item in memory.profile.reservations:
+                candidates = cluster.candidates(old.pending.get(item.key).demand)[0]  # type: ignore[union-attr]
+                profile.reserve(item.key, item.start_s, item.end_s - item.start_s, candidates, item.choice)
+            cluster.memory = Memory(cluster.stamp, profile, memory.reserved)
+        return cluster
+
+
+def replay(policy: Policy, jobs: Sequence[Job], fleet: Fleet, **more: object) -> Replay:
+    return Replay(table_of(fleet), policy, jobs, **more).run()  # type: ignore[arg-type]
+
+
+def a_job(submit_s: float, ranks: int, run_s: float, said_s: float = 0.0, **more: object) -> Job:
+    """``ranks`` whole nodes of one cpu."""
+    return Job(submit_s, Demand(ranks, cpus=1.0), run_s, said_s or run_s, **more)  # type: ignore[arg-type]
+
+
+def starts(policy: Policy, jobs: Sequence[Job], nodes: int = 4) -> list[float]:
+    found = replay(policy, jobs, a_fleet({"a": nodes}, cpus=1.0, devices=0)).starts
+    return [found[f"job-{number:03d}"] for number in range(len(jobs))]
+
+
+# -- by hand -----------------------------------------------------------------------------------------------------------
+
+# 4 nodes. The first job holds 3 until 100; the second wants all 4, so it waits for 100.
+BLOCKED = (a_job(0, 3, 100), a_job(1, 4, 50))
+
+
+def test_strict_lets_nobody_pass() -> None:
+    assert starts(replace(PLAIN, discipline="strict"), [*BLOCKED, a_job(2, 1, 10)]) == [0, 100, 150]
+
+
+def test_greedy_lets_everybody_pass() -> None:
+    assert starts(PLAIN, [*BLOCKED, a_job(2, 1, 500)]) == [0, 502, 2]
+
+
+@pytest.mark.parametrize("policy", [EASY, CONSERVATIVE])
+def test_what_ends_before_the_reservation_passes(policy: Policy) -> None:
+    assert starts(policy, [*BLOCKED, a_job(2, 1, 98)]) == [0, 100, 2]
+
+
+@pytest.mark.parametrize("policy", [EASY, CONSERVATIVE])
+def test_what_would_delay_the_reservation_does_not(policy: Policy) -> None:
+    assert starts(policy, [*BLOCKED, a_job(2, 1, 99)]) == [0, 100, 150]
+
+
+def test_easy_passes_on_nodes_that_the_reservation_leaves() -> None:
+    # The second wants 3 of the 4 at 100: the fourth is free for as long as anyone likes.
+    assert starts(EASY, [a_job(0, 3, 100), a_job(1, 4, 50), a_job(2, 1, 500)])[2] == 150
+    second = [a_job(0, 2, 100), a_job(1, 3, 50), a_job(2, 1, 500)]
+    # The reservation holds the first nodes that will be free, so that one of the two free now is left.
+    assert starts(EASY, second)[1] == 100
+
+
+def test_easy_protects_only_the_first_and_conservative_all() -> None:
+    # 2 of 4 nodes are held until 100. The second (3 nodes) is promised 100, the third (4 nodes) 150 by conservative
+    # backfilling. The fourth (1 node, 200 s) leaves 3 nodes to the second, so EASY lets it pass; it delays the third.
+    jobs = [a_job(0, 2, 100), a_job(1, 3, 50), a_job(2, 4, 10), a_job(3, 1, 200)]
+    assert starts(EASY, jobs) == [0, 100, 203, 3]
+    assert starts(CONSERVATIVE, jobs) == [0, 100, 150, 160]
+
+
+def test_a_second_reservation_protects_the_second() -> None:
+    jobs = [a_job(0, 4, 100), a_job(1, 4, 50), a_job(2, 4, 10), a_job(3, 4, 5)]
+    assert starts(replace(EASY, reservation_depth=2), jobs) == [0, 100, 150, 160]
+
+
+def test_when_something_ends_early_reservations_move_up_in_order() -> None:
+    # Said to end at 100, ends at 40: the second, promised 100, begins at 40, and the third follows it.
+    jobs = [a_job(0, 3, 40, 100), a_job(1, 4, 50), a_job(2, 4, 10)]
+    promised: dict[float, list[float]] = {}
+
+    def watch(now_s: float, decisions: Decisions) -> None:
+        promised[now_s] = [item.start_s for item in decisions.reservations]
+
+    fleet = a_fleet({"a": 4}, cpus=1.0, devices=0)
+    found = replay(CONSERVATIVE, jobs, fleet, watch=watch)
+    assert promised == {0: [], 1: [100], 2: [100, 150], 40: [90], 90: [], 100: []}
+    assert list(found.starts.values()) == [0, 40, 90]
+
+
+def test_compression_keeps_the_promises_to_others() -> None:
+    # 4 nodes: 2 until 100 (really 50), 2 until 80. Promised: A (4 nodes, 20 s) 100, then B (2 nodes, 60 s): 120, as it would
+    # reach into A's time from any moment before. When 2 nodes come free at 50, A stays at 80 (it needs all 4) and B, which
+    # would disturb A from 50 on, moves to the end of A at 100.
+    jobs = [a_job(0, 2, 50, 100), a_job(0, 2, 80), a_job(1, 4, 20), a_job(2, 2, 60)]
+    assert starts(CONSERVATIVE, jobs) == [0, 0, 80, 100]
+
+
+def test_shortest_first_among_those_that_pass() -> None:
+    # One node is free until 100. In the queue's order the 60 s job passes first and the 30 s job begins at 62; by length the
+    # 30 s job passes first and leaves 68 s for the other.
+    jobs = [*BLOCKED, a_job(2, 1, 60), a_job(2, 1, 30)]
+    assert starts(EASY, jobs) == [0, 100, 2, 62]
+    assert starts(replace(EASY, backfill_order="shortest"), jobs) == [0, 100, 32, 2]
+
+
+def test_passing_may_rest_on_another_estimate() -> None:
+    # The third is predicted to run 50 s but declared 500: by the limit it may not pass, by the prediction it may.
+    fleet = table_of(a_fleet({"a": 4}, cpus=1.0, devices=0))
+    for policy, passes in (
+        (replace(EASY, estimate="limit"), False),
+        (replace(EASY, estimate="limit", backfill_estimate="expected"), True),
+        (replace(EASY, estimate="limit", backfill_estimate="high"), False),
+    ):
+        cluster = Cluster(fleet, policy)
+        for number, job in enumerate(BLOCKED):
+            cluster.add(job.unit(number))
+        one = a_job(2, 1, 50).unit(2)
+        cluster.add(replace(one, limit_s=500.0, high_s=200.0))
+        placed = [item.key.job_id for item in decide(cluster, policy, 0.0).placed]
+        assert placed == (["job-000", "job-002"] if passes else ["job-000"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"estimate": "low"}, "estimate: 'low' is none of expected, high, limit"),
+        ({"backfill_estimate": "low"}, "backfill_estimate: 'low' is none of expected, high, limit"),
+        ({"backfill_order": "longest"}, "backfill_order: 'longest' is neither empty nor shortest"),
+    ],
+)
+def test_wrong_values_are_named(change: dict[str, str], message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        policy_from_json(change)
+
+
+def test_deciding_changes_no_promise_until_it_is_carried_out() -> None:
+    cluster = Cluster(table_of(a_fleet({"a": 4}, cpus=1.0, devices=0)), CONSERVATIVE)
+    for number, job in enumerate(BLOCKED):
+        cluster.add(job.unit(number))
+    cluster.apply(decide(cluster, CONSERVATIVE, 1.0), 1.0)
+    assert cluster.memory is not None
+    before = cluster.memory.profile.reservations  # type: ignore[union-attr]
+    cluster.add(a_job(2, 2, 500).unit(2))
+    first = decide(cluster, CONSERVATIVE, 2.0)
+    assert len(first.reservations) == 2
+    assert cluster.memory.profile.reservations == before  # type: ignore[union-attr]
+    assert decide(cluster, CONSERVATIVE, 2.0).reservations == first.reservations
+
+
+def test_a_unit_that_leaves_the_queue_leaves_its_reservation() -> None:
+    cluster = Cluster(table_of(a_fleet({"a": 4}, cpus=1.0, devices=0)), CONSERVATIVE)
+    for number, job in enumerate([*BLOCKED, a_job(2, 1, 150)]):
+        cluster.add(job.unit(number))
+    first = decide(cluster, CONSERVATIVE, 2.0)
+    assert [item.key.job_id for item in first.reservations] == ["job-001", "job-002"]
+    cluster.apply(first, 2.0)
+    cluster.withdraw(UnitKey("job-001", 0))
+    second = decide(cluster, CONSERVATIVE, 3.0)
+    assert [item.key.job_id for item in second.placed] == ["job-002"]
+    assert second.reservations == ()
+
+
+# -- for any queue -----------------------------------------------------------------------------------------------------
+
+_DEMANDS = (
+    Demand(1, accelerators=1),
+    Demand(1, accelerators=2),
+    Demand(1, accelerators=4),
+    Demand(2, accelerators=4),
+    Demand(3, accelerators=2, cross_domain=True),
+    Demand(1, cpus=5.0),
+    Demand(4, cpus=3.0, domains=frozenset({"a"})),
+)
+
+
+@st.composite
+def queues(draw: st.DrawFn, early: int = 0, late: int = 0) -> list[Job]:
+    """Jobs whose real run is up to ``early`` seconds shorter and ``late`` longer than declared. Whole seconds: exact."""
+    size = draw(st.integers(2, 22))
+    jobs = []
+    submit_s = 0
+    for _ in range(size):
+        submit_s += draw(st.integers(0, 12))
+        run_s = draw(st.integers(1, 60))
+        said_s = max(run_s + draw(st.integers(-late, early)), 1)
+        demand = draw(st.sampled_from(_DEMANDS))
+        tenant, priority = draw(st.sampled_from(("lab", "team"))), draw(st.integers(0, 1))
+        jobs.append(Job(float(submit_s), demand, float(run_s), float(said_s), tenant, priority))
+    return jobs
+
+
+FLEET = a_fleet({"a": 2, "b": 1})
+
+
+def _promises(
+    policy: Policy, jobs: Sequence[Job], keys: Callable[[Decisions], Iterable[str]]
+) -> tuple[Replay, dict[str, list[float]]]:
+    promised: dict[str, list[float]] = {}
+
+    def watch(now_s: float, decisions: Decisions) -> None:
+        watched = set(keys(decisions))
+        for item in decisions.reservations:
+            if item.key.job_id in watched:
+                promised.setdefault(item.key.job_id, []).append(item.start_s)
+
+    return replay(policy, jobs, FLEET, watch=watch), promised
+
+
+@pytest.mark.parametrize("scores", [(), (("pack", 1.0), ("spread", 0.001))])
+@settings(max_examples=25, deadline=None)
+@given(jobs=queues(early=40))
+def test_nobody_who_passes_delays_the_first(scores: tuple[tuple[str, float], ...], jobs: list[Job]) -> None:
+    """EASY with true limits: the first that waits begins no later than it was ever promised."""
+    policy = replace(EASY, scores=scores)
+    found, promised = _promises(
+        policy, jobs, lambda decisions: [item.key.job_id for item in decisions.reservations[:1]]
+    )
+    for name, times in promised.items():
+        assert found.starts[name] <= times[0]
+        assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize("scores", [(), (("pack", 1.0), ("spread", 0.001))])
+@settings(max_examples=25, deadline=None)
+@given(jobs=queues(early=40))
+def test_conservative_keeps_what_it_promised_at_arrival(scores: tuple[tuple[str, float], ...], jobs: list[Job]) -> None:
+    policy = replace(CONSERVATIVE, scores=scores)
+    found, promised = _promises(policy, jobs, lambda decisions: [item.key.job_id for item in decisions.reservations])
+    for name, times in promised.items():
+        assert found.starts[name] <= times[0]
+        assert times == sorted(times, reverse=True)
+
+
+@settings(max_examples=30, deadline=None)
+@given(jobs=queues())
+def test_with_exact_run_times_conservative_starts_are_those_reserved(jobs: list[Job]) -> None:
+    found, promised = _promises(
+        CONSERVATIVE, jobs, lambda decisions: [item.key.job_id for item in decisions.reservations]
+    )
+    for name, times in promised.items():
+        assert set(times) == {found.starts[name]}
+
+
+POLICIES = {
+    "greedy": PLAIN,
+    "strict": replace(PLAIN, discipline="strict"),
+    "easy": EASY,
+    "easy packed": replace(EASY, scores=(("pack", 1.0), ("spread", 0.001))),
+    "easy 3": replace(EASY, reservation_depth=3, order=("priority", "age")),
+    "easy shortest": replace(EASY, backfill_order="shortest", estimate="limit"),
+    "easy fair": replace(EASY, order=("fair_share", "age")),
+    "easy least first": replace(EASY, order=("shortest", "age")),
+}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@settings(max_examples=15, deadline=None)
+@given(jobs=queues(early=20, late=30))
+def test_what_is_remembered_changes_no_decision(name: str, jobs: list[Job]) -> None:
+    """A cluster that was kept decides as one built anew each time, also when runs end early and late."""
+    kept = replay(POLICIES[name], jobs, FLEET)
+    renewed = replay(POLICIES[name], jobs, FLEET, renewed=True)
+    assert renewed.partial == 0
+    assert kept.placed == renewed.placed
+
+
+@pytest.mark.parametrize("scores", [(), (("pack", 1.0), ("spread", 0.001))])
+@settings(max_examples=15, deadline=None)
+@given(jobs=queues(early=20))
+def test_looking_only_at_what_changed_is_as_good_as_looking_at_all(
+    scores: tuple[tuple[str, float], ...], jobs: list[Job]
+) -> None:
+    """Conservative: with the promises given, each cycle that looks at all units decides as one that looks at few."""
+    policy = replace(CONSERVATIVE, scores=scores)
+    kept = replay(policy, jobs, FLEET)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_Cycle, "_due", lambda self, profile: None)
+        renewed = replay(policy, jobs, FLEET, renewed=True)
+    assert renewed.partial == 0
+    assert [item[:2] for item in kept.placed] == [item[:2] for item in renewed.placed]
+
+
+def test_what_is_remembered_is_used() -> None:
+    jobs = [a_job(float(number), 1 + number % 3, 40.0 + number) for number in range(40)]
+    fleet = a_fleet({"a": 4}, cpus=1.0, devices=0)
+    for policy in (PLAIN, EASY, CONSERVATIVE):
+        assert replay(policy, jobs, fleet).partial > 10
