@@ -70,7 +70,8 @@ class Meter:
         devices: dict[str, float] = {}
         for model, count in zip(table.models, by_model.tolist(), strict=True):
             devices[model.model] = devices.get(model.model, 0.0) + count
-        return request(devices, float(table.cpus.sum()), float(table.memory_bytes.sum()), None, self.index)
+        named = dict(zip(table.resource_names, table.resources.sum(axis=0).tolist(), strict=True))
+        return request(devices, float(table.cpus.sum()), float(table.memory_bytes.sum()), named, self.index)
 
     def _amounts(self, demand: Demand, weight: float) -> Amounts:
         devices = demand.ranks * demand.accelerators * (demand.device_milli / 1000.0)

@@ -1,6 +1,6 @@
 """Orders by dominant shares of what is held now: "drf" (flat) and "hierarchical_drf" (a tree of queues).
 
-Accelerators count by their index, beside cpus and memory. What units hold is kept from cycle to cycle (`Holdings`); what
+Accelerators count by their index, beside cpus and memory (in "drf" named resources, too). What units hold is kept from cycle to cycle (`Holdings`); what
 the cycle places is counted on top.
 """
 

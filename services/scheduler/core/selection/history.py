@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from services.scheduler.core.fairness import DecayedUsage
-from services.scheduler.core.selection.amounts import COUNTED, Amounts, Meter, account_of, index_key
+from services.scheduler.core.selection.amounts import Amounts, Meter, account_of, index_key
 from services.scheduler.core.state import UnitKey
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ class UsageHistory:
 
 
 def dominant_part(amounts: Amounts, capacity: Amounts) -> float:
-    """The greatest part of the cluster's accelerators, cpus or memory that amounts are (0-1)."""
-    return max((amounts.get(name, 0) / capacity[name] for name in COUNTED if capacity[name]), default=0.0)
+    """The greatest part of the cluster's accelerators, cpus, memory or a named resource that amounts are (0-1)."""
+    return max((amounts.get(name, 0) / total for name, total in capacity.items() if total), default=0.0)
 
 
 def history_of(cluster: Cluster, half_life_s: float) -> UsageHistory:

@@ -446,3 +446,17 @@ def test_orders_are_registered_with_what_their_keys_depend_on() -> None:
         "sla": "time",
     }
     assert np.isfinite(ORDERS["slack"].key(a_unit("u", deadline_s=5.0), OrderContext(None)))  # type: ignore[arg-type]
+
+
+def test_drf_counts_named_resources() -> None:
+    # x holds 1 of 2 licences (1/2), y 3 of 8 accelerators.
+    policy = ordered("drf")
+    cluster = a_cluster(policy, 2, resources={"licence": 1.0})
+    run_now(
+        cluster,
+        policy,
+        a_unit("rx", "x", demand={"resources": (("licence", 1.0),)}),
+        a_unit("ry", "y", 3, cpus=0.0),
+    )
+    cluster.extend([a_unit("nx", "x"), a_unit("ny", "y", queued_at_s=9.0)])
+    assert drained(cluster) == ["ny", "nx"]
