@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from services.scheduler.core import lifecycle
 from services.scheduler.core.book import Book
 from services.scheduler.core.decide import Decisions, decide
 from services.scheduler.core.effects import Preempted, Queued, Stop
+from services.scheduler.core.errors import MalformedJobError
 from services.scheduler.core.fleet import Domain, Mark, MarkKind, NodeState
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import Demand, FailureKind, JobKind, JobSpec, JobState, RunState, UnitKey, UnitState
@@ -173,7 +175,7 @@ class KeptCluster(History):
     def node_changes(self, node_id: str, devices: int) -> None:
         """A node leaves, or comes with other devices."""
         draft = self.world.book.draft()
-        name = node_id.split("-")[0]
+        name = node_id.partition("-")[0]
         if devices:
             draft.fleet = facts.with_domain(draft.fleet, None, [a_node(node_id, name, devices=devices)])
         else:
@@ -188,7 +190,8 @@ class KeptCluster(History):
 
     @rule(spec=specs)
     def ask_what_if(self, spec: JobSpec) -> None:
-        answer(self.world.book.cluster, self.world.policy, spec, "red", self.world.now_s)
+        with contextlib.suppress(MalformedJobError):
+            answer(self.world.book.cluster, self.world.policy, spec, "red", self.world.now_s)
 
     @rule()
     def restart(self) -> None:
