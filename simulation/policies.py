@@ -125,7 +125,7 @@ _OURS = _core(
     interval_s=1800.0,
     options=(("order", (("margin_s", 120.0),)),),
 )
-_WORTH = (("worth_moving", (("micro_units", 1_000_000.0),)),)
+_WORTH = (("worth_moving", (("micro_units", 5_000_000.0),)),)
 
 for _setting in (
     Setting(
