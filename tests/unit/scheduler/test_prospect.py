@@ -1,0 +1,113 @@
+"""Predicted starts: by hand where runs end as said, bands, bounds, and nothing changed in the cluster that is asked."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.decide import decide
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.prospect import ahead_of, order_of, prospects
+from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.table import table_of
+from tests.unit.scheduler.world import a_fleet
+
+WHOLE = Demand(1, cpus=1.0, accelerators=4)
+
+
+def a_unit(
+    name: str, expected_s: float, *, low_s: float = 0.0, high_s: float = math.inf, **more: object
+) -> PendingUnit:
+    values: dict[str, object] = {"demand": WHOLE, "queued_at_s": 0.0, **more}
+    return PendingUnit(
+        UnitKey(name, 0),
+        "lab",
+        0,
+        expected_s=expected_s,
+        low_s=low_s or expected_s,
+        high_s=expected_s if high_s == math.inf else high_s,
+        **values,  # type: ignore[arg-type]
+    )
+
+
+def a_cluster(discipline: str, nodes: int, running: list[PendingUnit], waiting: list[PendingUnit]) -> Cluster:
+    policy = Policy(order=("priority", "age"), discipline=discipline)
+    cluster = Cluster(table_of(a_fleet({"a": nodes})), policy)
+    cluster.extend(running)
+    cluster.apply(decide(cluster, policy, 0.0), 0.0)
+    assert not len(cluster.pending)
+    cluster.extend(waiting)
+    return cluster
+
+
+def key(name: str) -> UnitKey:
+    return UnitKey(name, 0)
+
+
+@pytest.mark.parametrize("discipline", ["greedy", "strict", "easy", "conservative"])
+def test_units_start_when_those_before_them_end(discipline: str) -> None:
+    """One node, runs of 100, 200 and 300 s one after the other: starts at 100 and 300, by hand."""
+    waiting = [a_unit("second", 200.0, queued_at_s=1.0), a_unit("third", 300.0, queued_at_s=2.0)]
+    cluster = a_cluster(discipline, 1, [a_unit("first", 100.0)], waiting)
+    found = prospects(cluster, cluster.policy, 10.0, [key("second"), key("third")])
+    for name, start_s in (("second", 100.0), ("third", 300.0)):
+        item = found[key(name)]
+        assert (item.start_s, item.low_s, item.high_s) == pytest.approx((start_s, start_s, start_s))
+    assert ahead_of(order_of(cluster, 10.0), key("third")).units == 1
+    assert ahead_of(order_of(cluster, 10.0), key("third")).accelerators == 4
+
+
+def test_the_band_goes_from_the_low_to_the_high_quantile() -> None:
+    cluster = a_cluster("greedy", 1, [a_unit("runs", 100.0, low_s=40.0, high_s=900.0)], [a_unit("waits", 50.0)])
+    item = prospects(cluster, cluster.policy, 10.0, [key("waits")])[key("waits")]
+    assert (item.low_s, item.start_s, item.high_s) == (40.0, 100.0, 900.0)
+
+
+def test_a_run_that_outlived_its_low_quantile_ends_in_the_same_part_of_what_is_left() -> None:
+    """At 60 of 100 s, beyond the low quantile of 50: half of the 40 s left, so at 80."""
+    cluster = a_cluster("greedy", 1, [a_unit("runs", 100.0, low_s=50.0)], [a_unit("waits", 50.0)])
+    assert prospects(cluster, cluster.policy, 60.0, [key("waits")])[key("waits")].low_s == pytest.approx(80.0)
+
+
+def test_what_never_fits_and_what_starts_too_late_to_be_said() -> None:
+    large = a_unit("large", 10.0, demand=Demand(3, accelerators=4))
+    late = a_unit("late", 10.0, queued_at_s=1.0)
+    cluster = a_cluster("greedy", 1, [a_unit("runs", 1e9)], [large, late])
+    found = prospects(cluster, cluster.policy, 10.0, [key("large"), key("late")], horizon_s=1000.0)
+    assert found[key("late")].start_s == math.inf
+    assert found[key("late")].later_than_s == 10.0
+    assert not found[key("late")].never
+    empty = a_cluster("greedy", 1, [a_unit("runs", 50.0)], [large])
+    assert prospects(empty, empty.policy, 10.0, [key("large")])[key("large")].never
+
+
+def test_runs_of_unknown_length_never_end() -> None:
+    cluster = a_cluster("greedy", 1, [PendingUnit(key("runs"), "lab", 0, 0.0, WHOLE)], [a_unit("waits", 10.0)])
+    item = prospects(cluster, cluster.policy, 10.0, [key("waits")])[key("waits")]
+    assert (item.start_s, item.high_s, item.never) == (math.inf, math.inf, False)
+
+
+def test_the_cluster_is_left_as_it_is_and_strangers_are_left_out() -> None:
+    cluster = a_cluster("easy", 2, [a_unit("a", 100.0), a_unit("b", 50.0)], [a_unit("c", 10.0), a_unit("d", 10.0)])
+    before = cluster.view.free_devices.copy(), set(cluster.running), len(cluster.pending), cluster.policy
+    assert prospects(cluster, cluster.policy, 10.0, [key("no")]) == {}
+    assert prospects(cluster, cluster.policy, 10.0, [key("c")])[key("c")].start_s == 50.0
+    assert (cluster.view.free_devices == before[0]).all()
+    assert (set(cluster.running), len(cluster.pending), cluster.policy) == before[1:]
+
+
+def test_the_work_is_bounded() -> None:
+    """A thousand ends on a hundred nodes: no more cycles than are allowed, and the start lies between two ends."""
+    nodes = 500
+    running = [a_unit(f"r{number}", 100.0 + 7.0 * number) for number in range(nodes)]
+    waiting = [a_unit(f"w{number}", 5000.0, queued_at_s=number) for number in range(300)]
+    cluster = a_cluster("greedy", nodes, running, waiting)
+    item = prospects(cluster, cluster.policy, 10.0, [key("w299")])[key("w299")]
+    assert item.cycles <= 410
+    # By hand: the 300th of equal units takes the node of the 300th end.
+    end_s = 100.0 + 7.0 * 299
+    assert item.low_s <= end_s <= item.high_s
+    assert item.start_s == pytest.approx(end_s, rel=0.05)
