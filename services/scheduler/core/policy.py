@@ -43,7 +43,7 @@ class Policy:
       greedy        nothing: whatever fits goes
       strict        they wait too, unless they may only use other domains
       easy          the first ``reservation_depth`` (1) get a reservation; others go if they disturb none
-      conservative  every one gets a reservation
+      conservative  every one gets a reservation, and never a later one while runs end when they are thought to or before
     ``estimate`` is the run time that reservations rest on: "expected" (predicted), "high" (the upper end of the prediction's
     band) or "limit" (declared by the user). ``backfill_estimate`` is how long a unit that would overtake one with a
     reservation is thought to run, if that differs; ``backfill_order`` is the order in which units are asked whether they
