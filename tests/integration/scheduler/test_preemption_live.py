@@ -143,7 +143,7 @@ async def test_reservations_of_easy_backfill_rest_on_limits(database_url: str) -
         text = "extends: easy-backfill\nname: easy\n"
         assert (await service.http.put("/v1/policy", content=text.encode())).status_code == 200
         await bus.publish(graph("beijing", 2))
-        one = {"resources": Resources(cpus=1, accelerators=8)}
+        one: dict[str, Any] = {"resources": Resources(cpus=1, accelerators=8)}
         await bus.publish(submission("running", max_run_time_s=600, **one))
         await bus.expect(Assignment, starts("running"))
         await bus.publish(submission("large", **gang(2, max_run_time_s=100)))

@@ -11,6 +11,7 @@ import pytest
 
 from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.failover.v1.failover_pb2 import NodeFailed, NodeRecovered, RecoveryPlanned
+from meridian.contracts.graph.v1.graph_pb2 import GraphUpdated
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.job.v1.job_pb2 import JobCancelRequested, JobFinished, JobPlaced, JobPreempted
 from meridian.contracts.run.v1 import run_pb2
@@ -86,7 +87,7 @@ async def drive(stack: Environment, service: RunningService, source: random.Rand
             lost = [item for item in bus.events(Assignment) if item.action == START][-1]
             node_id = lost.ranks[0].node_id
             await bus.publish(NodeFailed(domain_id=lost.domain_id, node_id=node_id, run_ids=[lost.run_id]))
-            plan = {"job_id": lost.job_id, "unit_index": lost.unit_index, "epoch": lost.epoch}
+            plan: dict[str, Any] = {"job_id": lost.job_id, "unit_index": lost.unit_index, "epoch": lost.epoch}
             await bus.publish(RecoveryPlanned(domain_id=lost.domain_id, exclude_node_ids=[node_id], **plan))
             await bus.publish(NodeRecovered(domain_id=lost.domain_id, node_id=node_id))
         if number % 4 == 0:
@@ -107,36 +108,46 @@ async def recorded(service: RunningService) -> list[Entry]:
         return [entry for body in await store.journal_chunks(connection) for entry in unpacked(body)]
 
 
+def begun(entries: list[Entry]) -> list[str]:
+    return [run_id for entry in entries if entry.kind == "cycle" for run_id, _ in entry.body["placed"]]
+
+
+def placed(stack: Environment) -> set[str]:
+    return {event.run_id for event in stack.bus.events(JobPlaced)}
+
+
 @pytest.mark.timeout(180)
 async def test_every_decision_is_made_again(database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     source = random.Random(11)
     async with environment(database_url) as stack:
         async with stack.service("scheduler") as service:
             await stack.bus.publish(graph("beijing", 3), graph("shanghai", 2, cpus=16))
-            await stack.bus.expect(type(graph("beijing", 1)), count=2)
+            await stack.bus.expect(GraphUpdated, count=2)
             await drive(stack, service, source, range(JOBS // 2))
         # A restart in the middle: the next leader begins a book in the same journal.
         async with stack.service("scheduler") as service:
             await drive(stack, service, source, range(JOBS // 2, JOBS))
-            entries = await recorded(service)
+            async with asyncio.timeout(20):
+                while (entries := await recorded(service)) and set(begun(entries)) != placed(stack):
+                    # The relay and this test's consumer are a little behind.
+                    await asyncio.sleep(0.1)
             metrics = (await service.http.get("/metrics")).text
             events = {event_name(item): item for item in stack.bus.seen}
-            placed = [event.run_id for event in stack.bus.events(JobPlaced)]
         found = replay(entries, events)
         assert found.differences == []
         assert found.books >= 2
-        in_journal = [run_id for entry in entries if entry.kind == "cycle" for run_id, _ in entry.body["placed"]]
-        # The relay may send an event twice, never lose one; they come in the order in which they were decided.
-        assert sorted(set(placed)) == sorted(in_journal)
+        in_journal = begun(entries)
+        assert len(set(in_journal)) == len(in_journal), "a run was begun twice"
         assert found.placements == len(in_journal) >= JOBS
-        assert found.preemptions == len(
-            {event.run_id for event in stack.bus.events(JobPreempted) if "preemption" in event.reason}
-        )
+        taken_off = [run_id for entry in entries if entry.kind == "cycle" for run_id, _ in entry.body["preempted"]]
+        assert found.preemptions == len(taken_off) > 0
+        assert set(taken_off) <= {event.run_id for event in stack.bus.events(JobPreempted)}
         assert {entry.kind for entry in entries} == {"begin", "events", "tick", "policy", "cycle"}
         assert stack.bus.events(JobFinished)
-        value = lambda name: float(re.findall(rf"^{name} (\S+)$", metrics, re.MULTILINE)[0])  # noqa: E731
-        recording_s = value("meridian_scheduler_recording_seconds_sum")
-        cycle_s = value("meridian_scheduler_cycle_seconds_sum")
+        recording_s, cycle_s = (
+            float(re.findall(rf"^meridian_scheduler_{name}_seconds_sum (\S+)$", metrics, re.MULTILINE)[0])
+            for name in ("recording", "cycle")
+        )
         with capsys.disabled():
             print(
                 f"\nreplayed {found.cycles} cycles, {found.placements} placements, {found.preemptions} preemptions, "

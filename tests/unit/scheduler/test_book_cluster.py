@@ -16,11 +16,22 @@ from services.scheduler.core import fleet as facts
 from services.scheduler.core import lifecycle
 from services.scheduler.core.book import Book
 from services.scheduler.core.decide import Decisions, decide
-from services.scheduler.core.effects import Preempted, Queued, Stop
+from services.scheduler.core.effects import Finished, Preempted, Queued, Stop
 from services.scheduler.core.errors import MalformedJobError
 from services.scheduler.core.fleet import Domain, Mark, MarkKind, NodeState
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.state import Demand, FailureKind, JobKind, JobSpec, JobState, RunState, UnitKey, UnitState
+from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.state import (
+    Demand,
+    FailureKind,
+    JobKind,
+    JobSpec,
+    JobState,
+    Run,
+    RunState,
+    UnitKey,
+    UnitState,
+)
 from services.scheduler.core.table import View, table_of
 from services.scheduler.what_if import answer
 from tests.unit.scheduler.test_history import NODES, History, workflows
@@ -65,6 +76,10 @@ def rebuilt(book: Book, policy: Policy) -> Book:
     return fresh
 
 
+def unpredicted(unit: PendingUnit) -> PendingUnit:
+    return replace(unit, expected_s=0.0, low_s=0.0, high_s=0.0, service_index=0.0)
+
+
 def assert_same_cluster(book: Book, policy: Policy) -> None:
     kept, fresh = book.cluster, rebuilt(book, policy).cluster
     for name in (
@@ -83,9 +98,8 @@ def assert_same_cluster(book: Book, policy: Policy) -> None:
         np.testing.assert_array_equal(getattr(kept.table, name), getattr(fresh.table, name), err_msg=name)
     assert kept.view.labels == fresh.view.labels
     # Predictions are those of the time when a unit began to wait.
-    said = {"expected_s": 0.0, "low_s": 0.0, "high_s": 0.0, "service_index": 0.0}
-    assert {unit.key: replace(unit, **said) for unit in kept.pending} == {
-        unit.key: replace(unit, **said) for unit in fresh.pending
+    assert {unit.key: unpredicted(unit) for unit in kept.pending} == {
+        unit.key: unpredicted(unit) for unit in fresh.pending
     }
     assert {unit.key for unit in kept.pending} == {unit.key for unit in book.eligible(book.now_s)}
     assert kept.running.keys() == fresh.running.keys()
@@ -271,11 +285,11 @@ def test_a_gang_is_taken_off_as_a_whole_and_resumes_from_its_newest_checkpoint(w
     low_and_high(world)
     run = world.run("low")
     assert (run.state, run.preempted_for) == (RunState.STOPPING, "high.0")
-    assert [effect.run.run_id for effect in world.of(Stop)] == ["low.0.1"]  # type: ignore[attr-defined]
-    taken_off = world.of(Preempted)
-    assert [(effect.run.run_id, effect.beneficiary) for effect in taken_off] == [("low.0.1", UnitKey("high", 0))]  # type: ignore[attr-defined]
-    assert "high.0" in taken_off[0].reason  # type: ignore[attr-defined]
-    assert [effect.job.job_id for effect in world.of(Queued)][-1] == "low"  # type: ignore[attr-defined]
+    assert [effect.run.run_id for effect in world.effects if isinstance(effect, Stop)] == ["low.0.1"]
+    taken_off = [effect for effect in world.effects if isinstance(effect, Preempted)]
+    assert [(effect.run.run_id, effect.beneficiary) for effect in taken_off] == [("low.0.1", UnitKey("high", 0))]
+    assert "high.0" in taken_off[0].reason
+    assert [effect.job.job_id for effect in world.effects if isinstance(effect, Queued)][-1] == "low"
     # It keeps its nodes until it has ended: the other one does not start on them.
     assert unit(world, "high").nomination is not None
     assert not world.book.runs_of.get(UnitKey("high", 0))
@@ -389,7 +403,8 @@ def test_preemption_counts_neither_as_failure_nor_as_recovery() -> None:
     world.cycle()
     world.finish(world.run("low"))
     assert not world.book.jobs
-    assert [effect.outcome for effect in world.effects if getattr(effect, "outcome", None)][-1] is JobState.SUCCEEDED
+    ends = {effect.job.job_id: effect.outcome for effect in world.effects if isinstance(effect, Finished)}
+    assert ends["low"] is JobState.SUCCEEDED
 
 
 def test_the_victim_of_a_preemption_that_fails_meanwhile_still_waits(world: World) -> None:
@@ -459,9 +474,11 @@ def test_run_times_are_learned_from_units_that_succeed() -> None:
 
 def test_failed_and_cancelled_units_teach_nothing() -> None:
     world = World(a_fleet({"east": 1}))
-    for number, end in enumerate(
-        [lambda run: world.fail(run, FailureKind.TIME_LIMIT), lambda _: world.cancel("job-1")]
-    ):
+    ends: list[Callable[[Run], None]] = [
+        lambda run: world.fail(run, FailureKind.TIME_LIMIT),
+        lambda _: world.cancel("job-1"),
+    ]
+    for number, end in enumerate(ends):
         world.submit(f"job-{number}", task())
         world.cycle()
         world.advance(50.0)
