@@ -6,6 +6,7 @@ joined (`isolated`). Baselines that need an oracle say so in their name or text.
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 
 from services.scheduler.core.errors import PolicyError
@@ -153,3 +154,5 @@ for _setting in (
     ),
 ):
     register(_setting)
+
+importlib.import_module("simulation.policies_planned")

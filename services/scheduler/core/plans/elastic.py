@@ -22,6 +22,7 @@ from services.scheduler.core.plans.service import Service, service_of
 from services.scheduler.core.plans.state import Jobs, jobs_of, others
 from services.scheduler.core.queue import OrderContext
 from services.scheduler.core.table import Bools, Floats, Ints
+from services.scheduler.planners.elastic import marginal_gain_allocation, pollux_utility
 from services.scheduler.planners.elastic_exact import exact_choice
 from services.scheduler.planners.sia import (
     Configurations,
@@ -47,23 +48,24 @@ class Round:
     received_s: Floats
 
 
-def round_of(cluster: Cluster, now_s: float) -> Round:
-    """Gather a round. Jobs with ``min_ranks`` 0 are rigid: offered what they ask for, on every type.
+def round_of(cluster: Cluster, now_s: float, *, every_count: bool = False, growth: float = 2.0) -> Round:
+    """Gather a round. ``every_count`` offers every number of devices instead of Sia's. Jobs with ``min_ranks`` 0 are rigid: offered what they ask for, on every type.
 
     Configurations are Sia's (powers of two within a node, then whole nodes) by the greatest node of each type; a job may at
     most double what it ran with so far, and starts with one device.
     """
     jobs = jobs_of(cluster, now_s)
     service = service_of(cluster)
-    offered = _offered(cluster, jobs)
+    offered = _offered(cluster, jobs, every_count=every_count)
     goodput = np.array([_row(cluster, service, jobs, job, offered) for job in range(len(jobs.units))])
     goodput = goodput.reshape(len(jobs.units), offered.kind.size)
     each = np.array([max(item.accelerators, 1) for item in jobs.demands])
     least = np.array([unit.min_ranks or demand.ranks for unit, demand in zip(jobs.units, jobs.demands, strict=True)])
     most = np.array([unit.max_ranks or demand.ranks for unit, demand in zip(jobs.units, jobs.demands, strict=True)])
     elastic = np.array([unit.min_ranks > 0 for unit in jobs.units], dtype=np.bool_)
-    grown = np.maximum(greatest_scale_up(service.most_ranks(jobs.keys)), least)
-    most = np.where(elastic, np.minimum(most, grown), most)
+    grown = np.maximum(greatest_scale_up(service.most_ranks(jobs.keys), factor=max(int(growth), 1)), least)
+    if growth > 0:
+        most = np.where(elastic, np.minimum(most, grown), most)
     ranks = offered.devices / each[:, None]
     allowed = (ranks >= least[:, None]) & (ranks <= most[:, None]) & (ranks == np.rint(ranks))
     same = (offered.kind == jobs.kind[:, None]) & (offered.devices == (jobs.held * each)[:, None])
@@ -186,6 +188,46 @@ class MarginalPlanner:
         return [*targets_of(this, np.where(kept >= 0, kept, greedy), "gain per device"), *others(cluster)]
 
 
+class PolluxPlanner:
+    """Pollux's fitness without its search over placements (`pollux_utility`), blind to types as the original.
+
+    Steps: 1. goodput by number of devices, the mean over types by their size; 2. numbers by marginal gain over the whole pool;
+    3. jobs of the present number stay, the others, large before small, to the type with most free devices, with as many as
+    it has.
+    """
+
+    name = "pollux-lite"
+
+    def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
+        """The jobs of the next round."""
+        this = round_of(cluster, context.now_s, every_count=True)
+        jobs, offered = this.jobs, this.offered
+        if not jobs.units or not offered.kind.size:
+            return others(cluster)
+        column = {
+            (int(k), int(d)): place for place, (k, d) in enumerate(zip(offered.kind, offered.devices, strict=True))
+        }
+        pool = int(jobs.capacity.sum())
+        goodput = np.zeros((len(jobs.units), int(offered.devices.max())))
+        for place, devices in enumerate(offered.devices.tolist()):
+            goodput[:, devices - 1] += this.goodput[:, place] * jobs.capacity[offered.kind[place]] / pool
+        now = np.where(this.current >= 0, offered.devices[this.current], 0)
+        utility, idle = pollux_utility(goodput, pool, current=now, restart_factor=this.factor)
+        wanted = np.where(this.starting, now, marginal_gain_allocation(utility, pool, idle))
+        choice = np.where((wanted == now) & (now > 0), this.current, -1)
+        kept = choice[choice >= 0]
+        free = jobs.capacity - np.bincount(offered.kind[kept], offered.devices[kept], jobs.capacity.size)
+        for job in np.lexsort((np.arange(wanted.size), -wanted)).tolist():
+            if choice[job] < 0 < wanted[job]:
+                kind = int(free.argmax())
+                devices = min(int(wanted[job]), int(free[kind]))
+                place = column.get((kind, devices), -1)
+                if place >= 0 and this.goodput[job, place] > 0:
+                    choice[job] = place
+                    free[kind] -= devices
+        return [*targets_of(this, choice, "Pollux's fitness"), *others(cluster)]
+
+
 class ExactPlanner:
     """Ours. Steps of a round:
 
@@ -204,6 +246,7 @@ class ExactPlanner:
         favour: float = 0.0,
         least_s: float = 600.0,
         keep: float = 0.0,
+        growth: float = 0.0,
     ) -> None:
         self._power, self._penalty, self._favour, self._least_s, self._keep = (
             power,
@@ -212,15 +255,16 @@ class ExactPlanner:
             least_s,
             keep,
         )
+        self._growth = growth
 
     def configured(self, options: Mapping[str, Any]) -> ExactPlanner:
         """With options; PolicyError names the wrong one."""
-        least = {"power": 0.01, "queue_penalty": 0.0, "favour": 0.0, "least_s": 1.0, "keep": 0.0}
+        least = {"power": 0.01, "queue_penalty": 0.0, "favour": 0.0, "least_s": 1.0, "keep": 0.0, "growth": 0.0}
         return ExactPlanner(**numbers_of(self.name, options, **least))
 
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next round."""
-        this = round_of(cluster, context.now_s)
+        this = round_of(cluster, context.now_s, growth=self._growth)
         if not this.jobs.units:
             return others(cluster)
         weight = (self._least_s / (this.received_s + self._least_s)) ** self._favour
@@ -233,16 +277,24 @@ class ExactPlanner:
         return [*targets_of(this, np.where(kept >= 0, kept, choice), "greatest worth of all types"), *others(cluster)]
 
 
-def _offered(cluster: Cluster, jobs: Jobs) -> Configurations:
+def _offered(cluster: Cluster, jobs: Jobs, *, every_count: bool) -> Configurations:
     """The configurations of the cluster: whole nodes by the greatest node of each type."""
     table = cluster.table
     nodes, sizes = [], []
     for model, capacity in zip(jobs.models, jobs.capacity.tolist(), strict=True):
         columns = [column for column, item in enumerate(table.models) if item.model == model]
-        each = int((table.devices[:, columns].sum(axis=1) * cluster.view.up).max(initial=0))
-        sizes.append(max(each, 1))
-        nodes.append(int(capacity) // max(each, 1))
-    return configurations(nodes, sizes)
+        each = max(int((table.devices[:, columns].sum(axis=1) * cluster.view.up).max(initial=0)), 1)
+        sizes.append(each)
+        nodes.append(int(capacity) // each)
+    if not every_count:
+        return configurations(nodes, sizes)
+    rows = [
+        (kind, -(-count // each), count)
+        for kind, (many, each) in enumerate(zip(nodes, sizes, strict=True))
+        for count in range(1, many * each + 1)
+    ]
+    table_of = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    return Configurations(table_of[:, 0], table_of[:, 1], table_of[:, 2])
 
 
 def _row(cluster: Cluster, service: Service, jobs: Jobs, job: int, offered: Configurations) -> Floats:

@@ -1,0 +1,28 @@
+"""The planners of this package, known by name. A program calls `register_all` once; the core alone knows none of them."""
+
+from __future__ import annotations
+
+from services.scheduler.core import planning
+from services.scheduler.core.plans.completion import CompletionPlanner
+from services.scheduler.core.plans.deadlines import DeadlinePlanner
+from services.scheduler.core.plans.elastic import ExactPlanner, MarginalPlanner, PolluxPlanner, SiaPlanner
+from services.scheduler.core.plans.gavel import GavelPlanner
+from services.scheduler.core.plans.rolling import RollingPlanner
+
+_PLANNERS: tuple[planning.Planner, ...] = (
+    GavelPlanner(),
+    CompletionPlanner(),
+    SiaPlanner(),
+    MarginalPlanner(),
+    PolluxPlanner(),
+    ExactPlanner(),
+    DeadlinePlanner(),
+    RollingPlanner(),
+)
+
+
+def register_all() -> None:
+    """Make them known to the core; asking twice changes nothing. PolicyError when another plugin has one of the names."""
+    for plugin in _PLANNERS:
+        if planning.PLANNERS.get(plugin.name) is not plugin:
+            planning.register(plugin)
