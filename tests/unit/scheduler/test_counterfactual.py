@@ -145,7 +145,7 @@ def test_all_kinds_of_counterfactuals_occur() -> None:
     """Otherwise the property above would say nothing."""
     kinds: dict[str, int] = {}
     for seed in range(120):
-        fleet, policy, cluster = a_case(seed)
+        _, policy, cluster = a_case(seed)
         for key in [*list(cluster.running)[:1], *[unit.key for unit in cluster.pending][:2]]:
             for item in counterfactuals(cluster, policy, key, NOW_S):
                 kind = item.field.split(".")[0]
