@@ -1,0 +1,155 @@
+"""Whether promises hold while the load swings: share contracts of domains, and runs that are not interrupted.
+
+`ContractSimulation` is a simulation whose policy has a share plan (`services/scheduler/core/contract.py`); `shares` tells what
+was kept. `swinging` gives a trace whose arrival rate goes up and down; `stability` tells how many runs kept running.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from meridian.errors import InvalidArgumentError
+from services.scheduler.core.contract import (
+    ShareAccount,
+    SharePlan,
+    committed,
+    deviations,
+    infeasible,
+    install,
+    plan_of,
+    tell,
+)
+from services.scheduler.core.errors import PolicyError
+from simulation.engine import Setting, Simulation
+from simulation.measures import Measures
+from simulation.model import Network, Trace
+
+
+class ContractSimulation(Simulation):
+    """A simulation that counts what domains give against ``plan`` (default: the policy's own), and tells the scores."""
+
+    def __init__(
+        self, network: Network, trace: Trace, setting: Setting, plan: SharePlan | None = None, **more: Any
+    ) -> None:
+        super().__init__(network, trace, setting, **more)
+        found = plan or plan_of(setting.policy)
+        if found is None:
+            raise PolicyError("options.share_deficit.shares: missing")
+        start_s = trace.jobs[0].submit_s if trace.jobs else 0.0
+        # A whole number of windows before the first job: the first one counted is whole.
+        start_s = math.floor(start_s / found.window_s) * found.window_s
+        self.account: ShareAccount = install(self.cluster, found, start_s, kept=1_000_000, pieces=True)
+
+    def _decide(self) -> None:
+        tell(self.cluster, self.account, max(self.now_s, self.account.now_s))
+        super()._decide()
+
+
+@dataclass(frozen=True, slots=True)
+class ShareReport:
+    """Windows of domains: how many there were, how many were left out and why, and the deviations of the others.
+
+    ``lost`` says for each deviation whether the window could not be kept any more when it began, without moving what ran.
+    """
+
+    windows: int
+    left_out: dict[str, int]
+    deviations: tuple[float, ...]
+    lost: tuple[bool, ...]
+    tolerance: float
+
+    @property
+    def kept(self) -> float:
+        """Share of the windows that count whose deviation is tolerated; NaN when none counts."""
+        if not self.deviations:
+            return math.nan
+        return float((np.array(self.deviations) <= self.tolerance + 1e-9).mean())
+
+    @property
+    def kept_of_all(self) -> float:
+        """The same with those that were left out counted as broken."""
+        return self.kept * len(self.deviations) / self.windows if self.deviations else 0.0
+
+    @property
+    def kept_where_open(self) -> float:
+        """Share of those kept among the windows that were not lost when they began: what the choice of domains was worth."""
+        values = np.array(self.deviations)[~np.array(self.lost, dtype=np.bool_)]
+        return float((values <= self.tolerance + 1e-9).mean()) if len(values) else math.nan
+
+    def quantile(self, share: float) -> float:
+        """A quantile of the deviations."""
+        return float(np.quantile(self.deviations, share)) if self.deviations else math.nan
+
+
+def shares(account: ShareAccount, from_s: float, until_s: float) -> ShareReport:
+    """What was kept in the windows that lie wholly between the two times."""
+    plan, names = account.plan, account.domain_ids
+    found: list[float] = []
+    lost: list[bool] = []
+    left_out: Counter[str] = Counter()
+    count = 0
+    for window in account.windows:
+        begin_s = window.number * plan.window_s
+        if begin_s < from_s or begin_s + plan.window_s > until_s:
+            continue
+        values = deviations(plan, window, names).tolist()
+        for value, reason, gone in zip(
+            values, infeasible(plan, window, names), committed(plan, window, names), strict=True
+        ):
+            if math.isnan(value) and not reason:
+                continue
+            count += 1
+            if reason:
+                left_out[reason] += 1
+            else:
+                found.append(value)
+                lost.append(gone)
+    return ShareReport(count, dict(left_out), tuple(found), tuple(lost), plan.tolerance)
+
+
+def swinging(trace: Trace, swing: float = 0.2, period_s: float = 86_400.0) -> Trace:
+    """The trace with its arrival rate ``1 + swing`` and ``1 - swing`` times what it was, half a period each, in turn.
+
+    Raises InvalidArgumentError: the swing is not in 0-1 or the period is not positive.
+    """
+    if not (0 <= swing < 1 and 0 < period_s < math.inf):
+        raise InvalidArgumentError(f"swing must be in 0-1 and period_s above 0, not {swing} and {period_s}")
+    if not trace.jobs:
+        return trace
+    first = trace.jobs[0].submit_s
+    submitted = np.array([job.submit_s for job in trace.jobs]) - first
+    # In half a period of (1 + swing) passes what was submitted in (1 + swing) halves before; then in (1 - swing) halves.
+    turns, rest = np.divmod(submitted, period_s)
+    early = (1 + swing) * period_s / 2
+    moved = turns * period_s + np.where(rest <= early, rest / (1 + swing), period_s / 2 + (rest - early) / (1 - swing))
+    jobs = []
+    for job, submit_s in zip(trace.jobs, (moved + first).tolist(), strict=True):
+        jobs.append(replace(job, submit_s=submit_s, deadline_s=submit_s + (job.deadline_s - job.submit_s)))
+    return replace(trace, jobs=jobs)
+
+
+@dataclass(frozen=True, slots=True)
+class Stability:
+    """Jobs that ran, and those of them that were interrupted at least once; ``interruptions`` counts all."""
+
+    ran: int
+    interrupted: int
+    interruptions: int
+
+    @property
+    def share(self) -> float:
+        """Share of the jobs whose progress was not interrupted; 1 when none ran."""
+        return 1.0 - self.interrupted / self.ran if self.ran else 1.0
+
+
+def stability(measures: Sequence[Measures] | Measures) -> Stability:
+    """Over the finished jobs of one run or several. A job that never ran was not running."""
+    runs = [measures] if isinstance(measures, Measures) else measures
+    counts = [job.interruptions for run in runs for job in run.jobs]
+    return Stability(len(counts), sum(count > 0 for count in counts), sum(counts))
