@@ -166,9 +166,9 @@ def check_numbers(policy: Policy) -> None:
         raise PolicyError(f"discipline: {policy.discipline!r} is none of {', '.join(DISCIPLINES)}")
     if policy.estimate not in ESTIMATES:
         raise PolicyError(f"estimate: {policy.estimate!r} is none of {', '.join(ESTIMATES)}")
-    if policy.backfill_estimate not in {"", *ESTIMATES}:
+    if policy.backfill_estimate not in ("", *ESTIMATES):
         raise PolicyError(f"backfill_estimate: {policy.backfill_estimate!r} is none of {', '.join(ESTIMATES)}")
-    if policy.backfill_order not in {"", "shortest"}:
+    if policy.backfill_order not in ("", "shortest"):
         raise PolicyError(f"backfill_order: {policy.backfill_order!r} is neither empty nor shortest")
     if not (isinstance(policy.reservation_depth, int) and policy.reservation_depth >= 0):
         raise PolicyError(f"reservation_depth: must be a whole number of at least 0, not {policy.reservation_depth!r}")
