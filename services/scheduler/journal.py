@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -50,13 +49,12 @@ class Entry:
 
 
 class Journal:
-    """Collects entries; `flush` writes them. ``spent_s`` is the time that recording took of the event loop."""
+    """Collects entries; `flush` writes them."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._entries: list[Entry] = []
         self.term = 0
-        self.spent_s = 0.0
         self.begun_at_s = 0.0
         self._flushing = asyncio.Lock()
 
@@ -80,9 +78,7 @@ class Journal:
 
     def cycle(self, at_s: float, cycle: Cycle) -> None:
         """A cycle was carried out."""
-        started_s = time.perf_counter()
         self._add("cycle", at_s, outcome_of(cycle))
-        self.spent_s += time.perf_counter() - started_s
 
     def _add(self, kind: str, at_s: float, body: Any) -> None:
         self._entries.append(Entry(kind, at_s, body))

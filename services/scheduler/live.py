@@ -29,7 +29,7 @@ from meridian.service import Kernel
 from services.scheduler import policy_changes, store
 from services.scheduler.core import lifecycle
 from services.scheduler.core.book import Book, Draft
-from services.scheduler.core.cycle import Cycle, run_cycle
+from services.scheduler.core.cycle import Cycle, begin_cycle, carry_out
 from services.scheduler.core.decide import Snapshot, Waiting, decide, snapshot_of
 from services.scheduler.core.effects import Finished, Placed
 from services.scheduler.core.errors import PolicyError
@@ -271,8 +271,9 @@ class LiveScheduler:
             draft = await self.draft(transaction)
             before_s = time.perf_counter()
             now_s = self.now_s()
-            cycle = run_cycle(draft, self.policy, now_s, lambda: self._kernel.new_id("dec"))
+            cycle = begin_cycle(draft, self.policy, now_s)
             self._metrics.deciding.observe(time.perf_counter() - before_s)
+            carry_out(draft, cycle, self.policy, now_s, lambda: self._kernel.new_id("dec"))
             await self.write(transaction, draft)
             transaction.on_commit(lambda: self._carried_out(cycle, now_s))
         self._metrics.cycle.observe(time.perf_counter() - started_s)

@@ -12,7 +12,7 @@ class SchedulerMetrics:
         fine = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
         self.deciding = Histogram(
             "meridian_scheduler_deciding_seconds",
-            "Time of the pure part of a cycle: snapshot and decisions",
+            "Time of the decisions of a cycle",
             registry=registry,
             buckets=fine,
         )

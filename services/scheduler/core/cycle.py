@@ -35,15 +35,26 @@ def run_cycle(draft: Draft, policy: Policy, now_s: float, new_id: Callable[[], s
     3. Runs that are preempted are told to stop. A placement on a node where one of them still runs is not carried out: the
        unit is nominated, its nodes are kept for it for at most ``stop_timeout_s``. All others are placed.
     """
-    book, rules = draft.book, policy.restarts
+    cycle = begin_cycle(draft, policy, now_s)
+    carry_out(draft, cycle, policy, now_s, new_id)
+    return cycle
+
+
+def begin_cycle(draft: Draft, policy: Policy, now_s: float) -> Cycle:
+    """Steps 1 and 2 of `run_cycle`."""
+    book = draft.book
     book.advance(now_s)
-    early = []
+    begun = []
     for key in list(book.nominated):
         run = lifecycle.carry_out_nomination(draft, key, now_s, room=book.has_room(key))
         if run is not None:
-            early.append(run)
-    decisions = decide(book.cluster, policy, now_s)
-    cycle = Cycle(decisions, begun=early)
+            begun.append(run)
+    return Cycle(decide(book.cluster, policy, now_s), begun)
+
+
+def carry_out(draft: Draft, cycle: Cycle, policy: Policy, now_s: float, new_id: Callable[[], str]) -> None:
+    """Step 3 of `run_cycle`."""
+    decisions, rules = cycle.decisions, policy.restarts
     leaving: dict[str, set[str]] = {}
     for item in decisions.preempted:
         run = lifecycle.preempt(draft, item.key, item.reason, now_s, rules, beneficiary=item.beneficiary)
@@ -55,7 +66,6 @@ def run_cycle(draft: Draft, policy: Policy, now_s: float, new_id: Callable[[], s
             _note_nodes(leaving, ending.run_id, ending.open_ranks)
     for placement in decisions.placed:
         _carry_out(draft, cycle, placement, leaving, now_s, rules.stop_timeout_s, new_id())
-    return cycle
 
 
 def _note_nodes(leaving: dict[str, set[str]], run_id: str, ranks: Iterable[PlacedRank]) -> None:
