@@ -66,6 +66,15 @@ _add(
     known=0,
 )
 _add("sia", "sia", SIA_ROUND_S, "none", True, "Sia's integer program over configurations of elastic jobs")
+_add(
+    "sia-measured",
+    "sia",
+    SIA_ROUND_S,
+    "none",
+    True,
+    "the same, allowed to begin with what is best (all goodputs are measured here)",
+    growth=0,
+)
 _add("greedy-elastic", "greedy-elastic", SIA_ROUND_S, "none", True, "configurations by gain per device")
 _add("pollux-lite", "pollux-lite", SIA_ROUND_S, "none", True, "Pollux's fitness over numbers of devices")
 _add(
@@ -74,7 +83,7 @@ _add(
     SIA_ROUND_S,
     "none",
     False,
-    "ours: exact plan over all types, favouring jobs that had little",
+    "ours: exact plan over all types, few restarts",
 )
 _add(
     "rolling-milp",

@@ -45,14 +45,13 @@ class Round:
     current: Ints
     factor: Floats
     starting: Bools
-    received_s: Floats
 
 
 def round_of(cluster: Cluster, now_s: float, *, every_count: bool = False, growth: float = 2.0) -> Round:
     """Gather a round. ``every_count`` offers every number of devices instead of Sia's. Jobs with ``min_ranks`` 0 are rigid: offered what they ask for, on every type.
 
     Configurations are Sia's (powers of two within a node, then whole nodes) by the greatest node of each type; a job may at
-    most double what it ran with so far, and starts with one device.
+    most get ``growth`` (0: any) times what it ran with so far, and then starts with its least.
     """
     jobs = jobs_of(cluster, now_s)
     service = service_of(cluster)
@@ -81,7 +80,6 @@ def round_of(cluster: Cluster, now_s: float, *, every_count: bool = False, growt
         current,
         restart_factor(jobs.age_s, np.maximum(starts - 1, 0), cost),
         ((current >= 0) & (since < cost)) | (jobs.fixed & (current >= 0)),
-        service.device_s(jobs.keys, now_s),
     )
 
 
@@ -104,21 +102,21 @@ def targets_of(this: Round, choice: Ints, reason: str) -> list[Target]:
 
 
 class SiaPlanner:
-    """Sia's integer program (`sia_allocation`) with the authors' parameters; options ``power`` (negated: 0.5 is p = -0.5) and
-    ``queue_penalty``."""
+    """Sia's integer program (`sia_allocation`) with the authors' parameters; options ``power`` (negated: 0.5 is p = -0.5),
+    ``queue_penalty``, and ``growth`` (a job gets at most so many times what it ran with; 0: no bound)."""
 
     name = "sia"
 
-    def __init__(self, power: float = 0.5, queue_penalty: float = 1.1) -> None:
-        self._power, self._penalty = power, queue_penalty
+    def __init__(self, power: float = 0.5, queue_penalty: float = 1.1, growth: float = 2.0) -> None:
+        self._power, self._penalty, self._growth = power, queue_penalty, growth
 
     def configured(self, options: Mapping[str, Any]) -> SiaPlanner:
         """With options; PolicyError names the wrong one."""
-        return SiaPlanner(**numbers_of(self.name, options, power=0.01, queue_penalty=0.0))
+        return SiaPlanner(**numbers_of(self.name, options, power=0.01, queue_penalty=0.0, growth=0.0))
 
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next round."""
-        this = round_of(cluster, context.now_s)
+        this = round_of(cluster, context.now_s, growth=self._growth)
         if not this.jobs.units:
             return others(cluster)
         plan = sia_allocation(
@@ -134,8 +132,8 @@ class SiaPlanner:
         return [*targets_of(this, plan.choice, "Sia's round"), *others(cluster)]
 
 
-def worth(this: Round, power: float, penalty: float, weight: Floats | None = None) -> Floats:
-    """What a configuration is worth over waiting (J, C): weight x (penalty - relative^-power), 0 where it is not offered.
+def worth(this: Round, power: float, penalty: float) -> Floats:
+    """What a configuration is worth over waiting (J, C): penalty - relative^-power, 0 where it is not offered.
 
     ``relative`` is the goodput over the job's least one; that of other configurations than the current is lowered by the
     restart factor. Sia's objective as a gain.
@@ -148,8 +146,7 @@ def worth(this: Round, power: float, penalty: float, weight: Floats | None = Non
     other = (this.current[:, None] >= 0) & (np.arange(this.offered.kind.size) != this.current[:, None])
     relative = np.where(other, relative * np.maximum(this.factor, 1e-3)[:, None], relative)
     gain = np.where(allowed, penalty - np.where(allowed, np.maximum(relative, 1e-9), 1.0) ** -power, 0.0)
-    gain = np.maximum(gain, 0.0)
-    return gain if weight is None else gain * weight[:, None]
+    return np.maximum(gain, 0.0)
 
 
 def held_and_free(this: Round) -> tuple[Ints, Floats]:
@@ -200,7 +197,7 @@ class PolluxPlanner:
 
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next round."""
-        this = round_of(cluster, context.now_s, every_count=True)
+        this = round_of(cluster, context.now_s, every_count=True, growth=0.0)
         jobs, offered = this.jobs, this.offered
         if not jobs.units or not offered.kind.size:
             return others(cluster)
@@ -231,35 +228,21 @@ class PolluxPlanner:
 class ExactPlanner:
     """Ours. Steps of a round:
 
-    1. Worth of every configuration as in Sia's objective, times the job's weight: (least_s / (device-seconds had + least_s))^favour,
-       so that short jobs, which are most, do not wait for those that have had much already.
+    1. Worth of every configuration as in Sia's objective, with a smaller power (0.3: less weight on the worst served, more
+       on progress). What is measured is known, so a job begins with what is best instead of doubling round by round, each
+       time with a restart (``growth`` 0).
     2. The present configuration is worth ``keep`` more: no restart for a small gain.
     3. The choice of the greatest sum over all types at once (`exact_choice`).
     """
 
     name = "elastic-exact"
 
-    def __init__(
-        self,
-        power: float = 0.5,
-        queue_penalty: float = 1.1,
-        favour: float = 0.0,
-        least_s: float = 600.0,
-        keep: float = 0.0,
-        growth: float = 0.0,
-    ) -> None:
-        self._power, self._penalty, self._favour, self._least_s, self._keep = (
-            power,
-            queue_penalty,
-            favour,
-            least_s,
-            keep,
-        )
-        self._growth = growth
+    def __init__(self, power: float = 0.3, queue_penalty: float = 1.1, keep: float = 0.03, growth: float = 0.0) -> None:
+        self._power, self._penalty, self._keep, self._growth = power, queue_penalty, keep, growth
 
     def configured(self, options: Mapping[str, Any]) -> ExactPlanner:
         """With options; PolicyError names the wrong one."""
-        least = {"power": 0.01, "queue_penalty": 0.0, "favour": 0.0, "least_s": 1.0, "keep": 0.0, "growth": 0.0}
+        least = {"power": 0.01, "queue_penalty": 0.0, "keep": 0.0, "growth": 0.0}
         return ExactPlanner(**numbers_of(self.name, options, **least))
 
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
@@ -267,8 +250,7 @@ class ExactPlanner:
         this = round_of(cluster, context.now_s, growth=self._growth)
         if not this.jobs.units:
             return others(cluster)
-        weight = (self._least_s / (this.received_s + self._least_s)) ** self._favour
-        value = worth(this, self._power, self._penalty, weight)
+        value = worth(this, self._power, self._penalty)
         holds = np.arange(this.offered.kind.size) == this.current[:, None]
         value = np.where(holds & (value > 0), value * (1.0 + self._keep), value)
         kept, free = held_and_free(this)
