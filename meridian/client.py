@@ -210,9 +210,11 @@ class Client:
         """Ask for the end of a job."""
         return self.post(f"/v1/jobs/{job_id}/cancel", {"reason": reason} if reason else None)
 
-    def explanation(self, job_id: str) -> Json:
-        """Why the job is where it is, or why it waits."""
-        return self.get(f"/v1/jobs/{job_id}/explanation")
+    def explanation(self, job_id: str, *, unit: int | None = None, counterfactuals: bool = False) -> Json:
+        """Why the job (or one unit) is where it is, or why it waits; with what would have to be otherwise."""
+        return self.get(
+            f"/v1/jobs/{job_id}/explanation", unit=unit, counterfactuals="true" if counterfactuals else None
+        )
 
     def trace(self, job_id: str) -> Json:
         """Every event of the job, from all services, in order."""

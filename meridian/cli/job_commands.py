@@ -181,12 +181,14 @@ def logs(context: Context, job_id: str, unit: int, rank: int, following: bool) -
 
 @click.command()
 @click.argument("job_id")
+@click.option("--unit", type=click.IntRange(0), help="Only this unit.")
+@click.option("--counterfactuals", is_flag=True, help="Also what would have to be otherwise; takes longer.")
 @json_option
 @click.pass_obj
-def explain(context: Context, job_id: str) -> None:
-    """Say why a job is where it is, or why it waits."""
+def explain(context: Context, job_id: str, unit: int | None, counterfactuals: bool) -> None:
+    """Say why a job is where it is, or why it waits, for whom and until when."""
     with context.client() as network:
-        found = network.explanation(job_id)
+        found = network.explanation(job_id, unit=unit, counterfactuals=counterfactuals)
     if context.as_json:
         print_json(found)
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import sqlalchemy as sa
@@ -12,21 +11,15 @@ from google.protobuf import json_format
 from meridian.contracts.job.v1 import job_pb2
 from meridian.database import Database
 from meridian.errors import InvalidArgumentError, NotFoundError
-from services.scheduler import store
+from services.scheduler import outlook, store
+from services.scheduler.core.explanation import sentences
 from services.scheduler.core.state import Unit, UnitKey, UnitState
 from services.scheduler.core.units import units_of
 from services.scheduler.live import LiveScheduler
-from services.scheduler.what_if import answer
+from services.scheduler.times import rfc3339
 from services.scheduler.wire import spec_from
 
 Json = dict[str, Any]
-
-
-def rfc3339(at_s: float) -> str | None:
-    """A time in seconds since 1970 as text; None for 0 (never)."""
-    if not at_s:
-        return None
-    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def create_router(database: Database, live: LiveScheduler) -> APIRouter:
@@ -38,8 +31,15 @@ def create_router(database: Database, live: LiveScheduler) -> APIRouter:
         job_id: Annotated[str, Path(max_length=200)],
         offset: Annotated[int, Query(ge=0)] = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        unit: Annotated[int | None, Query(ge=0, le=100_000)] = None,
+        counterfactuals: bool = False,
     ) -> Json:
-        """Per unit: its state, where it runs and why, or why it waits; the last decisions about the job."""
+        """Per unit: its state, where it runs and why, or why it waits, for what and until when; the last decisions.
+
+        ``unit`` asks for one unit only. ``counterfactuals`` adds what would have to be otherwise, which costs many decisions.
+        """
+        if unit is not None:
+            offset, limit = unit, 1
         async with database.reading() as connection:
             job = await store.job_row(connection, job_id)
             if job is None:
@@ -48,6 +48,8 @@ def create_router(database: Database, live: LiveScheduler) -> APIRouter:
             runs = await store.newest_runs(connection, job_id, offset, limit)
             decisions = await store.decision_rows(connection, job_id)
         by_id = {row.decision_id: row for row in decisions}
+        bodies = [_unit(live, row, runs.get(row.unit_index), by_id) for row in units]
+        await outlook.add(live, job_id, bodies, flips=counterfactuals)
         return {
             "job_id": job.job_id,
             "tenant_id": job.tenant_id,
@@ -57,7 +59,7 @@ def create_router(database: Database, live: LiveScheduler) -> APIRouter:
             "submitted_at": rfc3339(job.submitted_at_s),
             "finished_at": rfc3339(job.finished_at_s),
             "policy_version": live.policy.version,
-            "units": [_unit(live, row, runs.get(row.unit_index), by_id) for row in units],
+            "units": bodies,
             "decisions": [_decision(row) for row in decisions],
         }
 
@@ -76,8 +78,15 @@ def create_router(database: Database, live: LiveScheduler) -> APIRouter:
     async def what_if(
         body: Annotated[Json, Body()], tenant_id: Annotated[str, Query(max_length=200)] = "what-if"
     ) -> Json:
-        """Whether and where a job would be placed now, behind what waits already. Nothing is stored."""
-        return answer(live.book.cluster, live.policy, parse_spec(body), tenant_id, live.now_s())
+        """Whether, where and when a job would be placed, behind what waits already, and what it would displace.
+
+        The body is a job specification, or ``{"spec": ..., "change": ...}`` with a hypothetical change of the network or the
+        policy (hypothesis.py). Nothing is stored.
+        """
+        change = body.pop("change", {}) if "spec" in body else {}
+        if not isinstance(change, dict):
+            raise InvalidArgumentError("change: must be an object")
+        return await outlook.what_if(live, parse_spec(body), tenant_id, change)
 
     return router
 
@@ -132,6 +141,8 @@ def _unit(live: LiveScheduler, row: sa.Row[Any], run: sa.Row[Any] | None, decisi
             ],
         }
         body["placement"] = chosen.explanation if chosen is not None else None
+        if chosen is not None:
+            body["sentences"] = said(chosen.explanation)
     return body
 
 
@@ -161,7 +172,17 @@ def _waiting(live: LiveScheduler, unit: Unit) -> Json:
     found = live.waiting.get(unit.key)
     if found is None:
         return {"reason": "waiting for the next cycle"}
-    return {"reason": found.explanation.reason, "position": found.position, "explanation": found.explanation.as_json()}
+    explanation = found.explanation.as_json()
+    body: Json = {"reason": found.explanation.reason, "position": found.position, "explanation": explanation}
+    body["sentences"] = said(explanation)
+    if found.start_s:
+        body["reserved_from"] = rfc3339(found.start_s)
+    return body
+
+
+def said(explanation: Json) -> list[str]:
+    """A kept explanation in sentences; those of older releases say less, and get their reason alone."""
+    return sentences(explanation) if "stage" in explanation else [str(explanation.get("reason", ""))]
 
 
 def _decision(row: sa.Row[Any]) -> Json:
@@ -187,6 +208,7 @@ def _queued(live: LiveScheduler, key: UnitKey, tenant_id: str | None) -> Json | 
         return None
     waiting = _waiting(live, unit)
     waiting.pop("explanation", None)
+    waiting.pop("sentences", None)
     return {
         "job_id": key.job_id,
         "unit_index": key.unit_index,

@@ -11,11 +11,12 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from meridian.database import Database
 from meridian.errors import InvalidArgumentError, NotFoundError
 from services.scheduler import store
-from services.scheduler.api import Json, rfc3339
+from services.scheduler.api import Json
 from services.scheduler.core.policy import Policy
 from services.scheduler.live import LiveScheduler
 from services.scheduler.policy_changes import PreconditionFailedError, matches
 from services.scheduler.policy_file import differences, parse
+from services.scheduler.times import rfc3339
 
 MOST_BYTES = 256 * 1024
 DryRun = Annotated[bool, Query(description="check and compare only")]

@@ -1,30 +1,47 @@
-"""What if: the same decisions as a trial, with one job more; what is kept of the cluster stays as it was."""
+"""What if: the same decisions on a copy, with one job more."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.decide import Placement, Snapshot, Waiting, decide
+from services.scheduler.core.decide import Decisions, Placement, Snapshot, Waiting, decide
 from services.scheduler.core.kept import trial
 from services.scheduler.core.policy import Policy
+from services.scheduler.core.prospect import Prospect, prospects
 from services.scheduler.core.queue import PendingUnit
-from services.scheduler.core.state import JobSpec, UnitKey
+from services.scheduler.core.run_times import Estimate
+from services.scheduler.core.state import JobSpec, UnitKey, UnitSpec
 from services.scheduler.core.units import units_of
 
 _NAME = "what-if"
 _JUDGED_UNITS = 1000
 """Units of the job that are judged; a larger array is answered by its first units."""
 _SHOWN_UNITS = 100
+_PREDICTED_UNITS = 20
+_SHOWN_OTHERS = 20
 
 
-def answer(state: Cluster | Snapshot, policy: Policy, spec: JobSpec, tenant_id: str, now_s: float) -> dict[str, Any]:
-    """Where the units of ``spec`` would go if the job were submitted at ``now_s``; MalformedJobError when it is none."""
+def answer(
+    state: Cluster | Snapshot,
+    policy: Policy,
+    spec: JobSpec,
+    tenant_id: str,
+    now_s: float,
+    *,
+    estimate: Callable[[UnitSpec], Estimate] | None = None,
+    times: Callable[[float], str | None] | None = None,
+) -> dict[str, Any]:
+    """Where the units of ``spec`` would go if the job were submitted at ``now_s``; MalformedJobError when it is none.
+
+    With ``times`` (a time in seconds as text) the answer has the predicted starts of the first units that wait, and what the
+    job would displace. ``estimate`` says what is known of a unit's run time (default: the job's limit).
+    """
     units = units_of(spec)
     pending = [
-        PendingUnit(UnitKey(_NAME, unit.index), tenant_id, spec.priority, now_s, unit.demand)
-        for unit in units[:_JUDGED_UNITS]
-        if not unit.depends_on
+        _pending(unit, spec, tenant_id, now_s, estimate) for unit in units[:_JUDGED_UNITS] if not unit.depends_on
     ]
     cluster = state.cluster(policy) if isinstance(state, Snapshot) else state
     ahead = len(cluster.pending)
@@ -42,7 +59,7 @@ def answer(state: Cluster | Snapshot, policy: Policy, spec: JobSpec, tenant_id: 
             names = ", ".join(units[index].name for index in unit.depends_on)
             body.update(placeable=False, reason=f"depends on {names}")
         shown.append(body)
-    return {
+    found = {
         "placeable": len(placed) == len(pending),
         "policy_version": decisions.policy_version,
         "units": len(units),
@@ -52,6 +69,75 @@ def answer(state: Cluster | Snapshot, policy: Policy, spec: JobSpec, tenant_id: 
         "ahead_in_queue": ahead,
         "items": shown,
     }
+    if times is not None:
+        _predict(cluster, policy, list(waiting), now_s, shown, times)
+        found["displaces"] = _displaced(cluster, policy, now_s, decisions)
+    return found
+
+
+def _pending(
+    unit: UnitSpec, spec: JobSpec, tenant_id: str, now_s: float, estimate: Callable[[UnitSpec], Estimate] | None
+) -> PendingUnit:
+    known = Estimate(spec.max_run_time_s or math.inf) if estimate is None else estimate(unit)
+    return PendingUnit(
+        UnitKey(_NAME, unit.index),
+        tenant_id,
+        spec.priority,
+        now_s,
+        unit.demand,
+        submitted_at_s=now_s,
+        limit_s=known.limit_s,
+        expected_s=known.expected_s,
+        low_s=known.low_s,
+        high_s=known.high_s,
+        service_index=known.service_index,
+    )
+
+
+def _predict(
+    cluster: Cluster,
+    policy: Policy,
+    waiting: Iterable[int],
+    now_s: float,
+    shown: list[dict[str, Any]],
+    times: Callable[[float], str | None],
+) -> None:
+    keys = [UnitKey(_NAME, index) for index in sorted(waiting)[:_PREDICTED_UNITS]]
+    if not keys:
+        return
+    found = prospects(cluster, policy, now_s, keys)
+    for body in shown:
+        item = found.get(UnitKey(_NAME, body["unit_index"]))
+        if item is not None:
+            body["prediction"] = predicted(item, times)
+
+
+def predicted(item: Prospect, times: Callable[[float], str | None]) -> dict[str, Any]:
+    """A predicted start for people; null where nothing can be said."""
+
+    def text(at_s: float) -> str | None:
+        return times(at_s) if at_s < math.inf else None
+
+    body: dict[str, Any] = {"start": text(item.start_s), "low": text(item.low_s), "high": text(item.high_s)}
+    if item.start_s == math.inf:
+        body.update(later_than=text(item.later_than_s), never=item.never)
+    return body
+
+
+def _displaced(cluster: Cluster, policy: Policy, now_s: float, decisions: Decisions) -> dict[str, Any]:
+    """Units that would be taken off for the job, and those that would start now without it but would not with it."""
+    off = [
+        {"unit": str(item.key), "reason": item.reason}
+        for item in decisions.preempted
+        if item.beneficiary is not None and item.beneficiary.job_id == _NAME
+    ]
+    begin = {item.key for item in decisions.placed}
+    other = cluster.copy()
+    for key in [unit.key for unit in other.pending if unit.key.job_id == _NAME]:
+        other.withdraw(key)
+    without = decide(other, policy, now_s, explain=False)
+    late = [str(item.key) for item in without.placed if item.key not in begin]
+    return {"preempted": off, "delayed": late[:_SHOWN_OTHERS], "delayed_units": len(late)}
 
 
 def _placed(item: Placement) -> dict[str, Any]:

@@ -300,12 +300,18 @@ async def get_requirement(parts: Parts, caller: JobReader, job_id: JobId) -> dic
     "/jobs/{job_id}/explanation", response_model=dict[str, Any], responses=problems(401, 403, 404, 409, 429, 503)
 )
 async def get_explanation(
-    parts: Parts, caller: JobReader, job_id: JobId, unit: Annotated[int | None, Query(ge=0, le=100_000)] = None
+    parts: Parts,
+    caller: JobReader,
+    job_id: JobId,
+    unit: Annotated[int | None, Query(ge=0, le=100_000)] = None,
+    counterfactuals: Annotated[bool, Query(description="also what would have to be otherwise; takes longer")] = False,
 ) -> Any:
-    """Why the job is where it is, or why it waits: the scheduler's own account."""
+    """Why the job is where it is, or why it waits, for whom and until when: the scheduler's own account."""
     async with parts.kernel.database.reading() as connection:
         await _own(connection, caller, job_id)
-    params = {} if unit is None else {"unit": unit}
+    params: dict[str, Any] = {} if unit is None else {"unit": unit}
+    if counterfactuals:
+        params["counterfactuals"] = "true"
     return await parts.scheduler.ask("GET", f"/v1/jobs/{job_id}/explanation", params=params)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
+from google.protobuf import json_format
 from pydantic import Field
 
 from meridian.errors import ConflictError, NotFoundError
@@ -14,7 +15,7 @@ from services.gateway.api import answers
 from services.gateway.api.answers import problems
 from services.gateway.api.paging import PageSize, PageToken, page, position
 from services.gateway.context import JobReader, Operator, Parts, ResourceReader
-from services.gateway.jobfile import JobFile, ModelSection, Section, TypeName
+from services.gateway.jobfile import JobFile, ModelSection, Section, TypeName, to_spec
 from services.gateway.store import network as store
 from services.gateway.submission import check
 
@@ -141,12 +142,21 @@ async def estimate(parts: Parts, _caller: JobReader, request: EstimateRequest) -
     return await parts.forecast.ask("POST", "/v1/estimates", json=request.model_dump(mode="json", exclude_none=True))
 
 
+class WhatIf(JobFile):
+    """A job file, and a hypothetical ``change`` of the network or the policy."""
+
+    change: dict[str, Any] = Field(
+        default={}, description="nodes_down, nodes_up, domains, prices, weights, policy; see docs/explaining.md"
+    )
+
+
 @router.post("/what-if", response_model=dict[str, Any], responses=problems(400, 401, 403, 404, 409, 413, 429, 503))
-async def what_if(parts: Parts, caller: JobReader, job: JobFile) -> Any:
-    """Where a job would go and when, without submitting it."""
-    check([("", job)], await parts.capacities.get())
-    body = {"tenant_id": caller.tenant_id, "job": job.model_dump(mode="json")}
-    return await parts.scheduler.ask("POST", "/v1/what-if", json=body)
+async def what_if(parts: Parts, caller: JobReader, job: WhatIf) -> Any:
+    """Where a job would go, when, and what it would displace, without submitting it."""
+    plain = JobFile(**job.model_dump(exclude={"change"}))
+    check([("", plain)], await parts.capacities.get())
+    body = {"spec": json_format.MessageToDict(to_spec(plain), preserving_proto_field_name=True), "change": job.change}
+    return await parts.scheduler.ask("POST", "/v1/what-if", json=body, params={"tenant_id": caller.tenant_id})
 
 
 @router.get(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from services.scheduler.core.cluster import Cluster, RunningUnit
@@ -210,12 +210,3 @@ def end_at_s(running: RunningUnit, now_s: float, quantile: str) -> float:
 
 def _finite(value: float) -> float:
     return value if value < math.inf else 0.0
-
-
-def as_json(found: Prospect, times: Mapping[str, str | None]) -> dict[str, object]:
-    """For people; ``times`` are the texts of its times by name."""
-    body: dict[str, object] = {"start": times.get("start"), "low": times.get("low"), "high": times.get("high")}
-    if found.start_s == math.inf:
-        body["later_than"] = times.get("later_than")
-        body["never"] = found.never
-    return body

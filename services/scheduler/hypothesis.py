@@ -1,0 +1,153 @@
+"""A hypothetical change of the network or the policy, as `POST /v1/what-if` takes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from meridian.errors import InvalidArgumentError
+from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.fleet import Device, Domain, Fleet, MarkKind, Node, NodeState, with_domain
+from services.scheduler.core.policy import Policy, check_numbers
+from services.scheduler.core.refit import refit
+from services.scheduler.core.stages import check
+from services.scheduler.policy_file import parse
+
+_FIELDS = ("nodes_down", "nodes_up", "domains", "prices", "weights", "policy")
+_DOMAIN_FIELDS = {
+    "domain_id": "",
+    "nodes": 1.0,
+    "accelerators": 0.0,
+    "model": "",
+    "vendor": "",
+    "cpus": 64.0,
+    "memory_bytes": float(2**38),
+    "price_micro_units": 0.0,
+    "security_level": 0.0,
+    "currency": "",
+}
+_MOST_NODES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """The network and the policy as they would be."""
+
+    fleet: Fleet
+    policy: Policy
+
+
+def hypothesis(body: Mapping[str, Any], fleet: Fleet, policy: Policy) -> Hypothesis:
+    """Read the fields ``nodes_down``, ``nodes_up`` (node ids), ``domains`` (extra ones of equal nodes), ``prices`` (micro-units
+    by domain), ``weights`` (by score) and ``policy`` (a document as `PUT /v1/policy` takes it). InvalidArgumentError or
+    PolicyError names the field that is wrong."""
+    unknown = set(body) - set(_FIELDS)
+    if unknown:
+        raise InvalidArgumentError(f"change.{min(unknown)}: there is no such field; known are {', '.join(_FIELDS)}")
+    for name, state in (("nodes_down", NodeState.FAILED), ("nodes_up", NodeState.HEALTHY)):
+        for place, node_id in enumerate(_list(name, body.get(name, ()))):
+            fleet = _with_node(f"change.{name}[{place}]", fleet, node_id, state)
+    for place, item in enumerate(_list("domains", body.get("domains", ()))):
+        fleet = _with_new_domain(f"change.domains[{place}]", fleet, item)
+    for domain_id, price in _mapping("prices", body.get("prices", {})).items():
+        domain = fleet.domains.get(domain_id)
+        if domain is None:
+            raise InvalidArgumentError(f"change.prices.{domain_id}: there is no such domain")
+        wanted = round(_number(f"change.prices.{domain_id}", price))
+        fleet = with_domain(fleet, replace(domain, price_micro_units=wanted), ())
+    document = body.get("policy", "")
+    if not isinstance(document, str):
+        raise InvalidArgumentError("change.policy: must be a policy document (text)")
+    if document:
+        policy = parse(document, "change.policy")
+    weights = _mapping("weights", body.get("weights", {}))
+    if weights:
+        changed = {name: _number(f"change.weights.{name}", value) for name, value in weights.items()}
+        policy = replace(policy, scores=tuple({**dict(policy.scores), **changed}.items()))
+        check_numbers(policy)
+        check(policy)
+    return Hypothesis(fleet, policy)
+
+
+def as_it_would_be(cluster: Cluster, before: Fleet, changed: Hypothesis) -> Cluster:
+    """A copy of the cluster, on the other network and with the other policy. What runs on nodes that are down stays there."""
+    other = cluster.copy()
+    if changed.fleet is not before:
+        # Fitting them to other arrays changes where they are.
+        other.running = {key: replace(running) for key, running in other.running.items()}
+        refit(other, before, changed.fleet)
+        other.memory = None
+    other.use(changed.policy)
+    return other
+
+
+def _with_node(path: str, fleet: Fleet, node_id: Any, state: NodeState) -> Fleet:
+    node = fleet.nodes.get(node_id) if isinstance(node_id, str) else None
+    if node is None:
+        raise InvalidArgumentError(f"{path}: there is no node {node_id!r}")
+    marks = fleet.marks
+    if state is NodeState.HEALTHY:
+        kinds = {MarkKind.NODE_FAILED, MarkKind.NODE_SUSPECTED}
+        marks = {key: mark for key, mark in marks.items() if not (mark.kind in kinds and mark.subject == node_id)}
+    other = replace(node, state=state, state_reason="what if")
+    return replace(fleet, nodes={**fleet.nodes, node_id: other}, marks=marks)
+
+
+def _with_new_domain(path: str, fleet: Fleet, body: Any) -> Fleet:
+    if not isinstance(body, Mapping):
+        raise InvalidArgumentError(f"{path}: must be an object")
+    unknown = set(body) - set(_DOMAIN_FIELDS)
+    if unknown:
+        raise InvalidArgumentError(f"{path}.{min(unknown)}: there is no such field")
+    values: dict[str, Any] = {}
+    for name, default in _DOMAIN_FIELDS.items():
+        value = body.get(name, default)
+        values[name] = _text(f"{path}.{name}", value) if isinstance(default, str) else _number(f"{path}.{name}", value)
+    name = values["domain_id"]
+    if not name or name in fleet.domains:
+        raise InvalidArgumentError(f"{path}.domain_id: must be the name of a domain that does not exist yet")
+    if not 1 <= values["nodes"] <= _MOST_NODES or values["accelerators"] > 64:
+        raise InvalidArgumentError(f"{path}: 1 to {_MOST_NODES} nodes with at most 64 accelerators each")
+    devices = tuple(
+        [
+            Device(index, values["vendor"], values["model"], emulated=True)
+            for index in range(int(values["accelerators"]))
+        ]
+    )
+    nodes = [
+        Node(f"{name}-{number}", name, values["cpus"], int(values["memory_bytes"]), devices)
+        for number in range(int(values["nodes"]))
+    ]
+    domain = Domain(
+        name,
+        security_level=int(values["security_level"]),
+        price_micro_units=round(values["price_micro_units"]),
+        currency=values["currency"],
+    )
+    return with_domain(fleet, domain, nodes, full_of=name)
+
+
+def _list(name: str, value: Any) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise InvalidArgumentError(f"change.{name}: must be a list")
+    return value
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidArgumentError(f"change.{name}: must be an object")
+    return value
+
+
+def _text(path: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{path}: must be text")
+    return value
+
+
+def _number(path: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise InvalidArgumentError(f"{path}: must be a finite number of at least 0, not {value!r}")
+    return float(value)

@@ -1,0 +1,114 @@
+"""What is thought out when somebody asks: predicted starts, what blocks a unit, what would have to be otherwise, what if.
+
+All of it works on copies of the kept cluster: the copy is made in the event loop, the thinking is done in a thread, and
+nothing a cycle reads is changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+from services.scheduler.core.blockers import Holder, blockers
+from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.counterfactual import counterfactuals
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.profile import Reservation
+from services.scheduler.core.prospect import ahead_of, order_of, prospects
+from services.scheduler.core.state import Job, JobSpec, UnitKey
+from services.scheduler.core.units import units_of
+from services.scheduler.hypothesis import as_it_would_be, hypothesis
+from services.scheduler.live import LiveScheduler
+from services.scheduler.times import rfc3339
+from services.scheduler.what_if import answer, predicted
+
+Json = dict[str, Any]
+
+_MOST_PREDICTED = 20
+"""Waiting units of a job whose starts are predicted in one answer."""
+_MOST_FLIPPED = 3
+"""Units of a job for which counterfactuals are looked for in one answer."""
+
+
+async def add(live: LiveScheduler, job_id: str, bodies: list[Json], *, flips: bool) -> None:
+    """Add to the units of an explanation what is thought about them now."""
+    cluster, policy, now_s = live.book.cluster, live.policy, live.now_s()
+    by_key = {UnitKey(job_id, body["unit_index"]): body for body in bodies}
+    waiting = [key for key in by_key if key in cluster.pending][:_MOST_PREDICTED]
+    asked = [key for key in by_key if key in cluster.pending or key in cluster.running][:_MOST_FLIPPED] if flips else []
+    if not waiting and not asked:
+        return
+    await asyncio.to_thread(_add, cluster.copy(), policy, now_s, by_key, waiting, asked)
+
+
+def _add(
+    cluster: Cluster,
+    policy: Policy,
+    now_s: float,
+    by_key: dict[UnitKey, Json],
+    waiting: list[UnitKey],
+    asked: list[UnitKey],
+) -> None:
+    reserved = _reserved(cluster)
+    order = order_of(cluster, now_s) if waiting else []
+    starts = prospects(cluster, policy, now_s, waiting)
+    for key in waiting:
+        body = by_key[key].setdefault("waiting", {})
+        ahead = ahead_of(order, key)
+        body["ahead"] = {"units": ahead.units, "accelerators": ahead.accelerators}
+        if key in starts:
+            body["prediction"] = predicted(starts[key], rfc3339)
+        body["blocked_by"] = _blocked_by(cluster, key, now_s, reserved)
+    for key in asked:
+        by_key[key]["counterfactuals"] = [item.as_json() for item in counterfactuals(cluster, policy, key, now_s)]
+
+
+def _reserved(cluster: Cluster) -> tuple[Reservation, ...]:
+    memory = cluster.memory
+    return memory.profile.reservations if memory is not None and memory.profile is not None else ()
+
+
+def _blocked_by(cluster: Cluster, key: UnitKey, now_s: float, reserved: tuple[Reservation, ...]) -> Json:
+    unit = cluster.pending.get(key)
+    assert unit is not None
+    found = blockers(cluster, unit, now_s)
+    return {
+        "shortages": [
+            {
+                "domain_id": item.domain_id,
+                "nodes_that_qualify": item.nodes,
+                "ranks_that_fit": item.ranks,
+                "accelerators_free": item.accelerators,
+                "nodes_short_of": dict(item.short),
+            }
+            for item in found.shortages
+        ],
+        "holders": [{"unit": item.name, "tenant_id": item.tenant_id, **_held(item)} for item in found.holders],
+        "tenants": [{"tenant_id": item.tenant_id, **_held(item)} for item in found.tenants],
+        "reservations": [
+            {"unit": str(item.key), "from": rfc3339(item.start_s)}
+            for item in reserved[:_MOST_FLIPPED]
+            if item.key != key
+        ],
+    }
+
+
+def _held(item: Holder) -> Json:
+    until = rfc3339(item.end_s) if item.end_s < math.inf else None
+    return {"accelerators": item.accelerators, "cpus": item.cpus, "until": until}
+
+
+async def what_if(live: LiveScheduler, spec: JobSpec, tenant_id: str, change: Json) -> Json:
+    """See `what_if.answer`; ``change`` as in hypothesis.py."""
+    now_s, book = live.now_s(), live.book
+    if change:
+        changed = hypothesis(change, book.fleet, live.policy)
+        cluster, policy = as_it_would_be(book.cluster, book.fleet, changed), changed.policy
+    else:
+        cluster, policy = book.cluster.copy(), live.policy
+    job = Job("what-if", tenant_id, spec, units_of(spec), now_s)
+    known = [book.run_times.estimate(job, unit, 0.0) for unit in job.units[:1000]]
+    return await asyncio.to_thread(
+        answer, cluster, policy, spec, tenant_id, now_s, estimate=lambda unit: known[unit.index], times=rfc3339
+    )
