@@ -1,76 +1,104 @@
-"""A scheduler's explanation (`GET /v1/jobs/{id}/explanation`) as text for people."""
+"""A scheduler's explanation (`GET /v1/jobs/{id}/explanation`) as text for people: at most `MOST_LINES` lines."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from meridian.cli.output import console, print_table, state
+from meridian.cli.output import console
 
 Json = dict[str, Any]
 
+MOST_LINES = 30
+_LEFT = "... {} more lines; --json shows all"
 
-def print_explanation(found: Json, *, units: int = 5) -> None:
-    """Say for each of the first ``units`` units why it is where it is, or why it waits."""
-    console.print(
-        f"[bold]{found['job_id']}[/bold]",
-        state(found["state"]),
-        found["reason"] or "",
-        f"(policy {found['policy_version']})",
-    )
-    for unit in found["units"][:units]:
-        _print_unit(unit)
-    left = len(found["units"]) - units
+
+def print_explanation(found: Json, *, units: int = 3) -> None:
+    """Say for each of the first ``units`` units why it is where it is, or why it waits, for whom and until when."""
+    for line in lines(found, units=units):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def lines(found: Json, *, units: int = 3) -> list[str]:
+    """The text, line by line; what does not fit is counted in the last one."""
+    out = [
+        f"{found['job_id']}: {found['state']} {found.get('reason') or ''}".rstrip()
+        + f" (policy {found['policy_version']})"
+    ]
+    shown = found["units"][:units]
+    for unit in shown:
+        out += _unit(unit)
+    left = len(found["units"]) - len(shown)
     if left > 0:
-        console.print(f"... and {left} more units; --json shows them all")
+        out.append(f"and {left} more units; --unit N shows one, --json all")
+    if len(out) > MOST_LINES:
+        out = [*out[: MOST_LINES - 1], _LEFT.format(len(out) - MOST_LINES + 1)]
+    return out
 
 
-def _print_unit(unit: Json) -> None:
+def _unit(unit: Json) -> Iterator[str]:
     name = unit.get("name") or unit["unit_index"]
-    console.print(
-        f"\nunit {name}:",
-        state(unit["state"]),
-        unit.get("reason") or "",
-        f"(epoch {unit.get('epoch', 0)})",
-        soft_wrap=True,
-    )
+    yield f"unit {name}: {unit['state']} {unit.get('reason') or ''}".rstrip() + f" (epoch {unit.get('epoch', 0)})"
     run = unit.get("run")
     if run:
         nodes: dict[str, int] = {}
         for rank in run.get("ranks", []):
             nodes[rank["node_id"]] = nodes.get(rank["node_id"], 0) + 1
-        places = ", ".join(f"{node} ({count} rank{'s' * (count > 1)})" for node, count in nodes.items())
-        console.print(f"  run {run['run_id']} on {places}")
+        places = [f"{node} ({count} rank{'s' * (count > 1)})" for node, count in nodes.items()]
+        yield f"  run {run['run_id']} on {_some(places, 6)}"
     waiting = unit.get("waiting") or {}
     if waiting:
-        console.print(f"  waits: {waiting['reason']}", soft_wrap=True)
+        yield from _waiting(waiting)
     explanation = waiting.get("explanation") or unit.get("placement")
     if explanation:
-        _print_decision(explanation)
+        yield from _decision(explanation, waiting.get("sentences") or unit.get("sentences") or [])
+    for item in unit.get("counterfactuals", []):
+        yield f"  if: {item['sentence']}"
 
 
-def _print_decision(explanation: Json) -> None:
-    console.print(
-        f"  decided: {explanation['reason']} ({explanation['nodes_considered']} nodes considered)", soft_wrap=True
-    )
-    for item in explanation.get("filters", []):
-        why = "; ".join(f"{node['node_id']}: {node['reason']}" for node in item["nodes"][:3])
-        console.print(f"  filter {item['filter']} rejected {item['rejected']}: {why}", soft_wrap=True)
-    weights: Json = explanation["weights"]
-    for level in ("domains", "nodes"):
-        candidates = explanation.get(level, [])
-        plugins = list(dict.fromkeys(name for item in candidates for name in item["parts"]))
-        if not candidates:
-            continue
-        print_table(
-            [f"  {level[:-1].upper()}", ">SCORE", ">ROOM", *(f">{name} x{weights.get(name, 0):g}" for name in plugins)],
-            (
-                [
-                    f"  {item['place']}",
-                    f"{item['score']:.2f}",
-                    item["ranks_that_fit"],
-                    *(f"{item['parts'].get(name, 0):.2f}" for name in plugins),
-                ]
-                for item in candidates
-            ),
-            empty="",
-        )
+def _waiting(waiting: Json) -> Iterator[str]:
+    yield f"  waits: {waiting.get('reason', 'to be looked at')}"
+    ahead = waiting.get("ahead")
+    if ahead:
+        place = f"place {waiting['position']} in the queue; " if waiting.get("position") else ""
+        yield f"  {place}ahead: {ahead['units']} units, {ahead['accelerators']:g} accelerators"
+    start = waiting.get("prediction")
+    if start:
+        if start["start"]:
+            band = f"between {start['low']} and {start['high'] or 'later than can be said'}"
+            yield f"  likely to start {start['start']} ({band}, if nobody with a better claim comes)"
+        elif start.get("never"):
+            yield "  would not start even if all that runs had ended"
+        else:
+            yield f"  will start later than {start['later_than']}; no more can be said"
+    if waiting.get("reserved_from"):
+        yield f"  nodes are reserved for it from {waiting['reserved_from']}"
+    blocked = waiting.get("blocked_by") or {}
+    for item in blocked.get("shortages", [])[:3]:
+        short = ", ".join(f"{count} short of {name}" for name, count in item["nodes_short_of"].items())
+        nodes = item["nodes_that_qualify"]
+        yield f"  {item['domain_id']}: room for {item['ranks_that_fit']} ranks; of {nodes} nodes {short or 'none is short'}"
+    for item in blocked.get("holders", [])[:3]:
+        amount = f"{item['accelerators']:g} accelerators" if item["accelerators"] else f"{item['cpus']:g} cpus"
+        yield f"  held by {item['unit']} ({item['tenant_id']}): {amount} until {item['until'] or 'unknown'}"
+    kept = [f"{item['unit']} from {item['from']}" for item in blocked.get("reservations", [])]
+    if kept:
+        yield f"  reserved for {_some(kept, 3)}"
+
+
+def _decision(explanation: Json, said: list[str]) -> Iterator[str]:
+    for sentence in said or [explanation["reason"]]:
+        yield f"  {sentence}"
+    weights: Json = explanation.get("weights", {})
+    for level in ("sets", "domains", "nodes"):
+        candidates = explanation.get(level, [])[:3]
+        for item in candidates:
+            own = {**weights, **explanation.get("node_weights", {}).get(item.get("domain", ""), {})}
+            parts = [f"{name} {value:.2f} x {own.get(name, 0):g}" for name, value in item["parts"].items()]
+            yield f"  {level[:-1]} {item['place']}: {item['score']:.2f}, room {item['ranks_that_fit']}: {' + '.join(parts)}"
+
+
+def _some(items: Iterable[str], most: int) -> str:
+    listed = list(items)
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more
