@@ -58,6 +58,11 @@ class Journal:
         self.begun_at_s = 0.0
         self._flushing = asyncio.Lock()
 
+    @property
+    def pending(self) -> int:
+        """Entries that are not written yet."""
+        return len(self._entries)
+
     def begin(self, at_s: float, loaded: store.Loaded, policy: Policy, run_times: RunTimes) -> None:
         """The book was read from the database."""
         self.begun_at_s = at_s

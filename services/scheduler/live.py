@@ -355,7 +355,9 @@ class LiveScheduler:
         """Write the journal and what was learned of run times, now and then."""
         while True:
             await asyncio.sleep(FLUSH_S)
-            await self._until_done(self.journal.flush)
+            if self.journal.pending:
+                with self._metrics.journal.time():
+                    await self._until_done(self.journal.flush)
             if self.book.run_times.observed - self._saved_observations >= _SAVE_AFTER:
                 await self._until_done(self._save_run_times)
 

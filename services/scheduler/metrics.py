@@ -28,6 +28,12 @@ class SchedulerMetrics:
             registry=registry,
             buckets=(0.00001, 0.0001, *fine),
         )
+        self.journal = Histogram(
+            "meridian_scheduler_journal_write_seconds",
+            "Time in which a chunk of the journal is packed and written, beside the cycles",
+            registry=registry,
+            buckets=fine,
+        )
         self.decisions = Counter(
             "meridian_scheduler_decisions_total", "Units decided about, by result", ("result",), registry=registry
         )

@@ -249,7 +249,7 @@ class KeptCluster(History):
 
 TestKeptCluster = KeptCluster.TestCase
 TestKeptCluster.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 
