@@ -8,7 +8,6 @@ from typing import Any
 
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import Decisions, Placement, Snapshot, Waiting, decide
-from services.scheduler.core.kept import trial
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.prospect import Prospect, prospects
 from services.scheduler.core.queue import PendingUnit
@@ -43,9 +42,10 @@ def answer(
     pending = [
         _pending(unit, spec, tenant_id, now_s, estimate) for unit in units[:_JUDGED_UNITS] if not unit.depends_on
     ]
-    cluster = state.cluster(policy) if isinstance(state, Snapshot) else state
+    cluster = state.cluster(policy) if isinstance(state, Snapshot) else state.copy()
     ahead = len(cluster.pending)
-    decisions = trial(cluster, pending, lambda other: decide(other, policy, now_s))
+    cluster.extend(pending)
+    decisions = decide(cluster, policy, now_s)
     placed = {item.key.unit_index: item for item in decisions.placed if item.key.job_id == _NAME}
     waiting = {item.key.unit_index: item for item in decisions.waiting if item.key.job_id == _NAME}
     shown = []

@@ -1,0 +1,161 @@
+"""Explanations of the live scheduler: who holds what, predicted starts, counterfactuals, what-if with a changed network."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from google.protobuf import json_format
+
+from meridian.cli.explanation import MOST_LINES, lines
+from meridian.contracts.common.v1.types_pb2 import Resources
+from meridian.contracts.run.v1.run_pb2 import Assignment, RunStarted
+from services.gateway.jobfile import JobFile, to_spec
+from services.scheduler.core.explanation import rederive
+from tests.harness import Environment, RunningService, environment
+from tests.integration.scheduler.test_service import graph, report, starts, submission, until
+
+SPEC = {"kind": "gang", "ranks": 2, "command": ["x"], "resources": {"accelerators": 8}}
+
+
+@asynccontextmanager
+async def scheduler(database_url: str) -> AsyncIterator[tuple[Environment, RunningService]]:
+    async with environment(database_url) as stack, stack.service("scheduler") as service:
+        yield stack, service
+
+
+async def explained(service: RunningService, job_id: str, **parameters: str | int) -> dict[str, Any]:
+    answer = await service.http.get(f"/v1/jobs/{job_id}/explanation", params=parameters)
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+async def test_a_waiting_job_is_told_who_holds_what_and_when_it_may_start(database_url: str) -> None:
+    async with scheduler(database_url) as (stack, service):
+        bus = stack.bus
+        await bus.publish(graph("beijing", 1), graph("shanghai", 1, accelerators=4))
+        eight = Resources(cpus=1, accelerators=8)
+        await bus.publish(submission("holder", tenant="lab", resources=eight, max_run_time_s=600))
+        first = await bus.expect(Assignment, starts("holder"))
+        await bus.publish(report(RunStarted, first))
+        await bus.publish(submission("waits", tenant="other", resources=eight, max_run_time_s=600))
+        await until(service, lambda body: [item.get("position") for item in body["items"]] == [1])
+
+        unit = (await explained(service, "waits", counterfactuals="true"))["units"][0]
+        waiting = unit["waiting"]
+        assert waiting["explanation"]["stage"] == "capacity"
+        assert waiting["ahead"] == {"units": 0, "accelerators": 0.0}
+        holder = waiting["blocked_by"]["holders"][0]
+        assert (holder["unit"], holder["tenant_id"], holder["accelerators"]) == ("holder.0", "lab", 8.0)
+        # It starts when the holder is thought to have ended.
+        assert waiting["prediction"]["start"] == holder["until"]
+        short = {item["domain_id"]: item["nodes_short_of"] for item in waiting["blocked_by"]["shortages"]}
+        assert short["beijing"] == {"accelerators": 1}
+        flips = {item["field"]: item for item in unit["counterfactuals"]}
+        assert (flips["accelerators"]["new"], flips["accelerators"]["place"]) == (4, "shanghai")
+        assert flips["units.holder.0"]["place"] == "beijing"
+        text = lines(await explained(service, "waits", counterfactuals="true"))
+        assert len(text) <= MOST_LINES
+        assert any("held by holder.0 (lab): 8 accelerators until" in line for line in text)
+        assert any("if: It would start now in shanghai if it asked for 4 accelerators" in line for line in text)
+
+        placed = (await explained(service, "holder"))["units"][0]
+        assert rederive(placed["placement"]).place == "beijing" == placed["placement"]["chosen"]["place"]
+        assert placed["sentences"][0].startswith("Beijing: score")
+        assert "counterfactuals" not in placed
+        assert len(lines(await explained(service, "holder"))) <= MOST_LINES
+
+
+async def test_one_unit_of_many_can_be_asked_about(database_url: str) -> None:
+    async with scheduler(database_url) as (stack, service):
+        await stack.bus.publish(graph("beijing", 1, accelerators=2))
+        from meridian.contracts.job.v1 import job_pb2
+
+        array = submission(
+            "many", kind=job_pb2.JOB_KIND_ARRAY, array_size=30, resources=Resources(cpus=1, accelerators=1)
+        )
+        await stack.bus.publish(array)
+        await until(service, lambda body: body["units"] == 28)
+        found = await explained(service, "many", unit=29)
+        assert [unit["unit_index"] for unit in found["units"]] == [29]
+        assert found["units"][0]["waiting"]["ahead"]["units"] == 27
+        assert len(lines(await explained(service, "many"))) <= MOST_LINES
+
+
+async def test_what_if_the_network_or_the_policy_were_another(database_url: str) -> None:
+    async with scheduler(database_url) as (stack, service):
+        await stack.bus.publish(graph("beijing", 2), graph("shanghai", 2))
+        await until(service, lambda body: len(body["items"]) == 4, "/v1/nodes")
+
+        async def ask(change: dict[str, Any], **spec: Any) -> dict[str, Any]:
+            answer = await service.http.post("/v1/what-if", json={"spec": {**SPEC, **spec}, "change": change})
+            assert answer.status_code == 200, answer.text
+            body: dict[str, Any] = answer.json()
+            return body
+
+        async def place(change: dict[str, Any], **spec: Any) -> set[str]:
+            items = (await ask(change, **spec))["items"]
+            return {rank["domain_id"] for rank in items[0].get("ranks", [])}
+
+        first = await place({})
+        assert len(first) == 1
+        other = {"beijing", "shanghai"} - first
+        down = [f"{first.copy().pop()}-1"]
+        assert await place({"nodes_down": down}) == other
+        assert await place({}, ranks=3) == set()
+        extra = {"domain_id": "lhasa", "nodes": 3, "accelerators": 8, "cpus": 64}
+        assert await place({"domains": [extra]}, ranks=3) == {"lhasa"}
+        prices = {name: 100 if name in first else 1 for name in ("beijing", "shanghai")}
+        assert await place({"prices": prices, "weights": {"price": 100}}) == other
+        assert (await ask({"policy": "name: other\nselection:\n  order: [age]\n"}))["policy_version"].startswith(
+            "other-"
+        )
+        # Nothing of it is kept.
+        assert await place({}) == first
+        assert len((await service.http.get("/v1/nodes")).json()["items"]) == 4
+        assert (await service.http.get("/v1/queue")).json()["units"] == 0
+
+        wrong: list[tuple[dict[str, Any], str]] = [
+            ({"nodes_down": ["nowhere"]}, "change.nodes_down[0]"),
+            ({"prices": {"mars": 1}}, "change.prices.mars"),
+            ({"weights": {"price": -1}}, "change.weights.price"),
+            ({"weights": {"beauty": 1}}, "beauty"),
+            ({"domains": [{"domain_id": "beijing"}]}, "change.domains[0].domain_id"),
+            ({"luck": 1}, "change.luck"),
+        ]
+        for change, named in wrong:
+            problem = await service.http.post("/v1/what-if", json={"spec": SPEC, "change": change})
+            assert problem.status_code == 422
+            assert named in problem.json()["detail"]
+
+
+async def test_what_if_says_when_and_what_it_would_displace(database_url: str) -> None:
+    async with scheduler(database_url) as (stack, service):
+        bus = stack.bus
+        await bus.publish(graph("beijing", 1))
+        eight = Resources(cpus=1, accelerators=8)
+        await bus.publish(submission("holder", resources=eight, max_run_time_s=600))
+        await bus.publish(report(RunStarted, await bus.expect(Assignment, starts("holder"))))
+        body = {"spec": {**SPEC, "ranks": 1, "priority": 5}}
+        found = (await service.http.post("/v1/what-if", json=body)).json()
+        assert not found["placeable"]
+        assert found["items"][0]["prediction"]["start"], found
+        document = "name: pushy\nselection:\n  order: [priority, age]\npreemptions: [priority]\n"
+        answer = await service.http.post("/v1/what-if", json={**body, "change": {"policy": document}})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["placeable"]
+        assert [item["unit"] for item in answer.json()["displaces"]["preempted"]] == ["holder.0"]
+        assert (await explained(service, "holder"))["units"][0]["state"] == "running"
+
+
+async def test_the_scheduler_reads_what_the_gateway_sends(database_url: str) -> None:
+    file = JobFile.model_validate({"name": "g", "kind": "gang", "command": ["x"], "gang": {"ranks": 2}})
+    spec = json_format.MessageToDict(to_spec(file), preserving_proto_field_name=True)
+    async with scheduler(database_url) as (stack, service):
+        await stack.bus.publish(graph("beijing", 1))
+        await until(service, lambda body: len(body["items"]) == 1, "/v1/nodes")
+        answer = await service.http.post("/v1/what-if", json={"spec": spec, "change": {}}, params={"tenant_id": "lab"})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["units"] == 1
