@@ -126,6 +126,22 @@ _OURS = _core(
     interval_s=1800.0,
     options=(("order", (("margin_s", 120.0),)),),
 )
+register(
+    Setting(
+        "meridian-backfill",
+        _core(
+            "meridian-backfill",
+            discipline="easy",
+            estimate="limit",
+            backfill_estimate="expected",
+            backfill_order="shortest",
+        ),
+        "predicted",
+        baseline=False,
+        about="EASY for jobs that may not be interrupted: the reservation rests on declared limits, what overtakes it on"
+        " predicted run times, the shortest first",
+    )
+)
 _WORTH = (("worth_moving", (("micro_units", 5_000_000.0),)),)
 
 for _setting in (

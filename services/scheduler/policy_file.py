@@ -36,7 +36,7 @@ from services.scheduler.core.admission import LIMITS
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.filters import FILTERS
 from services.scheduler.core.planning import PLANNERS
-from services.scheduler.core.policy import DISCIPLINES, Policy, RestartRules, policy_from_json
+from services.scheduler.core.policy import DISCIPLINES, ESTIMATES, Policy, RestartRules, policy_from_json
 from services.scheduler.core.preemption import PREEMPTIONS
 from services.scheduler.core.queue import ORDERS
 from services.scheduler.core.scores import SCORES, NodeScore
@@ -48,6 +48,13 @@ SHIPPED = Path(__file__).parent / "policies"
 BOOSTED = boosted_priority.BoostedPriorityOrder.name
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LARGEST = 2**53
+_RESERVATIONS = {
+    "depth": "reservation_depth",
+    "estimate": "estimate",
+    "backfill_estimate": "backfill_estimate",
+    "backfill_order": "backfill_order",
+}
+"""Settings under selection.reservations, and the fields of `Policy` that they set."""
 _WHOLE_RULES = {"max_recoveries"}
 Values = dict[str, Marked]
 
@@ -138,7 +145,9 @@ class _Document:
             "order": self._listed("order", ORDERS),
             "limits": self._listed("limit", LIMITS),
             "reservation_depth": self._whole,
-            "estimate": self._choice(("expected", "limit")),
+            "estimate": self._choice(ESTIMATES),
+            "backfill_estimate": self._choice(("", *ESTIMATES)),
+            "backfill_order": self._choice(("", "shortest")),
             "preemptions": self._listed("preemption", PREEMPTIONS),
             "domain_node_scores": lambda field, at: self._domains(field, at, nested=False),
         }
@@ -203,8 +212,8 @@ class _Document:
         readers = self._flat_readers
         for name, item in self._mapping(at, {"order", "limits", "discipline", "reservations", "preemption"}).items():
             if name == "reservations":
-                for part, inner in self._mapping(item, {"depth", "estimate"}).items():
-                    field = "reservation_depth" if part == "depth" else part
+                for part, inner in self._mapping(item, set(_RESERVATIONS)).items():
+                    field = _RESERVATIONS[part]
                     readers[field](field, inner)
             else:
                 field = "preemptions" if name == "preemption" else name
