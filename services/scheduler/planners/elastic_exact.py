@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.planners.checks import IntArray, numbers, whole_numbers
+from services.scheduler.planners.checks import FloatArray, IntArray, numbers, whole_numbers
 
 _MOST_STATES = 2_000_000
 
@@ -19,9 +19,11 @@ def exact_choice(value: ArrayLike, kind: ArrayLike, devices: ArrayLike, free: Ar
     ``value`` (J, C), not positive: not offered; ``kind`` and ``devices`` (C); ``free`` (T). The state is what is used of
     each type: with 24, 16 and 24 devices 25 x 17 x 25 of them, times J configurations of one job each.
 
-    1. For each job, over all states at once: the best of waiting and of each configuration added to the state without it.
-    2. Back from the best state: what each job took. Ties: waiting, then the lower configuration.
-    Raises `PolicyError` where there are too many states (J x product of free + 1 above 2e6 x 64).
+    1. Where every job's best configuration fits at once, that.
+    2. For each job, over all states at once: the best of waiting and of each configuration added to the state without it.
+       Configurations that another of the same type beats with no more devices are left out.
+    3. Back from the best state: what each job took. Ties: waiting, then fewer devices, then the lower configuration.
+    Raises `PolicyError` where there are too many states (the product of free + 1 above 2e6).
     """
     room = whole_numbers("free", np.floor(numbers("free", free, (None,), low=0.0)), (None,), low=0, high=10**6)
     column = whole_numbers("kind", kind, (None,), low=0, high=max(room.size - 1, 0))
@@ -31,19 +33,26 @@ def exact_choice(value: ArrayLike, kind: ArrayLike, devices: ArrayLike, free: Ar
     if math.prod(shape) > _MOST_STATES:
         raise PolicyError(f"free: {math.prod(shape)} states are more than {_MOST_STATES}; take an integer program")
     jobs = len(worth)
+    worth = np.where(size <= room[column], worth, 0.0)
+    favourite = (
+        np.where(worth.max(axis=1, initial=0.0) > 0, worth.argmax(axis=1), -1) if column.size else np.full(jobs, -1)
+    )
+    picked = favourite[favourite >= 0]
+    if (np.bincount(column[picked], size[picked], room.size) <= room).all():
+        return np.asarray(favourite, dtype=np.int64)
     best = np.zeros(shape)
     taken = np.full((jobs, *shape), -1, dtype=np.int16)
     for job in range(jobs):
         before = best
         best = before.copy()
-        for place in np.flatnonzero((worth[job] > 0) & (size <= room[column])).tolist():
+        for place in _worthwhile(worth[job], column, size):
             axis, step = int(column[place]), int(size[place])
             target = _slice(len(shape), axis, slice(step, None))
             source = _slice(len(shape), axis, slice(None, shape[axis] - step))
             reached = before[source] + worth[job, place]
             better = reached > best[target]
-            best[target] = np.where(better, reached, best[target])
-            taken[job][target][better] = place
+            np.copyto(best[target], reached, where=better)
+            np.copyto(taken[job][target], np.int16(place), where=better)
     choice = np.full(jobs, -1, dtype=np.int64)
     state = [length - 1 for length in shape]
     for job in reversed(range(jobs)):
@@ -52,6 +61,17 @@ def exact_choice(value: ArrayLike, kind: ArrayLike, devices: ArrayLike, free: Ar
         if place >= 0:
             state[int(column[place])] -= int(size[place])
     return choice
+
+
+def _worthwhile(worth: FloatArray, kind: IntArray, devices: IntArray) -> list[int]:
+    """Configurations of positive worth that no other of their type beats with no more devices, smallest first."""
+    kept: list[int] = []
+    most: dict[int, float] = {}
+    for place in np.lexsort((-worth, devices)).tolist():
+        if worth[place] > most.get(int(kind[place]), 0.0):
+            most[int(kind[place])] = float(worth[place])
+            kept.append(place)
+    return kept
 
 
 def _slice(axes: int, axis: int, part: slice) -> tuple[slice, ...]:
