@@ -197,7 +197,7 @@ CASES = {
     "scores as a list": ("scores: [price]", "/scores", "line 1: scores: a mapping is wanted, not a list"),
     "names as a text": ("order: age", "/order", "line 1: order: a list of names (order) is wanted, not 'age'"),
     "discipline": ("discipline: lax", "/discipline", "one of greedy, strict, easy, conservative is wanted, not 'lax'"),
-    "estimate": ("selection: {reservations: {estimate: 3}}", "/selection/reservations/estimate", "one of expected, limit is wanted"),
+    "estimate": ("selection: {reservations: {estimate: 3}}", "/selection/reservations/estimate", "one of expected, high, limit is wanted"),
     "depth": ("reservation_depth: 1.5", "/reservation_depth", "a whole number of at least 0 is wanted, not 1.5"),
     "flag": ("one_accelerator_model_per_gang: 1", "/one_accelerator_model_per_gang", "true or false is wanted, not 1"),
     "interval": ("interval_s: -1", "/interval_s", "must be at least 0, not -1"),
