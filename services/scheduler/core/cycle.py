@@ -12,6 +12,7 @@ from services.scheduler.core import lifecycle
 from services.scheduler.core.book import Draft
 from services.scheduler.core.decide import Decisions, Placement, Preempted, decide
 from services.scheduler.core.effects import DecisionRecord
+from services.scheduler.core.explanation import with_cause
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import Nomination, PlacedRank, Run, RunState, UnitKey, UnitState
 
@@ -108,5 +109,6 @@ def _carry_out(
         )
         cycle.begun.append(run)
     kind = "nominated" if waits_for else "placed"
-    explanation = placement.explanation.as_json()
+    off = [(str(item.key), item.reason) for item in cycle.decisions.preempted if item.beneficiary == placement.key]
+    explanation = with_cause(placement.explanation.as_json(), placement.reason, off)
     draft.record(DecisionRecord(decision_id, placement.key, kind, now_s, version, explanation))

@@ -495,8 +495,10 @@ class _Cycle:
         discipline = self._policy.discipline
         if discipline == "strict":
             partition = unit.demand.domains
-            held = (unit, *selection.drop_where(lambda lane: lane.demand.domains == partition))
-            self._hold(held, explanation)
+            self._hold((unit,), explanation)
+            behind = tuple(selection.drop_where(lambda lane: lane.demand.domains == partition))
+            why = f"behind {unit.key} in the order, which waits: {explanation.blocked}"
+            self._hold(behind, replace(explanation, found_stage="order"), reason=why)
             return
         if self._reserving:
             self._wait_with_reservations(unit, group, explanation, selection)

@@ -217,6 +217,17 @@ class Explanation:
         }
 
 
+def with_cause(body: dict[str, Any], plan: str, preempted: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """A printed explanation of a placement with what led to it: a planner's reason (empty: no planner), and the units, each
+    with the reason, that were taken off for it."""
+    if preempted:
+        body["stage"] = "preemption"
+        body["preempted"] = [{"unit": unit, "reason": reason} for unit, reason in preempted]
+    if plan:
+        body["stage"], body["plan"] = "plan", plan
+    return body
+
+
 @dataclass(frozen=True, slots=True)
 class Rederived:
     """What `rederive` found: the place, and (node, ranks) in the order in which they are taken (the first of many)."""

@@ -11,14 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.cycle import run_cycle
 from services.scheduler.core.decide import Decisions, Placement, decide
-from services.scheduler.core.explanation import STAGES, rederive, sentences, weighed
+from services.scheduler.core.explanation import STAGES, rederive, sentences, weighed, with_cause
 from services.scheduler.core.fleet import Domain, Fleet, Link, with_domain
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
-from tests.unit.scheduler.world import GIB, a_fleet, a_node
+from tests.unit.scheduler.world import GIB, World, a_fleet, a_node, task
 
 SCORES = [name for name, _ in Policy().scores]
 
@@ -232,3 +233,29 @@ def test_a_copy_decides_as_the_original_and_changes_nothing_in_it(seed: int, dis
     here = decide(cluster, policy, 150.0)
     assert [(item.key, item.ranks) for item in here.placed] == [(item.key, item.ranks) for item in there.placed]
     assert [(item.key, item.start_s) for item in here.waiting] == [(item.key, item.start_s) for item in there.waiting]
+
+
+def test_those_behind_a_waiting_unit_in_a_strict_order_are_told_behind_whom() -> None:
+    policy = Policy(order=("priority", "age"), discipline="strict")
+    wide, small = a_unit("wide", Demand(3, accelerators=4)), a_unit("small", Demand(1, accelerators=1))
+    _, decisions = placing(a_fleet({"a": 2}), wide, replace(small, queued_at_s=1.0), policy=policy)
+    found = {item.key.job_id: item.explanation.as_json() for item in decisions.waiting}
+    assert (found["wide"]["stage"], found["small"]["stage"]) == ("size", "order")
+    assert found["small"]["reason"].startswith("behind wide.0 in the order, which waits: too large")
+
+
+def test_what_led_to_a_placement_is_kept_with_it() -> None:
+    preemptive = Policy(order=("priority", "age"), preemptions=("priority",))
+    world = World(a_fleet({"a": 1}), preemptive)
+    world.submit("low", task(accelerators=4))
+    world.cycle()
+    world.submit("high", replace(task(accelerators=4), priority=3))
+    draft = world.book.draft()
+    run_cycle(draft, preemptive, world.now_s, lambda: "dec")
+    body = next(record.explanation for record in draft.records if record.key.job_id == "high")
+    assert body["stage"] == "preemption"
+    assert body["preempted"] == [{"unit": "low.0", "reason": "taken off by priority preemption for high.0"}]
+    assert "For it low.0 was taken off." in sentences(body)
+    assert rederive(body).place == "a"
+    planned = with_cause({"stage": "scores"}, "longest first", [])
+    assert planned == {"stage": "plan", "plan": "longest first"}
