@@ -253,9 +253,8 @@ class LiveScheduler:
     async def run_cycles(self) -> None:
         """Decide whenever something changed, and as often as the policy asks."""
         while True:
-            interval_s = self.policy.interval_s or None
             try:
-                async with asyncio.timeout(interval_s):
+                async with asyncio.timeout(self._again_in_s()):
                     await self._poked.wait()
             except TimeoutError:
                 if not self.book.queued:
@@ -264,6 +263,15 @@ class LiveScheduler:
             if self.book.queued or self._doubtful or (self.policy.planner and self.book.runs):
                 await self._until_done(self._cycle)
                 await asyncio.sleep(self._settings.cycle_pause_s)
+
+    def _again_in_s(self) -> float | None:
+        """After which time a cycle is wanted though nothing happened: the policy's interval, or when a running unit falls
+        behind one that waits; None for never."""
+        wanted = [self.policy.interval_s] if self.policy.interval_s else []
+        fall_s = self.book.next_fall_s()
+        if fall_s != float("inf"):
+            wanted.append(max(fall_s - self.now_s(), self._settings.cycle_pause_s))
+        return min(wanted, default=None)
 
     async def _cycle(self) -> None:
         started_s = time.perf_counter()

@@ -138,6 +138,10 @@ class Book:
         """Time has come to ``now_s``: back-offs and exclusions that are over, estimates that were outlived."""
         self._kept.advance(now_s)
 
+    def next_fall_s(self) -> float:
+        """When a cycle is wanted though nothing happens: a running unit falls behind others in the order; infinite: never."""
+        return self._kept.next_fall_s(self._kept.now_s)
+
     def remember(self, decisions: Decisions) -> None:
         """The decisions were merged: the next cycle may rest on what they found."""
         self._kept.remember(decisions)

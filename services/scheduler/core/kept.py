@@ -97,7 +97,10 @@ class Kept:
 
     def advance(self, now_s: float) -> None:
         """Let time pass."""
-        self.now_s = max(self.now_s, now_s)
+        before_s, self.now_s = self.now_s, max(self.now_s, now_s)
+        if self.cluster.memory is not None and self.next_fall_s(before_s) <= self.now_s + _SLACK:
+            # A running unit has fallen behind units that wait: they may take it off now.
+            self.cluster.memory = None
         while self._timers and self._timers[0][0] <= self.now_s:
             _, _, key = heapq.heappop(self._timers)
             if key in self._book.units:
@@ -107,6 +110,16 @@ class Kept:
             running = self.cluster.running.get(key)
             if running is not None and running.expected_end_s <= self.now_s and key in self._book.units:
                 self._outlived(key, running)
+
+    def next_fall_s(self, now_s: float) -> float:
+        """When, after ``now_s``, the first running unit takes another place in the policy's order by itself; infinite when
+        none does, or when nobody could take it off."""
+        cluster = self.cluster
+        falls = [plugin.changes_at_s for plugin in cluster.pending.order if hasattr(plugin, "changes_at_s")]
+        if not falls or not cluster.policy.preemptions or not len(cluster.pending):
+            return float("inf")
+        times = (float(at_s(running, now_s)) for running in cluster.running.values() for at_s in falls)
+        return min(times, default=float("inf"))
 
     def remember(self, decisions: Decisions) -> None:
         """What the cycle found holds for the next one, until more room comes."""

@@ -157,3 +157,21 @@ async def test_reservations_of_easy_backfill_rest_on_limits(database_url: str) -
         assert not bus.events(Assignment, starts("large"))
         await bus.publish(*(report(RunFinished, item) for item in bus.events(Assignment)))
         await bus.expect(Assignment, starts("large"))
+
+
+async def test_a_running_job_falls_behind_one_that_waits_though_nothing_happens(database_url: str) -> None:
+    """Tiresias: after 16 accelerator-seconds, 2 s on 8 accelerators, the running job stands in the second queue."""
+    order = "[{least_attained: {threshold_s: 16}}, age]"
+    text = f"extends: balanced\nname: las\nselection:\n  order: {order}\n  preemption: [{{order: {{margin_s: 1}}}}]\n"
+    async with environment(database_url) as stack, stack.service("scheduler") as service:
+        bus = stack.bus
+        answer = await service.http.put("/v1/policy", content=text.encode())
+        assert answer.status_code == 200, answer.text
+        await bus.publish(graph("beijing", 1))
+        await bus.publish(submission("long", **gang(1)))
+        await bus.expect(Assignment, starts("long"))
+        await bus.publish(submission("new", **gang(1)))
+        await until(service, lambda body: body["units"] == 1)
+        assert not bus.events(JobPreempted)
+        preempted = await bus.expect(JobPreempted)
+        assert preempted.job_id == "long"

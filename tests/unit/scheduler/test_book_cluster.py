@@ -527,3 +527,20 @@ def test_lifecycle_of_a_preempted_unit_needs_a_run(world: World) -> None:
     draft = world.book.draft()
     assert lifecycle.preempt(draft, UnitKey("job", 0), "why", world.now_s, world.rules) is None
     assert not draft.changed
+
+
+def test_a_unit_that_falls_behind_is_taken_off_though_nothing_happened() -> None:
+    """Tiresias with a threshold of 16 accelerator-seconds: 4 s on 4 accelerators."""
+    options = (("least_attained", (("threshold_s", 16.0),)),)
+    policy = replace(Policy(), name="las", order=("least_attained", "age"), preemptions=("order",), options=options)
+    world = World(a_fleet({"east": 1}), policy)
+    world.submit("long", task(accelerators=4))
+    world.cycle()
+    world.advance(1.0)
+    world.submit("new", task(accelerators=4))
+    world.cycle(whole=False)
+    assert world.book.next_fall_s() == 1004.0
+    world.advance(2.9)
+    assert not world.cycle(whole=False).preempted
+    world.advance(0.1)
+    assert [item.key.job_id for item in world.cycle(whole=False).preempted] == ["long"]
