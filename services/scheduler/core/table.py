@@ -368,6 +368,16 @@ class View:
             self.gives += up
         self.generation += 1
 
+    def set_asleep(self, rows: Sequence[int], *, asleep: bool) -> None:
+        """Nodes fall asleep or wake: the fact ``asleep`` (N), else as the fleet said, is changed and they are looked at
+        again. Room does not change. Not while a trial runs."""
+        assert self._undo is None
+        stated = self.facts.get("asleep")
+        values = np.array(self.table.asleep if stated is None else stated, dtype=np.float64)
+        values[list(rows)] = float(asleep)
+        self.facts["asleep"] = values
+        self.taken.extend(rows)
+
     def touch_address(self, address: str) -> None:
         """A port on the address was taken or given back: who asks for it looks again."""
         self.taken.extend(row for row, name in enumerate(self.table.addresses) if name == address)
