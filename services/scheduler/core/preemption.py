@@ -86,7 +86,9 @@ class OrderPreemption:
         return behind
 
 
-def running_key(orders: Sequence[Order], item: RunningUnit, context: OrderContext) -> tuple[float | tuple[float, ...], ...]:
+def running_key(
+    orders: Sequence[Order], item: RunningUnit, context: OrderContext
+) -> tuple[float | tuple[float, ...], ...]:
     """The key that a running unit would have if it waited now."""
     key: list[float | tuple[float, ...]] = []
     state: PendingUnit | None = None
@@ -145,16 +147,21 @@ def find_room(
     for candidates in alternatives[1:]:
         useful = useful | candidates.allowed
     near = [victim for victim in victims if any(useful[row] for row, _ in victim.rows)]
-    needed = _least_prefix(cluster, alternatives, near)
-    if needed is None:
+    least = _least_prefix(cluster, alternatives, near)
+    if least is None:
         return None
-    off = near[:needed]
+    needed, spot = least
+    # One rank fits on the node that got room last: those on other nodes need not go, unless something else is short.
+    off = [victim for victim in near[:needed] if spot is None or any(row == spot for row, _ in victim.rows)]
+    gone = {victim.unit.key for victim in off}
     for victim in off:
         _give(cluster, victim)
     found = best(alternatives)
-    for victim in near[needed:]:
+    for victim in near:
         if found is not None:
             break
+        if victim.unit.key in gone:
+            continue
         _give(cluster, victim)
         off.append(victim)
         found = best(alternatives)
@@ -163,28 +170,33 @@ def find_room(
             _occupy(cluster, victim)
         return None
     rows = {row for row, _ in found[1].rows}
-    elsewhere = [victim for victim in off if not any(row in rows for row, _ in victim.rows)]
-    for victim in elsewhere:
-        _occupy(cluster, victim)
-    off = [victim for victim in off if victim not in elsewhere]
-    for victim in list(reversed(off[:-1])):
+    here: list[RunningUnit] = []
+    for victim in off:
+        if any(row in rows for row, _ in victim.rows):
+            here.append(victim)
+        else:
+            _occupy(cluster, victim)
+    off = here[-1:]
+    for victim in reversed(here[:-1]):
         _occupy(cluster, victim)
         if best(alternatives) is None:
             _give(cluster, victim)
-        else:
-            off.remove(victim)
+            off.insert(0, victim)
     found = best(alternatives)
     assert found is not None
     return off, *found
 
 
-def _least_prefix(cluster: Cluster, alternatives: Sequence[Candidates], victims: Sequence[RunningUnit]) -> int | None:
-    """How many victims at least must go, judged by whole accelerators alone; None when all of them free too few."""
+def _least_prefix(
+    cluster: Cluster, alternatives: Sequence[Candidates], victims: Sequence[RunningUnit]
+) -> tuple[int, int | None] | None:
+    """How many victims at least must go, judged by whole accelerators alone, and for a single rank the node that has room
+    then; None when all of them free too few."""
     demand = alternatives[0].demand
     if not victims:
         return None
     if not demand.accelerators or demand.device_milli < 1000:
-        return 1
+        return 1, None
     free = cluster.view.free_device_totals
     gained: dict[int, int] = {}
     ranks = 0
@@ -198,8 +210,8 @@ def _least_prefix(cluster: Cluster, alternatives: Sequence[Candidates], victims:
             after = gained[row] = before + len(devices)
             here = int(free[row])
             ranks += (here + after) // demand.accelerators - (here + before) // demand.accelerators
-        if ranks >= demand.ranks:
-            return number
+            if ranks >= demand.ranks:
+                return number, (row if demand.ranks == 1 else None)
     return None
 
 
