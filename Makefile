@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo up down test test-faults test-packaging test-kafka test-external lint format generate kafka bench clean
+.PHONY: help install install-dev demo up down test test-faults test-packaging test-kafka test-external lint format generate kafka bench bench-traces clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -68,9 +68,14 @@ kafka: install-dev ## fetch Apache Kafka by its Maven coordinates (needs Java 17
 	$(BIN)/python deploy/kafka/kafka.py fetch
 
 bench: install-dev ## all benchmarks, with their baselines
-	@set -e; mkdir -p var/bench; for program in bus gateway telemetry scheduler failover forecast jobs; do \
+	@set -e; mkdir -p var/bench; for program in bus gateway telemetry scheduler failover forecast jobs pareto; do \
 	  test -f bench/$$program.py || continue; \
 	  echo "== bench/$$program.py"; $(BIN)/python bench/$$program.py --json var/bench/$$program.json; done
+
+bench-traces: install-dev ## simulations on public traces (MERIDIAN_DATA): speed, backfilling, nearness to data, mixed chips, run times
+	@set -e; mkdir -p var/bench; for program in simulator backfill wan heterogeneous run_time_prediction; do \
+	  test -f bench/$$program.py || continue; \
+	  echo "== bench/$$program.py"; $(BIN)/python -m bench.$$program --json var/bench/$$program.json; done
 
 clean: ## remove what was built, not the data of a running network
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build
