@@ -301,14 +301,13 @@ def _smaller(question: _Question) -> Iterator[Counterfactual]:
     demand = question.unit.demand
     for name, said in (("accelerators", "accelerators per rank"), ("ranks", "ranks")):
         now = getattr(demand, name)
-        least = 1 if name == "ranks" else 0
-        if now <= least:
+        if now <= 1:
             continue
 
         def with_(amount: float, name: str = name) -> Outcome | None:
             return question.ask(_asking(question, **{name: int(amount)}))
 
-        found = _greatest(with_, float(least), float(now), whole=True)
+        found = _greatest(with_, 1.0, float(now), whole=True)
         if found is not None:
             new = int(found[0])
             text = f"it asked for {new} {said} instead of {now}"
