@@ -27,6 +27,7 @@ from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import best
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import UnitKey
+from services.scheduler.core.table import Table, sum_by
 
 _RIVALS = 3
 _SHOWN = 3
@@ -152,10 +153,25 @@ class _Question:
             cluster.view.table = replace(table, price=prices)
             cluster.view.generation += 1
         if change.up:
-            cluster.view.set_up([table.node_index[change.up]], True)
+            row = table.node_index[change.up]
+            cluster.view.table = _with_up(table, row)
+            cluster.view.set_up([row], True)
         decisions = decide(cluster, policy, self.now_s, explain=explain)
         placement = next((item for item in decisions.placed if item.key == self.key), None)
         return placement, tuple([item.key for item in decisions.preempted if item.beneficiary == self.key])
+
+
+def _with_up(table: Table, row: int) -> Table:
+    """The table of a fleet in which the node takes work: scores look at what domains have in all, too."""
+    up, down, size = table.up.copy(), list(table.down), len(table.domain_ids)
+    up[row], down[row] = True, ""
+    return replace(
+        table,
+        up=up,
+        down=tuple(down),
+        domain_cpus=sum_by(table.node_domain, table.cpus * up, size),
+        domain_devices=sum_by(table.node_domain, table.devices.sum(axis=1) * up, size),
+    )
 
 
 # -- a placed unit -----------------------------------------------------------------------------------------------------
