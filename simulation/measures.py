@@ -103,6 +103,8 @@ class Measures:
         self.wan_bytes = 0
         self.wan_micro_units = 0
         self.decision_s: Sequence[float] = ()
+        self.extra: dict[str, float] = {}
+        """Figures that only some runs have: service levels."""
         self.held_by_domain: dict[str, float] = {domain.domain_id: 0.0 for domain in network.domains}
 
     # -- while it runs -----------------------------------------------------------------------------------------------
@@ -185,7 +187,7 @@ class Measures:
         )
         self.preempted_runs += item.interruptions
 
-    def node_changed(self, devices: int, *, down: bool) -> None:
+    def node_changed(self, devices: float, *, down: bool) -> None:
         """A node's accelerators went away or came back."""
         self.up += -devices if down else devices
 
@@ -268,6 +270,7 @@ class Measures:
             "overhead_accelerator_hours": sum(job.overhead_s * job.devices for job in self.jobs) / 3600.0,
             "decision_p50_ms": _quantile(decisions, 0.5) * 1e3,
             "decision_p99_ms": _quantile(decisions, 0.99) * 1e3,
+            **self.extra,
         }
 
     def _jain(self) -> float | None:
