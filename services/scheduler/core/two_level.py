@@ -43,10 +43,12 @@ from services.scheduler.core.table import DeviceModel, Floats, Ints, View, table
 ANY = None
 """In place of a device model: the ranks may use different ones."""
 
-MOST_ROUNDS = 16
+MOST_ROUNDS = 8
 """How often the domains are asked in a cycle before the network goes by estimates."""
 
 _DOMAIN_FILTERS = ("domain", "security")
+_MOST_CLASSES = 256
+_MOST_TOUCHED = 100_000
 _MOST_BLOCK = 16
 """Free blocks are counted up to this size; larger ones count as so many."""
 
@@ -353,7 +355,9 @@ class InterDomain:
         self._index = {name: index for index, name in enumerate(self.view.table.domain_ids)}
         self._blocks: list[dict[int, Ints]] = [{} for _ in self._index]
         self._room: dict[Demand, list[_Room]] = {}
-        self._drops: dict[tuple[Demand, Demand], float] = {}
+        self._least: Floats = np.zeros((0, len(self._index)))
+        self._drops: dict[Demand, Floats] = {}
+        self._taken: list[list[tuple[Demand, int]]] = [[] for _ in self._index]
         for item in summaries:
             self._read(item)
 
@@ -389,6 +393,7 @@ class InterDomain:
         where a unit may not go, ``refused`` units that are not asked about. With ``certain`` it stops, having given
         something away, before a unit of which the summaries do not tell whether its best domain still has room."""
         excluded = excluded or {}
+        self.know(pending)
         selection = Selection(pending, context)
         found = Dispatch()
         while (unit := selection.pop()) is not None:
@@ -416,6 +421,42 @@ class InterDomain:
                 found.waiting += selection.drop()
         return found
 
+    def know(self, pending: Pending) -> bool:
+        """Keep room for the classes that wait, before anything is given away in this round. True when some domain has
+        not told of one of them."""
+        if len(self.view.taken) > _MOST_TOUCHED:
+            # Kept judgements count from the beginning of this list.
+            self._room.clear()
+            self.view.taken.clear()
+        waiting = dict.fromkeys(demand for _, _, demand in pending.lanes)
+        new = [demand for demand in waiting if demand not in self._room]
+        if new:
+            for demand in new:
+                self._room[demand] = self._rooms_of(demand)
+            old = [demand for demand in self._room if demand not in waiting]
+            for demand in old[: max(len(self._room) - _MOST_CLASSES, 0)]:
+                del self._room[demand]
+            self._line_up()
+        return any(
+            demand not in summary.ranks
+            for demand in waiting
+            for summary in self._summaries.values()
+            if not summary.own_scheduler
+        )
+
+    def _line_up(self) -> None:
+        """Put what fits at least into one matrix, so that taking from a domain is one operation."""
+        rooms = [room for found in self._room.values() for room in found]
+        self._least = np.array([room.least for room in rooms]).reshape(len(rooms), len(self._index))
+        for place, room in enumerate(rooms):
+            room.least = self._least[place]
+        self._drops.clear()
+
+    @property
+    def classes(self) -> tuple[Demand, ...]:
+        """The classes that domains are to tell about: those that wait, and those that did lately."""
+        return tuple(self._room)
+
     # -- the coarse view ---------------------------------------------------------------------------------------------
 
     def _build(self, facts: Mapping[str, Any]) -> View:
@@ -441,6 +482,7 @@ class InterDomain:
     def _read(self, summary: DomainSummary) -> None:
         """Take a domain's room as it told it."""
         view, row = self.view, self._index[summary.domain_id]
+        self._taken[row].clear()
         free = summary.free_devices
         for column, model in enumerate(view.table.models):
             view.free_devices[row, column] = free.get(model, 0)
@@ -455,22 +497,15 @@ class InterDomain:
 
     def _touched(self, row: int) -> None:
         self.view.taken.append(row)
-        if len(self.view.taken) > 100_000:
-            # Kept judgements count from the beginning of this list.
-            self._room.clear()
-            self.view.taken.clear()
 
-    def _rooms(self, demand: Demand) -> list[_Room]:
-        rooms = self._room.get(demand)
-        if rooms is None:
-            size = len(self._index)
-            rooms = [
-                _Room(item, item.columns.tolist(), np.zeros(size), np.zeros(size), np.zeros(size))
-                for item in alternatives(self.view, demand, self._coarse)
-            ]
-            self._room[demand] = rooms
-            for row in range(size):
-                self._fill(demand, rooms, row)
+    def _rooms_of(self, demand: Demand) -> list[_Room]:
+        size = len(self._index)
+        rooms = [
+            _Room(item, item.columns.tolist(), np.zeros(size), np.zeros(size))
+            for item in alternatives(self.view, demand, self._coarse)
+        ]
+        for row in range(size):
+            self._fill(demand, rooms, row)
         return rooms
 
     def _fill(self, demand: Demand, rooms: Sequence[_Room], row: int) -> None:
@@ -480,15 +515,15 @@ class InterDomain:
         models = self.view.table.models
         for room in rooms:
             if not room.candidates.allowed[row]:
-                room.least[row] = room.fits[row] = room.most[row] = 0.0
-                continue
-            most = self._bound(demand, room.columns, row)
-            # A foreign scheduler never tells more: its blocks are taken at their word.
-            least = most if summary.own_scheduler else 0.0
-            if told is not None:
+                room.least[row] = room.most[row] = 0.0
+            elif told is None:
+                room.most[row] = self._bound(demand, room.columns, row)
+                # A foreign scheduler never tells more: its blocks are taken at their word.
+                room.least[row] = room.most[row] if summary.own_scheduler else 0.0
+            else:
                 apart = _apart(demand, self.policy) and len(room.columns) == 1
-                least = most = float(told.get(models[room.columns[0]] if apart else ANY, told.get(ANY, 0)))
-            room.least[row], room.fits[row], room.most[row] = least, most, most
+                room.least[row] = told.get(models[room.columns[0]] if apart else ANY, told.get(ANY, 0))
+                room.most[row] = room.least[row]
 
     def _bound(self, demand: Demand, columns: Sequence[int], row: int) -> float:
         """Ranks that can fit at most, by free blocks of devices and by totals of the rest."""
@@ -513,9 +548,9 @@ class InterDomain:
         """The parts of a unit; none when there is no room; None when that is not ``certain``."""
         found: list[tuple[_Room, Choice]] = []
         shut = [self._index[name] for name in excluded if name in self._index]
-        for room in self._rooms(unit.demand):
-            # No more than the most fits: by it the choice may be too good, but nothing is overlooked.
-            fits = _whole(room.most if certain else room.fits)
+        for room in self._room[unit.demand]:
+            # By what fits at most the choice may be too good, but nothing is overlooked.
+            fits = self._fits(unit.demand, room, most=certain)
             fits[shut] = 0
             room.candidates.refresh()
             choice = room.candidates.choose_of(fits, fits)
@@ -560,22 +595,35 @@ class InterDomain:
         if demand.accelerators:
             self._consume_devices(demand, room.columns, row, ranks)
         self._touched(row)
-        for other, rooms in self._room.items():
-            drop = ranks * self._drop(demand, other)
-            for its in rooms:
-                its.least[row] = max(its.least[row] - drop, 0.0)
-                if its is room and not demand.topology_required:
-                    its.most[row] -= ranks
-                    its.fits[row] -= ranks
-                elif its.fits[row] > 0:
-                    its.fits[row] -= ranks * _displaced(demand, other)
-                    its.fits[row] = min(its.fits[row], self._bound(other, its.columns, row))
+        self._taken[row].append((demand, ranks))
+        self._least[:, row] -= ranks * self._drops_of(demand)
+        np.maximum(self._least[:, row], 0.0, out=self._least[:, row])
+        if not demand.topology_required:
+            room.most[row] -= ranks
 
-    def _drop(self, taken: Demand, other: Demand) -> float:
-        drop = self._drops.get((taken, other))
-        if drop is None:
-            drop = self._drops[taken, other] = greatest_drop(taken, other)
-        return drop
+    def _drops_of(self, taken: Demand) -> Floats:
+        """By how many ranks each of the kept rooms may fall for a rank of this class."""
+        drops = self._drops.get(taken)
+        if drops is None:
+            found = [greatest_drop(taken, other) for other, rooms in self._room.items() for _ in rooms]
+            drops = self._drops[taken] = np.array(found)
+        return drops
+
+    def _fits(self, demand: Demand, room: _Room, *, most: bool) -> Ints:
+        """Ranks (D) that fit at most, or else are thought to."""
+        view = self.view
+        fits = room.most.copy()
+        if demand.accelerators and demand.device_milli >= 1000:
+            np.minimum(fits, view.free_device_totals // demand.accelerators, out=fits)
+        if demand.cpus > 0:
+            np.minimum(fits, (view.free_cpus + 1e-6) // demand.cpus, out=fits)
+        if not most:
+            for row, taken in enumerate(self._taken):
+                if taken and fits[row] >= 1:
+                    gone = sum(ranks * _displaced(other, demand) for other, ranks in taken if other != demand)
+                    likely = min(fits[row] - gone, self._bound(demand, room.columns, row))
+                    fits[row] = max(likely, room.least[row])
+        return _whole(fits)
 
     def _consume_devices(self, demand: Demand, columns: Sequence[int], row: int, ranks: int) -> None:
         view, size = self.view, demand.accelerators
@@ -600,13 +648,12 @@ class InterDomain:
 
 @dataclass(slots=True)
 class _Room:
-    """A way to satisfy a class: its judgement of domains, its device models, and the ranks (D) that fit at least, seem to
-    fit, and fit at most."""
+    """A way to satisfy a class: its judgement of domains, its device models, and the ranks (D) that fit at least and at
+    most. ``least`` is a row of a matrix over all rooms."""
 
     candidates: Candidates
     columns: list[int]
     least: Floats
-    fits: Floats
     most: Floats
 
 
@@ -704,6 +751,11 @@ def coordinate(
     excluded: dict[UnitKey, frozenset[str]] = {}
     twice: set[UnitKey] = set()
     gates = [limit.open(context) for limit in stages_of(inter.policy).limits]
+    if inter.know(pending):
+        for name in domains:
+            domains[name].begin((), inter.classes, now_s)
+        for name in domains:
+            inter.update(domains[name].answer().summary)
     while True:
         certain = done.rounds < most_rounds - 1
         found = inter.dispatch(pending, context, excluded=excluded, refused=twice, gates=gates, certain=certain)
@@ -757,7 +809,7 @@ def _round(
     for item in assigned:
         by_domain.setdefault(item.domain_id, []).append(item)
         parts.setdefault(item.unit.key, []).append(item)
-    classes = list(dict.fromkeys(lane.demand for lane in pending.lanes.values()))
+    classes = inter.classes
     for name, items in by_domain.items():
         domains[name].begin(items, classes, now_s)
     heard = _Heard()
