@@ -1,10 +1,10 @@
 """Least mean completion time on unlike accelerators: ours, beside Gavel's time shares.
 
-The preemptive rule of shortest remaining time on machines of different speed gives the shortest job the fastest machine (Gonzalez and
-Sahni, JACM 25 (1), 1978, for the makespan; its weights here are those of the c-mu rule, Buyukkoc, Varaiya, Walrand, 1985). Where
-machines are unlike for each job, the same follows from a linear program: the sum of rates, each relative to the job's fastest type and
-weighted by (seconds left there)^-power, under the same constraints as Gavel's. Unlike a time share the plan is whole: it says
-where each job is until jobs come or go, so that a job restarts only when the order of things changes.
+On machines of different speed the preemptive rule for the mean gives the job with least left the fastest machine (shortest remaining
+time). Where machines are unlike for each job, a linear program says the same: the greatest sum of rates, each relative to the
+job's fastest type and weighted by (seconds left there)^-power, under Gavel's constraints (power 1 is the c-mu rule; less leaves
+long jobs more of the fast chips, which keeps the tail short). Unlike a time share the plan is whole: it says where each job is
+until jobs come or go, so that jobs restart only when the order of things changes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Places:
 class CompletionPlanner:
     """Steps of a round:
 
-    1. When jobs came or ended, capacity changed, or ``resolve_s`` passed: seconds left of each job on each type; those of a move
+    1. When jobs came or ended or capacity changed: seconds left of each job on each type; those of a move
        include the restart. With ``known`` 0 nothing is known of the work left: a job is thought to need as long again as it
        had (at least ``least_s``), as heavy tails go.
     2. The linear program (`gavel.max_throughput` with weights).

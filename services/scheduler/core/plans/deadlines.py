@@ -16,6 +16,7 @@ from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import numbers_of, refuse_unknown
 from services.scheduler.core.planning import Target
+from services.scheduler.core.plans.gavel import ROUND_S
 from services.scheduler.core.plans.state import Jobs, jobs_of, others
 from services.scheduler.core.queue import OrderContext
 from services.scheduler.core.table import Floats, Ints
@@ -36,21 +37,17 @@ class DeadlinePlanner:
 
     name = "deadlines"
 
-    def __init__(self, method: str = "edf", leases: int = 48, lease_s: float = 360.0) -> None:
+    def __init__(self, method: str = "edf", leases: int = 48) -> None:
         if method not in _METHODS:
             raise PolicyError(f"options.deadlines.method: {method!r} is none of {', '.join(_METHODS)}")
-        self._method, self._leases, self._lease_s = method, leases, lease_s
+        self._method, self._leases = method, leases
 
     def configured(self, options: Mapping[str, Any]) -> DeadlinePlanner:
-        """With ``method`` (edf, admission, chronus), ``leases`` looked ahead and ``lease_s``, as long as the policy's interval."""
-        refuse_unknown(self.name, options, ("method", "leases", "lease_s"))
+        """With ``method`` (edf, admission, chronus) and ``leases`` looked ahead."""
+        refuse_unknown(self.name, options, ("method", "leases"))
         rest = {name: value for name, value in options.items() if name != "method"}
-        found = numbers_of(self.name, rest, leases=1.0, lease_s=1.0)
-        return DeadlinePlanner(
-            str(options.get("method", self._method)),
-            int(found.get("leases", self._leases)),
-            found.get("lease_s", self._lease_s),
-        )
+        found = numbers_of(self.name, rest, leases=1.0)
+        return DeadlinePlanner(str(options.get("method", self._method)), int(found.get("leases", self._leases)))
 
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next lease."""
@@ -58,13 +55,14 @@ class DeadlinePlanner:
         if not jobs.units:
             return others(cluster)
         kind = _types(jobs)
+        lease_s = cluster.policy.interval_s or ROUND_S
         chosen = np.where(jobs.fixed, jobs.kind, -1)
         free = jobs.capacity.copy()
         np.subtract.at(free, jobs.kind[jobs.fixed], jobs.devices[jobs.fixed])
         until = np.array([unit.deadline_s for unit in jobs.units]) - context.now_s
         for place in range(len(jobs.models)):
             mine = np.flatnonzero((kind == place) & ~jobs.fixed & np.isfinite(until))
-            for job in mine[self._first_lease(jobs, mine, place, until[mine], free[place])].tolist():
+            for job in mine[self._first_lease(jobs, mine, place, until[mine], free[place], lease_s)].tolist():
                 if jobs.devices[job] <= free[place]:
                     chosen[job] = place
                     free[place] -= jobs.devices[job]
@@ -76,12 +74,12 @@ class DeadlinePlanner:
         order = np.lexsort((np.arange(kind.size), -jobs.devices, chosen != jobs.kind))
         return [*jobs.targets(chosen, order, f"its lease by {self._method}"), *others(cluster)]
 
-    def _first_lease(self, jobs: Jobs, mine: Ints, place: int, until: Floats, free: float) -> Ints:
+    def _first_lease(self, jobs: Jobs, mine: Ints, place: int, until: Floats, free: float, lease_s: float) -> Ints:
         """Which of these jobs hold their devices in the first lease, by deadline."""
         if not mine.size:
             return mine
         seconds = jobs.seconds[mine, place]
-        need, due = chronus.leases_needed(seconds, np.maximum(until, 0.0), self._lease_s)
+        need, due = chronus.leases_needed(seconds, np.maximum(until, 0.0), lease_s)
         room = np.full(self._leases, max(free, 0.0))
         due = np.minimum(due, self._leases)
         hopeful = need <= due if self._method != "edf" else np.ones(mine.size, dtype=np.bool_)

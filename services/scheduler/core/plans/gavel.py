@@ -24,6 +24,9 @@ from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Floats
 from services.scheduler.planners import gavel
 
+ROUND_S = 360.0
+"""The published length of a round, where the policy has no interval."""
+
 Objective = Callable[[Jobs], Floats]
 
 
@@ -66,10 +69,10 @@ class GavelPlanner:
 
     name = "gavel"
 
-    def __init__(self, objective: str = "las", round_s: float = 360.0) -> None:
+    def __init__(self, objective: str = "las") -> None:
         if objective not in OBJECTIVES:
             raise PolicyError(f"options.gavel.objective: {objective!r} is none of {', '.join(sorted(OBJECTIVES))}")
-        self._objective, self._round_s = objective, round_s
+        self._objective = objective
 
     def configured(self, options: Mapping[str, Any]) -> GavelPlanner:
         """With ``objective``, one of `OBJECTIVES`."""
@@ -88,7 +91,8 @@ class GavelPlanner:
             kept = _Shares(jobs.keys, capacity, np.clip(OBJECTIVES[self._objective](jobs), 0.0, 1.0))
             service.plan[f"gavel/{self._objective}"] = kept
             service.reset(context.now_s)
-        received = service.received_s(jobs.keys, jobs.models, context.now_s) + 0.5 * self._round_s
+        round_s = cluster.policy.interval_s or ROUND_S
+        received = service.received_s(jobs.keys, jobs.models, context.now_s) + 0.5 * round_s
         free = jobs.capacity.copy()
         np.subtract.at(free, jobs.kind[jobs.fixed], jobs.devices[jobs.fixed])
         share = np.where(jobs.fixed[:, None], 0.0, kept.allocation)

@@ -1,6 +1,6 @@
 """What planners remember about jobs between rounds. It belongs to the cluster (`Cluster.watch`); the planners stay values.
 
-A cluster that is built anew begins with an empty account: every job counts as if it had not run yet.
+Deciding twice at the same time changes nothing more. A cluster that is built anew begins with an empty account: every job counts as if it had not run yet.
 """
 
 from __future__ import annotations

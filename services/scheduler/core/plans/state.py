@@ -88,14 +88,15 @@ def jobs_of(cluster: Cluster, now_s: float) -> Jobs:
     rates = _Rates(cluster, models)
     shape = len(units), len(models)
     kind = np.array([-1 if run is None else index[model_of(table, run)] for _, run in rows], dtype=np.int64)
-    left = [_left(cluster, rates, unit, run, int(kind[job]), now_s) for job, (unit, run) in enumerate(rows)]
+    throughput = np.array([rates.of(demand) for demand in demands], dtype=np.float64).reshape(shape)
+    left = [_left(cluster, unit, run, throughput[job], int(kind[job]), now_s) for job, (unit, run) in enumerate(rows)]
     return Jobs(
         units,
         keys,
         demands,
         models,
         capacity,
-        np.array([rates.of(demand) for demand in demands], dtype=np.float64).reshape(shape),
+        throughput,
         np.array([item.ranks * item.accelerators * item.device_milli / 1000.0 for item in demands], dtype=np.float64),
         kind,
         np.array([0 if run is None else run.unit.demand.ranks for _, run in rows], dtype=np.int64),
@@ -148,14 +149,14 @@ class _Rates:
 
 
 def _left(
-    cluster: Cluster, rates: _Rates, unit: PendingUnit, run: RunningUnit | None, kind: int, now_s: float
+    cluster: Cluster, unit: PendingUnit, run: RunningUnit | None, rates: Floats, kind: int, now_s: float
 ) -> float:
-    """Work left: as reported (fact ``work_left``), else from the rate and the time that it runs; without work in the
-    unit the predicted remaining seconds."""
+    """Work left: as reported (fact ``work_left``), else from the rate and the time that it runs. Of a unit without work
+    the predicted remaining seconds count, as if on its fastest type."""
     ask: Callable[[UnitKey], float] | None = cluster.view.facts.get("work_left")
     if unit.work > 0 and ask is not None:
         return ask(unit.key)
-    amount = unit.work if unit.work > 0 else unit.remaining_s
+    amount = unit.work if unit.work > 0 else unit.remaining_s * max(float(rates.max(initial=0.0)), 1e-300)
     if run is None or kind < 0:
         return amount
-    return max(amount - (now_s - run.since_s) * float(rates.of(unit.demand)[kind]), 0.0)
+    return max(amount - (now_s - run.since_s) * float(rates[kind]), 0.0)

@@ -69,6 +69,15 @@ def test_work_left_of_a_running_job_follows_from_its_rate() -> None:
     assert jobs_of(held, 30.0).left.tolist() == [60.0]
 
 
+def test_predicted_seconds_are_those_of_the_fastest_type() -> None:
+    chosen = policy("completion", 360.0)
+    held = cluster(BOTH, chosen, rates({"a": {"v100": 4.0, "k80": 1.0}, "b": {"v100": 4.0}}))
+    held.add(replace(unit("a", work=0.0), expected_s=50.0, attained_s=10.0))
+    held.add(unit("b", work=0.0))
+    # 40 s on the V100 are 160 on the K80. Of b nothing is known: a day.
+    assert jobs_of(held, 0.0).seconds.tolist() == [[160.0, 40.0], [np.inf, 86_400.0]]
+
+
 def test_a_job_keeps_to_the_models_that_it_asked_for() -> None:
     chosen = policy("gavel", 360.0, objective="max_throughput")
     held = cluster(BOTH, chosen, rates({"a": {"v100": 4.0, "k80": 1.0}}))
