@@ -182,9 +182,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("MERIDIAN_DATA", "../shared/data")))
     parser.add_argument("--policy", default="easy-predicted")
-    parser.add_argument("--jobs", type=int, default=8000)
-    parser.add_argument("--accelerators", type=int, default=640)
-    parser.add_argument("--every", type=int, default=10, help="each so many-th job that waits is predicted")
+    parser.add_argument("--jobs", type=int, default=1500)
+    parser.add_argument("--accelerators", type=int, default=352)
+    parser.add_argument("--every", type=int, default=4, help="each so many-th job that waits is predicted")
     parser.add_argument("--json", type=Path, metavar="OUT")
     arguments = parser.parse_args()
     path = arguments.data / "philly/october_5_clusters.csv"
