@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,7 +35,7 @@ from simulation.checkpoints import Checkpoints
 from simulation.energy import Energy
 from simulation.estimates import Estimates, estimates
 from simulation.facts import HourlyCarbon, facts_of
-from simulation.failures import Holding, NodeFailures, reclaimed, spot_events
+from simulation.failures import Holding, NodeEvent, NodeFailures, reclaimed, spot_events
 from simulation.fleet import fleet_of
 from simulation.interference import Interference, Profile
 from simulation.measures import Measures
@@ -127,7 +127,8 @@ class Simulation:
 
     ``watch`` is called about once per thousand events with (jobs ended, virtual seconds). ``until_s`` ends the run early.
     ``charge_first_start`` makes the first start of a job cost what a restart does. ``interference`` says how fast jobs go that
-    share devices; by default the pairs of the trace's throughputs, without any nobody slows anybody down.
+    share devices; by default the pairs of the trace's throughputs, without any nobody slows anybody down. ``failures`` are those
+    of a record, in order of time, instead of drawn ones.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class Simulation:
         watch: Callable[[int, float], None] | None = None,
         estimates_source: Estimates | None = None,
         interference: Interference | None = None,
+        failures: Iterable[NodeEvent] | None = None,
     ) -> None:
         self.network, self.trace, self.setting = network, trace, setting
         self.policy = setting.policy
@@ -169,7 +171,7 @@ class Simulation:
         self._demands: dict[Demand, Demand] = {}
         self._wan_due = math.inf
         self._tick_due = math.inf
-        self._failures = self._node_events(seed)
+        self._failures = self._node_events(seed) if failures is None else iter(failures)
         self._down: set[int] = set()
         self._ended = 0
         self._domain_of_row = [node.domain_id for node in self.cluster.table.nodes]
