@@ -51,7 +51,7 @@ class CompletionPlanner:
 
     name = "completion"
 
-    def __init__(self, power: float = 0.5, known: float = 1.0, least_s: float = 3600.0) -> None:
+    def __init__(self, power: float = 0.5, known: float = 1.0, least_s: float = 14_400.0) -> None:
         self._power, self._known, self._least_s = power, bool(known), least_s
 
     def configured(self, options: Mapping[str, Any]) -> CompletionPlanner:
