@@ -26,7 +26,7 @@ from services.scheduler.core.cluster import Cluster, Memory, RunningUnit
 from services.scheduler.core.explanation import Explanation, Ranking, best_of
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.pending import Lane, Selection, estimated_s
-from services.scheduler.core.placement import Candidates, Choice
+from services.scheduler.core.placement import Candidates, Choice, plugins_of
 from services.scheduler.core.planning import Target
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import best, find_room
@@ -35,6 +35,7 @@ from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.stages import Stages, stages_of
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import Table, table_of
+from services.scheduler.core.tenants_objectives import state_tenant
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,6 +153,7 @@ class _Cycle:
     def __init__(self, cluster: Cluster, policy: Policy, now_s: float, *, explain: bool) -> None:
         self._cluster, self._policy, self._now_s, self._explain = cluster, policy, now_s, explain
         self._stages: Stages = stages_of(policy)
+        self._per_tenant = any(getattr(score, "per_tenant", False) for score, _ in plugins_of(policy).scores.domain)
         self._running: dict[UnitKey, RunningUnit] = (
             dict(cluster.running) if policy.preemptions or policy.planner else (cluster.running)
         )
@@ -354,6 +356,8 @@ class _Cycle:
         return self._cluster.pending.key(unit, self._context), unit.queued_at_s, unit.key
 
     def _try(self, unit: PendingUnit, selection: Selection) -> bool:
+        if self._per_tenant:
+            state_tenant(self._cluster.view, unit.tenant_id)
         group = self._cluster.candidates(unit.demand)
         if self._seen.get(unit.demand) is None:
             self._seen.setdefault(unit.demand, None)
@@ -442,6 +446,8 @@ class _Cycle:
 
     def _relieve(self, unit: PendingUnit, selection: Selection) -> bool:
         """Take units off so that the limits let this one pass and it has room; nothing changes when it is in vain."""
+        if self._per_tenant:
+            state_tenant(self._cluster.view, unit.tenant_id)
         group = self._cluster.candidates(unit.demand)
         for plugin in self._stages.preemptions:
             ask = getattr(plugin, "relieve", None)
@@ -646,6 +652,8 @@ class _Cycle:
                     continue
                 unit = replace(before.unit, attained_s=before.ran_s(self._now_s))
             unit = _fitted(unit, target)
+            if self._per_tenant:
+                state_tenant(cluster.view, unit.tenant_id)
             group = cluster.candidates(unit.demand)
             found = best(group)
             if found is not None:
