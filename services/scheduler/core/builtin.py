@@ -26,6 +26,7 @@ from services.scheduler.core.scoring.packing import (
 from services.scheduler.core.scoring.shuffle import RandomScore
 from services.scheduler.core.scoring.topology import CompactScore, SplitCostScore
 from services.scheduler.core.selection.catalogue import LIMITS, ORDERS
+from services.scheduler.core.tenants_objectives import ChebyshevScore
 
 for _score in (
     BestFitScore(),
@@ -49,6 +50,7 @@ for _score in (
     InterferenceScore(),
     ShareContractScore(),
     ShareDeficitScore(),
+    ChebyshevScore(),
 ):
     scores.register(_score)
 
