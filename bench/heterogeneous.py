@@ -13,7 +13,7 @@ Sia: its eight workloads of 160 jobs on 64 accelerators, rounds of 60 s, restart
 too (services/scheduler/planners/README.md). Nobody knows how much work is left; goodputs are the measured ones for all, which is more
 than the published system knows. ``sia`` is the integer program; ``sia (exact plan)`` the same objective by the dynamic program, which
 gives the same plans in less time; ``sia, any size`` is allowed to begin with more than one device, as ours is. Ours was chosen on workloads
-1 and 3: the slice "others" leaves them out.
+1 and 3: the slice "others" leaves them out. (rho of elastic jobs is over their time on one T4 and says little.)
 
 Runs that do not fit the budget are left out and said so.
 """
