@@ -31,14 +31,15 @@ from services.scheduler.core.cluster import Cluster, RunningUnit, alternatives
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.fleet import Fleet, Node
 from services.scheduler.core.pending import Pending, Selection
-from services.scheduler.core.placement import Candidates, Choice, plugins_of
+from services.scheduler.core.placement import Candidates, Choice, applies, plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import best
 from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.scores import SCORES, DomainScore, SetScore
 from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
-from services.scheduler.core.table import DeviceModel, Floats, Ints, View, table_of
+from services.scheduler.core.table import Bools, DeviceModel, Floats, Ints, View, table_of
+from services.scheduler.core.tenants_objectives import state_tenant
 
 ANY = None
 """In place of a device model: the ranks may use different ones."""
@@ -166,20 +167,78 @@ class IntraDomain(Protocol):
 # -- inside a domain -----------------------------------------------------------------------------------------------------
 
 
+class Tally:
+    """Ranks per class that a domain has room for, kept up where nodes were touched. What the candidates keep up too, but
+    without their scores, which only a choice needs."""
+
+    def __init__(self) -> None:
+        self._generation = -1
+        self._rooms: dict[Demand, list[_NodeRoom]] = {}
+
+    def ranks(self, cluster: Cluster, demand: Demand) -> dict[DeviceModel | None, int]:
+        """Ranks that fit now, by the model that all share."""
+        view = cluster.view
+        if self._generation != view.generation:
+            self._rooms.clear()
+            self._generation = view.generation
+        rooms = self._rooms.get(demand)
+        if rooms is None:
+            group = cluster.candidates(demand)
+            if demand.topology_required or _looks_beyond(demand, cluster.policy):
+                for candidates in group:
+                    candidates.refresh()
+                return {_model_of(item, demand, cluster): int(item.domain_fits[0]) for item in group}
+            while len(self._rooms) >= _MOST_CLASSES:
+                del self._rooms[next(iter(self._rooms))]
+            rooms = self._rooms[demand] = []
+            for item in group:
+                item.refresh()
+                fits = item.fits.copy()
+                model = _model_of(item, demand, cluster)
+                rooms.append(_NodeRoom(model, item.columns, item.allowed, fits, int(fits.sum()), len(view.taken)))
+        seen = rooms[0].seen if rooms else 0
+        if seen < len(view.taken):
+            rows = np.array(sorted(set(view.taken[seen:])), dtype=np.int64)
+            for room in rooms:
+                fits = view.ranks_that_fit(demand, room.columns, rows) * room.allowed[rows]
+                room.total += int(fits.sum() - room.fits[rows].sum())
+                room.fits[rows] = fits
+                room.seen = len(view.taken)
+        return {room.model: room.total for room in rooms}
+
+
+@dataclass(slots=True)
+class _NodeRoom:
+    model: DeviceModel | None
+    columns: Ints
+    allowed: Bools
+    fits: Ints
+    total: int
+    seen: int
+
+
+def _looks_beyond(demand: Demand, policy: Policy) -> bool:
+    """Whether room on a node depends on more than what is free on it."""
+    return any(
+        item.dynamic and item.name != "capacity" and applies(item, demand) for item in plugins_of(policy).filters
+    )
+
+
 def summarise(
-    cluster: Cluster, classes: Sequence[Demand], *, sequence: int = 0, own_scheduler: bool = False
+    cluster: Cluster,
+    classes: Sequence[Demand],
+    *,
+    sequence: int = 0,
+    own_scheduler: bool = False,
+    tally: Tally | None = None,
 ) -> DomainSummary:
-    """The summary of a cluster that is one domain. PolicyError when it has none or several."""
+    """The summary of a cluster that is one domain; ``tally`` is kept from one to the next. PolicyError when the cluster has
+    no domain or several."""
     view, table = cluster.view, cluster.table
     if len(table.domain_ids) != 1:
         raise PolicyError(f"a domain's own cluster is wanted, not one of {len(table.domain_ids)} domains")
-    ranks: dict[Demand, dict[DeviceModel | None, int]] = {}
-    for demand in classes:
-        found: dict[DeviceModel | None, int] = {}
-        for candidates in cluster.candidates(demand):
-            candidates.refresh()
-            found[_model_of(candidates, demand, cluster)] = int(candidates.domain_fits[0])
-        ranks[demand] = found
+    tally = tally or Tally()
+    ranks = {demand: tally.ranks(cluster, demand) for demand in classes}
     up = view.up
     blocks, totals = {}, {}
     for column, model in enumerate(table.models):
@@ -253,6 +312,7 @@ class LocalDomain:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.sequence = 0
+        self._tally = Tally()
         self._told: tuple[Sequence[Assignment], Sequence[Demand], float] | None = None
 
     def begin(self, assignments: Sequence[Assignment], classes: Sequence[Demand], now_s: float) -> None:
@@ -276,7 +336,7 @@ class LocalDomain:
 
     def summary(self, classes: Sequence[Demand]) -> DomainSummary:
         """The domain as it is now."""
-        return summarise(self.cluster, classes, sequence=self.sequence)
+        return summarise(self.cluster, classes, sequence=self.sequence, tally=self._tally)
 
 
 class HandingDomain:
@@ -355,6 +415,9 @@ class InterDomain:
         self._index = {name: index for index, name in enumerate(self.view.table.domain_ids)}
         self._blocks: list[dict[int, Ints]] = [{} for _ in self._index]
         self._room: dict[Demand, list[_Room]] = {}
+        self._per_tenant = any(
+            getattr(score, "per_tenant", False) for score, _ in plugins_of(self._coarse).scores.domain
+        )
         self._least: Floats = np.zeros((0, len(self._index)))
         self._drops: dict[Demand, Floats] = {}
         self._taken: list[list[tuple[Demand, int]]] = [[] for _ in self._index]
@@ -546,6 +609,8 @@ class InterDomain:
 
     def _assign(self, unit: PendingUnit, excluded: frozenset[str], certain: bool) -> list[Assignment] | None:
         """The parts of a unit; none when there is no room; None when that is not ``certain``."""
+        if self._per_tenant:
+            state_tenant(self.view, unit.tenant_id)
         found: list[tuple[_Room, Choice]] = []
         shut = [self._index[name] for name in excluded if name in self._index]
         for room in self._room[unit.demand]:

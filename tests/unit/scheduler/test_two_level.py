@@ -12,13 +12,14 @@ from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.fleet import Fleet
-from services.scheduler.core.placement import plugins_of
 from services.scheduler.core.pending import Pending
+from services.scheduler.core.placement import plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.two_level import (
+    Assignment,
     Coordinated,
     HandingDomain,
     InterDomain,
@@ -27,7 +28,6 @@ from services.scheduler.core.two_level import (
     dispatch,
     place_in_domain,
     summarise,
-    Assignment,
 )
 from tests.unit.scheduler.world import GIB, a_fleet
 
