@@ -171,4 +171,5 @@ for _setting in (
 ):
     register(_setting)
 
+importlib.import_module("simulation.policies_energy")
 importlib.import_module("simulation.policies_planned")
