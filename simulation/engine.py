@@ -2,7 +2,7 @@
 
 Steps of one instant:
 1. Everything that happens at the same time is carried out: arrivals, ends, failures and repairs, spot capacity that comes or
-   goes, transfers that end, ticks of the policy's interval.
+   goes, transfers that end, nodes that fall asleep or are awake, ticks of the policy's interval.
 2. The core decides (services/scheduler/core/decide.py) on the same `Cluster` that the live service keeps; what it takes off
    waits again, what it places begins to run, after its data came and its nodes woke.
 3. Measures are taken (measures.py).
@@ -193,6 +193,7 @@ class Simulation:
         self._label_kinds = "gpu_clustering" in scored
         self._profiles = trace.throughputs is not None or self._sharing is not None
         self._flows = GangFlows(self.wan) if spans else None
+        self._carbon_scored = "carbon" in scored
         self._carbon = HourlyCarbon(network, table.domain_ids) if HourlyCarbon.varies(network) else None
         self.levels = ServiceLevels(dict(setting.objectives), start_s) if setting.objectives else None
         if self.levels is not None:
@@ -394,7 +395,7 @@ class Simulation:
 
     def _decide(self) -> None:
         if self._carbon is not None and self.now_s >= self._carbon.due_s:
-            self.cluster.view.state("carbon_g_per_kwh", self._carbon.at(self.now_s))
+            self._tell_carbon(self._carbon.at(self.now_s))
         if self._spot_changes:
             self._spot_changes = False
             for domain in self._spot:
@@ -409,6 +410,13 @@ class Simulation:
         if self.policy.planner:
             return
         self._cycles()
+
+    def _tell_carbon(self, values: npt.NDArray[np.float64]) -> None:
+        """G/kWh by domain from now on. Judgements are only made anew where a score reads it."""
+        if self._carbon_scored:
+            self.cluster.view.state("carbon_g_per_kwh", values)
+        else:
+            self.cluster.view.facts["carbon_g_per_kwh"] = values
 
     def _cycles(self) -> None:
         for _ in range(_MOST_ROUNDS):
@@ -425,9 +433,12 @@ class Simulation:
         placed_again = {placement.key for placement in decisions.placed}
         for preempted in decisions.preempted:
             item = self._jobs[preempted.key]
+            before = item.running
             self._stop(item, graceful=self._graceful)
             if preempted.key in placed_again:
                 self.measures.queued_again(item)
+                if self.levels is not None and before is not None:
+                    self.levels.queued(before.unit, self.now_s)
         begun = self.cluster.apply(decisions, self.now_s)
         for running in begun:
             self._start(self._jobs[running.unit.key], running)
@@ -645,7 +656,7 @@ class Simulation:
         ready_s = self.now_s
         for row, devices in running.rows:
             if self._sleeping is not None:
-                asleep = row in self._sleeping.asleep
+                asleep = self._sleeping.is_asleep(row)
                 node_ready_s = self._sleeping.took(row, self.now_s)
                 if asleep and node_ready_s > self.now_s:
                     self._push(node_ready_s, _READY, (row, node_ready_s))

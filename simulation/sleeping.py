@@ -44,10 +44,9 @@ class Sleeping:
         """Since when each node that may sleep is idle and awake."""
         return {row: since_s for row, since_s in self._idle_since.items() if row not in self._asleep}
 
-    @property
-    def asleep(self) -> frozenset[int]:
-        """Nodes that sleep."""
-        return frozenset(self._asleep)
+    def is_asleep(self, row: int) -> bool:
+        """Whether the node sleeps (one that wakes does not)."""
+        return row in self._asleep
 
     def waking(self, row: int) -> bool:
         """Whether the node wakes and is not ready yet."""

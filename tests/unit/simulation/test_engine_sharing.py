@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -264,6 +265,26 @@ def test_average_wait_of_a_tenant() -> None:
     finished(run)
     assert run.now_s == 1100
     assert run.measures.figures()["sla_penalty_cost_usd"] == 0.5
+
+
+def test_a_resized_job_goes_on_in_the_accounts() -> None:
+    """An elastic job that a planner gives another size was interrupted and started again at once: no wait, nothing lost."""
+    known = Throughputs()
+    known.rates["p", 1], known.rates["p", 2] = {"v100": 1.0}, {"v100": 2.0}
+    jobs = [
+        job("one", 0, 1000, 1.0, "p", work=1000.0, min_ranks=1, max_ranks=2, tenant="gold"),
+        job("two", 300, 300, 1.0, "p", work=300.0, min_ranks=1, max_ranks=2, tenant="gold"),
+    ]
+    promise = Objective(ObjectiveKind.AVERAGE_WAIT, 100.0, 1e6)
+    how = replace(setting("greedy-elastic"), objectives=(("gold", (promise,)),))
+    run = simulation(jobs, how, network(2), interference=None, throughputs=known)
+    assert len(finished(run)) == 2
+    interruptions = sum(record.interruptions for record in run.measures.jobs)
+    assert interruptions >= 1
+    assert run.levels is not None
+    [row] = run.levels.rows(run.now_s)
+    assert row.observations == 2 + interruptions
+    assert row.met
 
 
 def test_without_promises_no_figures_of_them() -> None:
