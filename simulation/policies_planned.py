@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from services.scheduler.core.plans.catalogue import register_all
 from services.scheduler.core.policy import Policy
+from services.scheduler.plans.catalogue import register_all
 from simulation.engine import Setting
 from simulation.policies import register
 

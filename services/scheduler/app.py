@@ -12,6 +12,7 @@ from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy
 from services.scheduler.events import SUBSCRIPTIONS, Events
 from services.scheduler.live import LiveScheduler
+from services.scheduler.plans.catalogue import register_all
 from services.scheduler.plugins import load_plugins
 from services.scheduler.policy_api import create_policy_router
 from services.scheduler.policy_file import parse
@@ -23,6 +24,7 @@ def build(kernel: Kernel) -> None:
     settings = load(SchedulerSettings)
     kernel.http_settings = settings
     load_plugins()
+    register_all()
     live = LiveScheduler(kernel, settings, read_policy(settings.policy_file))
     events = Events(live)
 

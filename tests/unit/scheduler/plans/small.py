@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.plans.catalogue import register_all
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.table import table_of
+from services.scheduler.plans.catalogue import register_all
 from simulation.engine import Setting, Simulation
 from simulation.fleet import fleet_of
 from simulation.model import Network, SimDomain, SimNode, Throughputs, Trace, TraceJob

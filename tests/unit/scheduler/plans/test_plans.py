@@ -9,16 +9,16 @@ import pytest
 
 from services.scheduler.core.decide import decide
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.plans import catalogue
-from services.scheduler.core.plans.deadlines import DeadlinePlanner
-from services.scheduler.core.plans.elastic import ExactPlanner, SiaPlanner
-from services.scheduler.core.plans.gavel import GavelPlanner
-from services.scheduler.core.plans.service import service_of
-from services.scheduler.core.plans.state import jobs_of
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.planners.elastic_exact import exact_choice
 from services.scheduler.planners.sia import configurations, sia_allocation
+from services.scheduler.plans import catalogue
+from services.scheduler.plans.deadlines import DeadlinePlanner
+from services.scheduler.plans.elastic import ExactPlanner, SiaPlanner
+from services.scheduler.plans.gavel import GavelPlanner
+from services.scheduler.plans.service import service_of
+from services.scheduler.plans.state import jobs_of
 from simulation.model import Throughputs
 from tests.unit.scheduler.plans.small import cluster, job, policy, rates, run
 

@@ -17,12 +17,12 @@ from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import refuse_unknown
 from services.scheduler.core.planning import Target
-from services.scheduler.core.plans.service import service_of
-from services.scheduler.core.plans.state import Jobs, jobs_of, others
 from services.scheduler.core.queue import OrderContext
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Floats
 from services.scheduler.planners import gavel
+from services.scheduler.plans.service import service_of
+from services.scheduler.plans.state import Jobs, jobs_of, others
 
 ROUND_S = 360.0
 """The published length of a round, where the policy has no interval."""

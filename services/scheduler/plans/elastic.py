@@ -18,8 +18,6 @@ import numpy as np
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.options import numbers_of
 from services.scheduler.core.planning import Target
-from services.scheduler.core.plans.service import Service, service_of
-from services.scheduler.core.plans.state import Jobs, jobs_of, others
 from services.scheduler.core.queue import OrderContext
 from services.scheduler.core.table import Bools, Floats, Ints
 from services.scheduler.planners.elastic import marginal_gain_allocation, pollux_utility
@@ -32,6 +30,8 @@ from services.scheduler.planners.sia import (
     restart_factor,
     sia_allocation,
 )
+from services.scheduler.plans.service import Service, service_of
+from services.scheduler.plans.state import Jobs, jobs_of, others
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from services.scheduler.core import planning
-from services.scheduler.core.plans.completion import CompletionPlanner
-from services.scheduler.core.plans.deadlines import DeadlinePlanner
-from services.scheduler.core.plans.elastic import ExactPlanner, MarginalPlanner, PolluxPlanner, SiaPlanner
-from services.scheduler.core.plans.gavel import GavelPlanner
-from services.scheduler.core.plans.rolling import RollingPlanner
+from services.scheduler.plans.completion import CompletionPlanner
+from services.scheduler.plans.deadlines import DeadlinePlanner
+from services.scheduler.plans.elastic import ExactPlanner, MarginalPlanner, PolluxPlanner, SiaPlanner
+from services.scheduler.plans.gavel import GavelPlanner
+from services.scheduler.plans.rolling import RollingPlanner
 
 _PLANNERS: tuple[planning.Planner, ...] = (
     GavelPlanner(),

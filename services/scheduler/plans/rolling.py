@@ -13,10 +13,10 @@ import numpy as np
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.options import numbers_of
 from services.scheduler.core.planning import Target
-from services.scheduler.core.plans.state import jobs_of, others
 from services.scheduler.core.queue import OrderContext
 from services.scheduler.planners.milp import free_devices, rolling_plan
 from services.scheduler.planners.mixed_integer import Limits
+from services.scheduler.plans.state import jobs_of, others
 
 
 class RollingPlanner:

@@ -15,11 +15,11 @@ import numpy as np
 
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.planning import Target
-from services.scheduler.core.plans.service import model_of, service_of
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.scoring.facts import with_method
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Bools, Floats, Ints
+from services.scheduler.plans.service import model_of, service_of
 
 _UNKNOWN_S = 86_400.0
 
