@@ -134,6 +134,25 @@ def swinging(trace: Trace, swing: float = 0.2, period_s: float = 86_400.0) -> Tr
     return replace(trace, jobs=jobs)
 
 
+def overlaid(trace: Trace, copies: int) -> Trace:
+    """So many copies of the trace at the same time, each turned by its part of the span (what passes the end begins anew):
+    the same kind of load for a network that is so many times larger. Raises InvalidArgumentError for fewer than one."""
+    if copies < 1:
+        raise InvalidArgumentError(f"copies: must be at least 1, not {copies}")
+    if copies == 1 or not trace.jobs:
+        return trace
+    first, last = trace.jobs[0].submit_s, trace.jobs[-1].submit_s
+    jobs = []
+    for copy in range(copies):
+        for job in trace.jobs:
+            turned = job.submit_s + (last - first) * copy / copies
+            submit_s = turned if turned <= last else turned - (last - first)
+            deadline_s = submit_s + (job.deadline_s - job.submit_s)
+            jobs.append(replace(job, job_id=f"{job.job_id}+{copy}", submit_s=submit_s, deadline_s=deadline_s))
+    jobs.sort(key=lambda job: job.submit_s)
+    return replace(trace, name=f"{trace.name}x{copies}", jobs=jobs)
+
+
 @dataclass(frozen=True, slots=True)
 class Stability:
     """Jobs that ran, and those of them that were interrupted at least once; ``interruptions`` counts all."""

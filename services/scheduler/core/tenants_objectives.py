@@ -3,7 +3,7 @@
 Steps of the score `ChebyshevScore` (plugin "chebyshev"):
 1. What each domain would cost the unit by each objective: expected completion, idle accelerators that it leaves beside
    itself, what moving its data costs, energy.
-2. The distance from the best of each, in units of its scale, by the augmented Chebyshev norm with the tenant's weights.
+2. The distance from the best of each, in units of its scale or of the range over domains if that is greater, by the augmented Chebyshev norm with the tenant's weights.
 3. ``1 / (1 + distance)``: 1 where a domain is best in everything that the tenant weighs.
 
 `tenants_front.py` looks at several jobs together and lets the tenant pick a point instead of weights.
@@ -19,11 +19,12 @@ import numpy as np
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.objectives import RHO, Objective, augmented_chebyshev, tenant_weights
 from services.scheduler.core.options import numbers_of, refuse_unknown
+from services.scheduler.core.scores import NEUTRAL
 from services.scheduler.core.scoring.affinity import relative_rates
 from services.scheduler.core.scoring.data import transfer_cost, transfer_seconds
 from services.scheduler.core.scoring.facts import by_domain
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import Floats, View
+from services.scheduler.core.table import Bools, Floats, View
 
 REFERENCE_S = 3600.0
 OBJECTIVES = (
@@ -82,9 +83,14 @@ class ChebyshevScore:
 
     def domains(self, view: View, demand: Demand) -> Floats:
         costs = domain_costs(view, demand, self._reference_s)
-        ideal = costs.min(axis=0)
-        distance = augmented_chebyshev(costs, ideal, ideal + self._scales, self._weights_of(view), RHO)
-        return 1.0 / (1.0 + distance)
+        there = costs[_may_run(view, demand)]
+        if not len(there):
+            return np.full(len(costs), NEUTRAL)
+        ideal = there.min(axis=0)
+        # No deviation is greater than one: else the sum of those that weigh nothing would outvote the greatest.
+        nadir = ideal + np.maximum(self._scales, there.max(axis=0) - ideal)
+        distance = augmented_chebyshev(costs, ideal, nadir, self._weights_of(view), RHO)
+        return 1.0 / (1.0 + np.maximum(distance, 0.0))
 
     def _weights_of(self, view: View) -> Floats:
         tenant = str(view.facts.get("tenant", ""))
@@ -92,6 +98,20 @@ class ChebyshevScore:
         if found is None:
             found = self._weights[tenant] = tenant_weights(self._table, (tenant,), OBJECTIVES)[0]
         return found
+
+
+def _may_run(view: View, demand: Demand) -> Bools:
+    """Domains (D) that have nodes and that the unit names or does not exclude."""
+    table = view.table
+    named = np.array(
+        [
+            (not demand.domains or name in demand.domains) and name not in demand.excluded_domains
+            for name in table.domain_ids
+        ],
+        dtype=np.bool_,
+    )
+    found: Bools = named & ((table.domain_devices if demand.accelerators else table.domain_cpus) > 0)
+    return found
 
 
 def state_tenant(view: View, tenant_id: str) -> None:
