@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -372,10 +372,16 @@ def install(
     return account
 
 
-def tell(cluster: Cluster, account: ShareAccount, now_s: float) -> None:
+class Sees(Protocol):
+    """What has a view of the domains: a cluster, or the network's side of two levels."""
+
+    view: View
+
+
+def tell(where: Sees, account: ShareAccount, now_s: float) -> None:
     """It is ``now_s``: the facts ``share_gap`` and ``share_contract`` are brought up to date."""
     account.advance(now_s)
-    view = cluster.view
+    view = where.view
     view.facts["share_gap"] = account.gap()
     view.facts["share_contract_free"] = view.domain_free_devices.copy()
     view.state("share_contract", account)

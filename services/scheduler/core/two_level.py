@@ -50,8 +50,8 @@ MOST_ROUNDS = 8
 _DOMAIN_FILTERS = ("domain", "security")
 _MOST_CLASSES = 256
 _MOST_TOUCHED = 100_000
-_MOST_BLOCK = 16
-"""Free blocks are counted up to this size; larger ones count as so many."""
+_MOST_BLOCK = 256
+"""Accelerators on a node at most, for the free blocks."""
 
 Ranks = Mapping[Demand, Mapping[DeviceModel | None, int]]
 

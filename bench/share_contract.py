@@ -1,0 +1,129 @@
+"""Share contracts kept in simulation, and runs that keep running while the load swings by 20 %.
+
+    python -m bench.share_contract --philly october_5_clusters.csv [--loads 0.8 0.95] [--jobs 3000] [--copies 4] [--json OUT]
+
+Five domains of 28, 24, 20, 16 and 12 nodes of 8 accelerators. The workload are the first jobs of the Philly trace, overlaid
+``--copies`` times (turned by parts of its span) so that it fits the network, at the given offered loads. Everything is first
+come, first served, whatever fits; only the score that chooses the domain differs:
+  spread          (baseline) the domain with the greatest free share
+  share_contract  by the gap between planned and given share in the window so far
+  share_deficit   by the projected lack at the end of the window and of the next
+
+Plans: "capacity" (28:24:20:16:12), "skewed" (30:25:20:15:10; needs more of the first than it has above a load of 0.93) and
+"hard" (36:24:18:13:9; cannot be kept above 0.78). Windows are hours of domains, the first two days left out.
+  kept_ratio       within 5 %, of the windows that are not proved infeasible
+  kept_all_ratio   the same of all windows, infeasible ones counted as broken
+  kept_open_ratio  of those that could still be kept when they began, without moving anything that ran
+
+Stability: share of jobs that were never interrupted, arrival rate +-20 % by half days, for the default policy and the
+preemptive policy "meridian" (one copy of the trace on domains of 7, 5, 4, 4 and 2 nodes).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench.result import DataSource, Row, print_table, write
+from bench.result import Setting as ResultSetting
+from services.scheduler.core.contract import SharePlan
+from services.scheduler.core.policy import Policy
+from simulation.contracts import ContractSimulation, overlaid, shares, stability, swinging
+from simulation.domains import uniform
+from simulation.engine import Setting, Simulation
+from simulation.model import Network, Trace
+from simulation.policies import setting
+from simulation.traces import limited, load, scaled
+
+NODES = (28, 24, 20, 16, 12)
+PLANS = {"capacity": (28, 24, 20, 16, 12), "skewed": (30, 25, 20, 15, 10), "hard": (36, 24, 18, 13, 9)}
+SUBJECTS = (
+    ("spread", (("pack", 1.0), ("spread", 0.001)), True),
+    ("share_contract", (("pack", 1.0), ("share_contract", 1.0)), False),
+    ("share_deficit", (("pack", 1.0), ("share_deficit", 1.0)), False),
+)
+SKIPPED_S = 2 * 86_400.0
+
+
+def network(nodes: Sequence[int]) -> Network:
+    """A domain with so many nodes for each."""
+    domains = uniform(len(nodes), max(nodes), 8).domains
+    return Network([replace(item, nodes=item.nodes[:count]) for item, count in zip(domains, nodes, strict=True)])
+
+
+def contract_rows(trace: Trace, loads: Sequence[float], plans: Sequence[str]) -> list[Row]:
+    """Figures of each score at each load, for each plan."""
+    fleet, rows = network(NODES), []
+    for load_ in loads:
+        loaded = scaled(trace, fleet, load_)
+        for plan_name in plans:
+            plan = SharePlan((tuple((f"domain-{n}", float(part)) for n, part in enumerate(PLANS[plan_name])),))
+            for name, scores, baseline in SUBJECTS:
+                base = setting("first-fit")
+                chosen = replace(base, policy=replace(base.policy, scores=scores))
+                run = ContractSimulation(fleet, loaded, chosen, plan)
+                figures = run.run().figures()
+                first, last = loaded.jobs[0].submit_s, loaded.jobs[-1].submit_s
+                report = shares(run.account, first + SKIPPED_S, last)
+                where = f"plan={plan_name} load={load_:g}"
+                values = {
+                    "kept_ratio": report.kept,
+                    "kept_all_ratio": report.kept_of_all,
+                    "kept_open_ratio": report.kept_where_open,
+                    "deviation_p50_ratio": report.quantile(0.5),
+                    "deviation_p90_ratio": report.quantile(0.9),
+                    "infeasible_ratio": sum(report.left_out.values()) / max(report.windows, 1),
+                    "jct_mean_h": figures["jct_mean_h"],
+                    "wait_mean_h": figures["wait_mean_h"],
+                    "allocated_share_ratio": figures["allocated_share"],
+                }
+                rows += [
+                    Row(name, measure, value, where, n=report.windows, baseline=baseline)
+                    for measure, value in values.items()
+                ]
+    return rows
+
+
+def stability_rows(trace: Trace) -> list[Row]:
+    """Share of jobs that no swing of the load interrupted."""
+    fleet = network((7, 5, 4, 4, 2))
+    swung = swinging(scaled(trace, fleet, 0.8), 0.2, 86_400.0)
+    rows = []
+    for name, chosen in (("default policy", Setting("default", Policy())), ("meridian", setting("meridian"))):
+        measures = Simulation(fleet, swung, chosen).run()
+        found = stability(measures)
+        where = "load=0.8, +-20 % by half days"
+        rows += [
+            Row(name, "uninterrupted_ratio", found.share, where, n=found.ran),
+            Row(name, "interruptions_count", float(found.interruptions), where, n=found.ran),
+            Row(name, "jct_mean_h", measures.figures()["jct_mean_h"], where, n=found.ran),
+        ]
+    return rows
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.share_contract", description=__doc__.splitlines()[0] if __doc__ else ""
+    )
+    parser.add_argument("--philly", type=Path, required=True)
+    parser.add_argument("--loads", type=float, nargs="+", default=[0.8, 0.95])
+    parser.add_argument("--plans", nargs="+", choices=sorted(PLANS), default=["capacity", "skewed"])
+    parser.add_argument("--jobs", type=int, default=3000)
+    parser.add_argument("--copies", type=int, default=4)
+    parser.add_argument("--json", metavar="OUT")
+    options = parser.parse_args()
+    trace = limited(load(options.philly, "philly"), options.jobs)
+    rows = stability_rows(trace)
+    rows += contract_rows(overlaid(trace, options.copies), options.loads, options.plans)
+    print_table(rows)
+    if options.json:
+        source = DataSource.of(options.philly)
+        write(options.json, "python -m bench.share_contract", [source], 0, ResultSetting.SIMULATED, rows)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
