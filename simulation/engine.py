@@ -783,7 +783,7 @@ class Simulation:
             self._share_out_spot(domain)
         else:
             self.cluster.view.set_up([row], not down)
-            self.measures.node_changed(self.cluster.table.device_totals[row], down=down)
+            self.measures.node_changed(float(self.cluster.table.device_totals[row]), down=down)
         self._push_next_failure()
 
     def _spot_changed(self, event: object) -> None:

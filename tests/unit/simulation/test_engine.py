@@ -157,9 +157,10 @@ def test_spot_takes_the_newest_not_the_greatest() -> None:
     assert found["new"].lost_s == pytest.approx(90)
 
 
-def test_spot_never_gives_more_than_it_has() -> None:
-    """Two jobs of two on two nodes of four, four left: a third job of two must wait, though each node has two free."""
-    where = network(2, 4, spot=((0.0, 8), (100.0, 4)))
+@pytest.mark.parametrize("available", [4, 5])
+def test_spot_never_gives_more_than_it_has(available: int) -> None:
+    """Two jobs of two on two nodes of four, four or five left: a third job of two must wait, though each node has two free."""
+    where = network(2, 4, spot=((0.0, 8), (100.0, available)))
     spread = Setting("spread", Policy(name="spread", scores=(("least_loaded", 1.0),), order=("age",)))
     jobs = [job("a", 0, 200, 2), job("b", 0, 400, 2), job("c", 150, 100, 2)]
     found = finished(simulation(where, jobs, spread))

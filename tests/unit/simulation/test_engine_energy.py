@@ -124,10 +124,11 @@ def test_two_jobs_on_a_waking_node_both_wait() -> None:
     assert joules(run) == pytest.approx(84_000 + 20_000)
 
 
-def test_a_gang_waits_for_its_last_node() -> None:
-    """a0 is awake, a1 asleep: both ranks begin when a1 is ready; a0 counts as busy at once."""
+@pytest.mark.parametrize("score", ["pack", "least_loaded"])
+def test_a_gang_waits_for_its_last_node(score: str) -> None:
+    """a0 is awake, a1 asleep: both ranks begin when a1 is ready, whichever is first; a0 counts as busy at once."""
     jobs = [job("one", 0, 1000), job("gang", 800, 100, 3, ranks=2)]
-    run = simulation(network("a0", "a1"), jobs)
+    run = simulation(network("a0", "a1"), jobs, scored((score, 1.0)))
     assert finished(run)["gang"].finish_s == pytest.approx(960)
     # a0: 800 s x 150, 160 s x 300, 40 s x 150; a1: 600 x 100, 200 x 10, 60 x 100, 100 x 250, 40 x 100.
     assert joules(run) == pytest.approx(120_000 + 48_000 + 6_000 + 60_000 + 2_000 + 6_000 + 25_000 + 4_000)
