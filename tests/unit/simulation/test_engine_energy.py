@@ -114,6 +114,25 @@ def test_a_job_without_accelerators_keeps_its_node_awake() -> None:
     assert joules(run) == pytest.approx(110_000 + 15_000)
 
 
+def test_a_node_sleeps_when_its_last_job_has_left() -> None:
+    """One of two jobs leaves at 100, the other, without accelerators, at 1000."""
+    jobs = [job("one", 0, 100), job("cpu", 0, 1000, 0, cpus=8.0), job("three", 1100, 100)]
+    assert finished(simulation(network("a0"), jobs))["three"].finish_s == 1200
+
+
+def test_a_woken_node_counts_as_awake() -> None:
+    """a0 is held. a2, woken at 700, is idle since 860; a1 was left at 800 and sleeps since 1400. At 1430 a2 is the one awake."""
+    jobs = [
+        job("hold", 0, 3000, 4),
+        job("one", 0, 800, 4),
+        job("two", 700, 100, 4),
+        job("three", 1430, 100, 4),
+    ]
+    found = finished(simulation(network("a0", "a1", "a2"), jobs, scored(("energy", 1.0))))
+    assert found["two"].finish_s == pytest.approx(860)
+    assert found["three"].finish_s == 1530
+
+
 def test_two_jobs_on_a_waking_node_both_wait() -> None:
     """Woken at 1000; the second comes at 1030 and waits 30 s. 15000 + 60000 + 3000 + 6000 J, two busy for 100 s: 20000 J."""
     run = simulation(network("a0"), [job("one", 0, 100), job("two", 1000, 100), job("three", 1030, 100)])
