@@ -8,6 +8,7 @@ come, first served, whatever fits; only the score that chooses the domain differ
   spread          (baseline) the domain with the greatest free share
   share_contract  by the gap between planned and given share in the window so far
   share_deficit   by the projected lack at the end of the window and of the next
+  share_deficit+moves  the same, and every ten minutes running units are moved from domains that give too much
 
 Plans: "capacity" (28:24:20:16:12), "skewed" (30:25:20:15:10; needs more of the first than it has above a load of 0.93) and
 "hard" (36:24:18:13:9; cannot be kept above 0.78). Windows are hours of domains, the first two days left out.
@@ -40,9 +41,10 @@ from simulation.traces import limited, load, scaled
 NODES = (28, 24, 20, 16, 12)
 PLANS = {"capacity": (28, 24, 20, 16, 12), "skewed": (30, 25, 20, 15, 10), "hard": (36, 24, 18, 13, 9)}
 SUBJECTS = (
-    ("spread", (("pack", 1.0), ("spread", 0.001)), True),
-    ("share_contract", (("pack", 1.0), ("share_contract", 1.0)), False),
-    ("share_deficit", (("pack", 1.0), ("share_deficit", 1.0)), False),
+    ("spread", (("pack", 1.0), ("spread", 0.001)), True, 0.0),
+    ("share_contract", (("pack", 1.0), ("share_contract", 1.0)), False, 0.0),
+    ("share_deficit", (("pack", 1.0), ("share_deficit", 1.0)), False, 0.0),
+    ("share_deficit+moves", (("pack", 1.0), ("share_deficit", 1.0)), False, 600.0),
 )
 SKIPPED_S = 2 * 86_400.0
 
@@ -60,11 +62,12 @@ def contract_rows(trace: Trace, loads: Sequence[float], plans: Sequence[str]) ->
         loaded = scaled(trace, fleet, load_)
         for plan_name in plans:
             plan = SharePlan((tuple((f"domain-{n}", float(part)) for n, part in enumerate(PLANS[plan_name])),))
-            for name, scores, baseline in SUBJECTS:
+            for name, scores, baseline, move_every_s in SUBJECTS:
                 base = setting("first-fit")
                 chosen = replace(base, policy=replace(base.policy, scores=scores))
-                run = ContractSimulation(fleet, loaded, chosen, plan)
-                figures = run.run().figures()
+                run = ContractSimulation(fleet, loaded, chosen, plan, move_every_s=move_every_s)
+                measures = run.run()
+                figures = measures.figures()
                 first, last = loaded.jobs[0].submit_s, loaded.jobs[-1].submit_s
                 report = shares(run.account, first + SKIPPED_S, last)
                 where = f"plan={plan_name} load={load_:g}"
@@ -75,6 +78,8 @@ def contract_rows(trace: Trace, loads: Sequence[float], plans: Sequence[str]) ->
                     "deviation_p50_ratio": report.quantile(0.5),
                     "deviation_p90_ratio": report.quantile(0.9),
                     "infeasible_ratio": sum(report.left_out.values()) / max(report.windows, 1),
+                    "uninterrupted_ratio": stability(measures).share,
+                    "interruptions_count": figures["interruptions"],
                     "jct_mean_h": figures["jct_mean_h"],
                     "wait_mean_h": figures["wait_mean_h"],
                     "allocated_share_ratio": figures["allocated_share"],

@@ -22,6 +22,7 @@ from services.scheduler.core.contract import (
     deviations,
     infeasible,
     install,
+    moves,
     plan_of,
     tell,
 )
@@ -32,12 +33,23 @@ from simulation.model import Network, Trace
 
 
 class ContractSimulation(Simulation):
-    """A simulation that counts what domains give against ``plan`` (default: the policy's own), and tells the scores."""
+    """A simulation that counts what domains give against ``plan`` (default: the policy's own), and tells the scores.
+
+    ``move_every_s`` > 0 takes units off for the contract about so often (`moves`); their work so far is kept.
+    """
 
     def __init__(
-        self, network: Network, trace: Trace, setting: Setting, plan: SharePlan | None = None, **more: Any
+        self,
+        network: Network,
+        trace: Trace,
+        setting: Setting,
+        plan: SharePlan | None = None,
+        *,
+        move_every_s: float = 0.0,
+        **more: Any,
     ) -> None:
         super().__init__(network, trace, setting, **more)
+        self._move_every_s, self._next_move_s = move_every_s, 0.0
         found = plan or plan_of(setting.policy)
         if found is None:
             raise PolicyError("options.share_deficit.shares: missing")
@@ -48,7 +60,19 @@ class ContractSimulation(Simulation):
 
     def _decide(self) -> None:
         tell(self.cluster, self.account, max(self.now_s, self.account.now_s))
+        if self._move_every_s and self.now_s >= self._next_move_s:
+            self._next_move_s = (self.now_s // self._move_every_s + 1) * self._move_every_s
+            self._move()
         super()._decide()
+
+    def _move(self) -> None:
+        if len(self.cluster.pending):
+            return  # somebody waits already: what comes free goes where it is needed
+        for key in moves(self.account, self.cluster.running.values(), self.cluster.view.domain_free_devices):
+            item = self._jobs[key]
+            self._stop(item, graceful=True)
+            self._wait(item)
+        tell(self.cluster, self.account, self.account.now_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ window: see there.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -37,6 +37,8 @@ TOLERANCE = 0.05
 PLUGIN = "share_deficit"
 KINDS = ("fraction", "accelerators")
 _KEPT_WINDOWS = 48
+_ENOUGH = 0.8
+"""Part of the tolerated deviation that no unit is moved for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +387,48 @@ def tell(where: Sees, account: ShareAccount, now_s: float) -> None:
     view.facts["share_gap"] = account.gap()
     view.facts["share_contract_free"] = view.domain_free_devices.copy()
     view.state("share_contract", account)
+
+
+def moves(account: ShareAccount, running: Iterable[RunningUnit], free: Floats) -> list[UnitKey]:
+    """Units that had to be taken off, and placed anew by need, for every domain to be within four fifths of what is tolerated at
+    the end of the window; ``free`` (D) are free accelerators. A suggestion: it costs interruptions, the score does not.
+
+    Steps: 1. by the projection to the window's end, how many accelerators each domain would have to hold more or less for
+    the rest of it; 2. from the domain with the greatest excess to the one with the greatest lack that has room; 3. the unit
+    that is thought to run longest among those that are no larger than both, until nothing fits.
+    """
+    left_s = account.end_s - account.now_s
+    row = account.planned_row()
+    this, _ = account.projections()
+    wanted = row * (account.plan.window_s if account.plan.kind == "accelerators" else float(this[~np.isnan(row)].sum()))
+    over = np.nan_to_num((this - wanted) / left_s)
+    least = np.nan_to_num(_ENOUGH * account.plan.tolerance * wanted / left_s)
+    room = np.array(free, dtype=np.float64)
+    by_domain: dict[int, list[tuple[float, float, UnitKey]]] = {}
+    index = {name: place for place, name in enumerate(account.domain_ids)}
+    for item in running:
+        places = {rank.domain_id for rank in item.ranks}
+        if item.unit.preemptible and item.unit.devices and len(places) == 1:
+            lasts_s = min(item.end_s(account.now_s, "expected") - account.now_s, left_s)
+            by_domain.setdefault(index[places.pop()], []).append((lasts_s, item.unit.devices, item.unit.key))
+    for units in by_domain.values():
+        units.sort()
+    found: list[UnitKey] = []
+    while True:
+        give, take = int(over.argmax()), int(np.where(room >= 1.0, over, np.inf).argmin())
+        if over[give] <= least[give] and -over[take] <= least[take]:
+            return found
+        most = min(over[give], -over[take], room[take]) + 0.5
+        units = by_domain.get(give, [])
+        place = next((n for n in range(len(units) - 1, -1, -1) if units[n][1] <= most), None)
+        if place is None:
+            return found
+        lasts_s, size, key = units.pop(place)
+        found.append(key)
+        over[give] -= size * lasts_s / left_s
+        over[take] += size * lasts_s / left_s
+        room[give] += size
+        room[take] -= size
 
 
 class ShareDeficitScore:

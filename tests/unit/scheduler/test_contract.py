@@ -21,6 +21,7 @@ from services.scheduler.core.contract import (
     deviations,
     infeasible,
     install,
+    moves,
     needs,
     plan_of,
     tell,
@@ -286,6 +287,41 @@ def test_late_in_a_window_a_lack_weighs_by_what_can_still_be_given() -> None:
     assert need[0] < 0 < need[1]
 
 
+def test_moves_name_the_units_that_keep_the_promise_elsewhere() -> None:
+    world = cluster(a=2, b=2)
+    account = install(world, HALVES, 0.0)
+    for number in range(6):
+        world.begin(unit(number, expected_s=1000.0 * (number + 1)), on("a", (number % 4,), number // 4), 0.0)
+    account.advance(60.0)
+    free = world.view.domain_free_devices
+    # a holds 6, b none. Projected to 3600 s: units of 1000, 2000, 3000 s and three of the whole hour: 16800 s, of which b is
+    # to give 8400. Two of the longest give 2 x 3540 s; a third would leave a as far below as b was above.
+    found = moves(account, world.running.values(), free)
+    assert [key.unit_index for key in found] == [5, 4]
+    for key in found:
+        world.release(key, 60.0)
+    for key, device in zip(found, (0, 1), strict=True):
+        world.begin(unit(key.unit_index, expected_s=7200.0), on("b", (device,)), 60.0)
+    account.advance(61.0)
+    this, _ = account.projections()
+    assert abs(this[1] / this.sum() - 0.5) < abs(0.0 - 0.5) / 4
+
+
+def test_nothing_is_moved_that_may_not_be_or_that_nobody_has_room_for() -> None:
+    world = cluster(a=2, b=2)
+    account = install(world, HALVES, 0.0)
+    world.begin(unit(0, preemptible=False), on("a"), 0.0)
+    account.advance(60.0)
+    assert moves(account, world.running.values(), world.view.domain_free_devices) == []
+    world = cluster(a=2, b=2)
+    account = install(world, HALVES, 0.0)
+    for number in range(4):
+        world.begin(unit(number), on("a", (number,)), 0.0)
+    account.advance(1800.0)
+    assert moves(account, world.running.values(), np.array([4.0, 0.0])) == []
+    assert len(moves(account, world.running.values(), np.array([4.0, 8.0]))) > 0
+
+
 # -- simulated ---------------------------------------------------------------------------------------------------------
 
 
@@ -322,6 +358,24 @@ def test_where_work_comes_and_goes_the_contract_is_kept_and_least_loaded_does_no
         assert given == pytest.approx(sum(job.duration_s for job in trace.jobs))
     assert kept["contract"] >= 0.95
     assert kept["spread"] < 0.5
+
+
+def test_moving_running_units_keeps_more_and_costs_interruptions() -> None:
+    trace, network = a_trace(400, 4, load=0.6), uniform(2, 4, 8)
+    # Ten times as long, a tenth as often: too few begin in an hour to make up for what ended.
+    trace = replace(
+        trace, jobs=[replace(job, submit_s=job.submit_s * 10, duration_s=job.duration_s * 10) for job in trace.jobs]
+    )
+    plan = SharePlan(((("domain-0", 55.0), ("domain-1", 45.0)),))
+    base = setting("first-fit")
+    chosen = replace(base, policy=replace(base.policy, scores=(("pack", 1.0), ("share_deficit", 1.0))))
+    kept, uninterrupted = [], []
+    for every_s in (0.0, 600.0):
+        run = ContractSimulation(network, trace, chosen, plan, move_every_s=every_s)
+        uninterrupted.append(stability(run.run()).share)
+        kept.append(shares(run.account, 36_000.0, trace.jobs[-1].submit_s).kept)
+    assert kept[1] > kept[0]
+    assert uninterrupted[1] < uninterrupted[0] == 1.0
 
 
 def test_swinging_changes_the_rate_and_keeps_order_and_span() -> None:
