@@ -159,6 +159,7 @@ class Simulation:
         start_s = self._start_s = trace.jobs[0].submit_s if trace.jobs else 0.0
         self.energy = Energy(network, start_s=start_s)
         self.wan = Wan(network)
+        self._links = {(link.from_domain, link.to_domain) for link in network.links}
         self.now_s = 0.0
         self._estimates = estimates_source or estimates(setting.knowledge)
         self._checkpoints = checkpoints or Checkpoints(default_interval_s=DEFAULT_CHECKPOINT_S)
@@ -685,8 +686,11 @@ class Simulation:
             return False
         to_domain = domains[0]
         item.staging = True
-        # The nearest copy; the first of equals.
-        from_domain = min(item.copies, key=lambda domain: self.wan.transfer_time_s(domain, to_domain, job.data_bytes))
+        # The nearest copy that has a link; the first of equals.
+        linked = [domain for domain in item.copies if (domain, to_domain) in self._links]
+        from_domain = min(
+            linked or item.copies[:1], key=lambda domain: self.wan.transfer_time_s(domain, to_domain, job.data_bytes)
+        )
         self.wan.start(job.job_id, from_domain, to_domain, job.data_bytes, self.now_s)
         self._watch_wan()
         return True

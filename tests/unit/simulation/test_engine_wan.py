@@ -115,6 +115,24 @@ def test_the_original_stays_where_it_was() -> None:
     assert run.measures.wan_bytes == GIB
 
 
+def test_comes_from_the_nearest_copy_that_has_a_link() -> None:
+    """Staged to b, which fails at 50 for good; c has room when its job ends at 60. From a it would take 10.24 + 2 s; over the link
+    from b, ten times as wide, 1.024 + 2 s, or there is none."""
+    for wide in (True, False):
+        where = network((0, 1, 1))
+        where.links = [link for link in where.links if (link.from_domain, link.to_domain) != ("b", "c")]
+        if wide:
+            where.links.append(SimLink("b", "c", 1000.0 * MIB, 2.0))
+        jobs = [
+            TraceJob("early", 0, 20.0, 1, 1),
+            TraceJob("first", 0, 60.0, 1, 1),
+            staged("one", 20, restart_cost_s=0.0),
+        ]
+        run = simulation(where, jobs, failures=[NodeEvent(50.0, "b-0", "down")])
+        assert finished(run)["one"].finish_s == pytest.approx(60 + (3.024 if wide else ALONE_S) + 100)
+        assert run.wan.moved_bytes()["a", "b"] == GIB
+
+
 def test_restart_and_staging_go_on_together() -> None:
     """Preempted by nobody, but failed at once: restart cost of 60 s exceeds the transfer, so it works from 50 + 60 on."""
     events = [NodeEvent(5.0, "b-0", "down"), NodeEvent(50.0, "b-0", "up")]
