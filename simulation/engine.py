@@ -353,6 +353,7 @@ class Simulation:
             low_s=known.low_s,
             high_s=known.high_s,
             attained_s=item.attained_s,
+            served_s=item.ran_s,
             service_index=known.service_index,
             deadline_s=math.inf if math.isnan(job.deadline_s) else job.deadline_s,
             value=job.value,

@@ -60,6 +60,10 @@ class RunningUnit:
         """What an interruption now would cost in time: the work since the last checkpoint, and the restart."""
         return max(now_s - self.since_s - self.kept_s, 0.0) + self.unit.restart_s
 
+    def service_s(self, now_s: float) -> float:
+        """How long it held nodes altogether."""
+        return self.unit.service_s + max(now_s - self.since_s, 0.0)
+
     def ran_s(self, now_s: float) -> float:
         """How long it ran altogether, with its former runs."""
         return self.unit.attained_s + max(now_s - self.since_s, 0.0)

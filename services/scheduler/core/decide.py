@@ -650,7 +650,9 @@ class _Cycle:
                 before = cluster.running.get(target.key)
                 if before is None or target.key not in off:
                     continue
-                unit = replace(before.unit, attained_s=before.ran_s(self._now_s))
+                unit = replace(
+                    before.unit, attained_s=before.ran_s(self._now_s), served_s=before.service_s(self._now_s)
+                )
             unit = _fitted(unit, target)
             if self._per_tenant:
                 state_tenant(cluster.view, unit.tenant_id)

@@ -106,7 +106,8 @@ class Pending:
         if lane is None:
             lane = self.lanes[name] = Lane(*name)
         entry = (self._static_key(unit), unit.queued_at_s, unit.key, unit)
-        if lane.entries and lane.entries[-1][:3] < entry[:3]:
+        if self._timed or (lane.entries and lane.entries[-1][:3] < entry[:3]):
+            # Criteria of time are sorted by when a cycle begins: keys of before cannot be compared.
             lane.entries.append(entry)
         else:
             insort(lane.entries, entry, key=_position)
@@ -120,7 +121,7 @@ class Pending:
         if found is None:
             return None
         lane, entry = found
-        place = bisect_left(lane.entries, entry[:3], key=_position)
+        place = 0 if self._timed else bisect_left(lane.entries, entry[:3], key=_position)
         if place >= len(lane.entries) or lane.entries[place][2] != key:
             # Criteria of time: a lane is in order only after `sort_timed`.
             place = next(number for number, other in enumerate(lane.entries) if other[2] == key)

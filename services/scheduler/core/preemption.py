@@ -98,7 +98,7 @@ def running_key(
             key.append(float(quick(item, context)))
             continue
         if state is None:
-            state = replace(item.unit, attained_s=item.ran_s(context.now_s))
+            state = replace(item.unit, attained_s=item.ran_s(context.now_s), served_s=item.service_s(context.now_s))
         key.append(plugin.key(state, context))
     return tuple(key)
 

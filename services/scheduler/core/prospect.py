@@ -178,7 +178,7 @@ class _Future:
         again = {item.unit.key for item in begun}
         for item in off:
             if item.unit.key not in again:
-                cluster.add(replace(item.unit, attained_s=item.ran_s(at_s)))
+                cluster.add(replace(item.unit, attained_s=item.ran_s(at_s), served_s=item.service_s(at_s)))
         gone = {item.unit.key for item in off}
         if gone:
             self._ends = [entry for entry in self._ends if entry[1] not in gone]

@@ -27,7 +27,8 @@ class PendingUnit:
 
     ``queue`` names its place in the tree of quotas (empty: its tenant). ``limit_s`` is the run time that its user declared,
     ``expected_s`` what is predicted for a whole run of it (infinite: unknown), ``low_s`` and ``high_s`` the band of it;
-    ``attained_s`` is how long it ran already, ``service_index`` what the predictor says about its worth (greater goes first).
+    ``attained_s`` is how long it ran already (progress that it kept), ``served_s`` how long it
+    held nodes for that, restarts and lost work included, ``service_index`` what the predictor says about its worth (greater goes first).
     ``deadline_s`` and ``queued_at_s`` are times, ``value`` what finishing in time is worth. ``min_ranks`` and ``max_ranks``
     other than 0 say that the number of ranks may change. ``restart_s`` is what an interruption costs it.
     """
@@ -44,6 +45,7 @@ class PendingUnit:
     low_s: float = 0.0
     high_s: float = INFINITE
     attained_s: float = 0.0
+    served_s: float = 0.0
     service_index: float = 0.0
     deadline_s: float = INFINITE
     value: float = 1.0
@@ -59,6 +61,11 @@ class PendingUnit:
         """Accelerators over all ranks, counting shares."""
         demand = self.demand
         return demand.ranks * demand.accelerators * (demand.device_milli / 1000.0)
+
+    @property
+    def service_s(self) -> float:
+        """How long it held nodes so far."""
+        return max(self.served_s, self.attained_s)
 
     @property
     def remaining_s(self) -> float:
@@ -254,20 +261,20 @@ class LeastAttainedOrder:
         return LeastAttainedOrder(**numbers_of(self.name, options, threshold_s=0.0, levels=2.0, growth=1.0))
 
     def key(self, unit: PendingUnit, context: OrderContext) -> float:
-        return float(bisect_right(self._thresholds, unit.attained_s * max(unit.devices, 1.0) + _SLACK_S))
+        return float(bisect_right(self._thresholds, unit.service_s * max(unit.devices, 1.0) + _SLACK_S))
 
     def running_key(self, running: Any, context: OrderContext) -> float:
         """The same of a unit that runs."""
-        served = float(running.ran_s(context.now_s)) * max(float(running.unit.devices), 1.0)
+        served = float(running.service_s(context.now_s)) * max(float(running.unit.devices), 1.0)
         return float(bisect_right(self._thresholds, served + _SLACK_S))
 
     def changes_at_s(self, running: Any, now_s: float) -> float:
         """When a running unit falls into the next queue: a cycle is wanted then. Infinite when it is in the last one."""
         devices = max(float(running.unit.devices), 1.0)
-        level = bisect_right(self._thresholds, float(running.ran_s(now_s)) * devices + _SLACK_S)
+        level = bisect_right(self._thresholds, float(running.service_s(now_s)) * devices + _SLACK_S)
         if level >= len(self._thresholds):
             return INFINITE
-        return float(running.since_s + self._thresholds[level] / devices - running.unit.attained_s)
+        return float(running.since_s + self._thresholds[level] / devices - running.unit.service_s)
 
 
 ORDERS: dict[str, Order] = {}
