@@ -22,12 +22,14 @@ import numpy as np
 
 from meridian.errors import InvalidArgumentError
 from meridian.result import DataSource
+from services.scheduler.core.contract import plan_of
 from services.scheduler.core.decide import Snapshot, decide
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.table import table_of
 from services.scheduler.plugins import load_plugins
 from services.scheduler.policy_file import parse, shipped, shipped_names
+from simulation.contracts import ContractSimulation, shares
 from simulation.domains import philly_network, read_network, uniform
 from simulation.engine import Setting, Simulation
 from simulation.estimates import KNOWLEDGE
@@ -346,9 +348,11 @@ class _Worker:
         if seed not in self.traces:
             self.traces = {seed: self.experiment.trace_of(seed)}
         started = time.perf_counter()
-        simulation = Simulation(
+        trace = self.traces[seed]
+        kind = Simulation if plan_of(setting.policy) is None else ContractSimulation
+        simulation = kind(
             self.experiment.network,
-            self.traces[seed],
+            trace,
             setting,
             seed=seed,
             until_s=self.experiment.until_s,
@@ -356,6 +360,12 @@ class _Worker:
         )
         measures = simulation.measures = PlacedMeasures(self.experiment.network)
         simulation.run()
+        if isinstance(simulation, ContractSimulation):
+            report = shares(simulation.account, trace.jobs[0].submit_s, trace.jobs[-1].submit_s)
+            measures.extra["contract_windows_kept_share"] = report.kept
+            measures.extra["contract_windows_count"] = float(len(report.deviations))
+            measures.extra["contract_deviation_p50_ratio"] = report.quantile(0.5)
+            measures.extra["contract_deviation_p99_ratio"] = report.quantile(0.99)
         return Run(setting, seed, measures, time.perf_counter() - started)
 
 
