@@ -92,6 +92,14 @@ class ConflictError(MeridianError):
     title = "Conflict"
 
 
+class PreconditionFailedError(MeridianError):
+    """What the caller has seen is not what is there now."""
+
+    code = "PRECONDITION_FAILED"
+    status = 412
+    title = "Precondition failed"
+
+
 class ResourceExhaustedError(MeridianError):
     """A quota or rate limit is used up."""
 

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 
 from meridian.errors import InvalidArgumentError
+from simulation.checks import at_least_zero
 from simulation.model import TraceJob
 
 SMALL_JOB_ACCELERATORS = 1
@@ -31,9 +32,9 @@ def default_restart_s(accelerators: float) -> float:
 
 def transfer_restart_s(fixed_s: float, size_bytes: float, bandwidth_bytes_per_s: float) -> float:
     """A fixed part and the time to read a checkpoint of ``size_bytes``, seconds; infinite without bandwidth."""
-    _check("fixed_s", fixed_s)
-    _check("size_bytes", size_bytes)
-    _check("bandwidth_bytes_per_s", bandwidth_bytes_per_s)
+    at_least_zero("fixed_s", fixed_s)
+    at_least_zero("size_bytes", size_bytes)
+    at_least_zero("bandwidth_bytes_per_s", bandwidth_bytes_per_s)
     if size_bytes == 0:
         return fixed_s
     return fixed_s + size_bytes / bandwidth_bytes_per_s if bandwidth_bytes_per_s > 0 else math.inf
@@ -46,7 +47,7 @@ def kept_work(done_work: float, interval_work: float, phase_work: float | None =
     infinite one nothing but the checkpoint at the phase, if that is finite. A checkpoint missed only by rounding (1 in
     10^9 of the interval) counts as reached.
     """
-    _check("done_work", done_work)
+    at_least_zero("done_work", done_work)
     for name, value in (("interval_work", interval_work), ("phase_work", 0.0 if phase_work is None else phase_work)):
         if not value >= 0:
             raise InvalidArgumentError(f"{name}: {value} is not a number of 0 or more")
@@ -61,7 +62,7 @@ def kept_work(done_work: float, interval_work: float, phase_work: float | None =
 
 def young_interval_s(write_s: float, mtbf_s: float) -> float:
     """Young's interval between checkpoints, ``sqrt(2 x write x MTBF)`` seconds (Young, CACM 17(9), 1974)."""
-    _check("write_s", write_s)
+    at_least_zero("write_s", write_s)
     _check_mtbf(mtbf_s)
     return math.sqrt(2 * write_s * mtbf_s)
 
@@ -71,7 +72,7 @@ def daly_interval_s(write_s: float, mtbf_s: float) -> float:
 
     With ``x = write / (2 MTBF)``: ``sqrt(2 x write x MTBF) (1 + sqrt(x)/3 + x/9) - write`` where x < 1, else the MTBF.
     """
-    _check("write_s", write_s)
+    at_least_zero("write_s", write_s)
     _check_mtbf(mtbf_s)
     ratio = write_s / (2 * mtbf_s)
     if ratio >= 1:
@@ -84,7 +85,7 @@ def expected_run_s(work_s: float, interval_s: float, write_s: float, restart_s: 
 
     ``MTBF exp(restart / MTBF) (exp((interval + write) / MTBF) - 1) work / interval``.
     """
-    _check("work_s", work_s)
+    at_least_zero("work_s", work_s)
     _check_mtbf(mtbf_s)
     if not interval_s > 0:
         raise InvalidArgumentError(f"interval_s: {interval_s} is not above 0")
@@ -154,7 +155,7 @@ class Checkpoints:
     def restart_s(self, job: TraceJob) -> float:
         """Seconds from the start of a resumed job to its first new progress."""
         if not math.isnan(job.restart_cost_s):
-            _check(f"restart_cost_s of job {job.job_id!r}", job.restart_cost_s)
+            at_least_zero(f"restart_cost_s of job {job.job_id!r}", job.restart_cost_s)
             return job.restart_cost_s
         if self.checkpoint_bytes is not None and self.bandwidth_bytes_per_s is not None:
             return transfer_restart_s(self.fixed_s, self.checkpoint_bytes, self.bandwidth_bytes_per_s)
@@ -166,7 +167,7 @@ class Checkpoints:
         ``done_work`` is its progress when it stopped. ``saved`` says that it wrote a checkpoint on being stopped (a
         preemption with notice): then nothing is lost.
         """
-        _check("done_work", done_work)
+        at_least_zero("done_work", done_work)
         kept = done_work if saved else self.kept(job, done_work)
         cost_s = self.restart_s(job)
         tally = self.tallies.setdefault(job.job_id, RestartTally())
@@ -188,11 +189,6 @@ def _work_per_s(job: TraceJob) -> float:
     if not 0 < job.duration_s < math.inf:
         raise InvalidArgumentError(f"duration_s: {job.duration_s} of job {job.job_id!r}, which has work to do")
     return job.work / job.duration_s
-
-
-def _check(name: str, value: float) -> None:
-    if not 0 <= value < math.inf:
-        raise InvalidArgumentError(f"{name}: {value} is not a number of 0 or more")
 
 
 def _check_mtbf(mtbf_s: float) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meridian.errors import InvalidArgumentError
+from simulation.checks import at_least_zero
 from simulation.model import Network, SimDomain, SimNode
 
 JOULES_PER_KWH = 3.6e6
@@ -46,7 +47,7 @@ class CarbonSeries:
         if len(g_per_kwh) not in HOURS:
             raise InvalidArgumentError(f"carbon_g_per_kwh: {len(g_per_kwh)} values, not 1 or 24")
         for hour, value in enumerate(g_per_kwh):
-            _check(f"carbon_g_per_kwh[{hour}]", value)
+            at_least_zero(f"carbon_g_per_kwh[{hour}]", value)
         self._offset_s = day_offset_s
         self._hourly = g_per_kwh * (24 // len(g_per_kwh))
         before = [0.0]
@@ -249,11 +250,6 @@ def _shared(values: array[float]) -> NDArray[np.float64]:
     return np.frombuffer(values, dtype=np.float64)
 
 
-def _check(name: str, value: float) -> None:
-    if not 0 <= value < math.inf:
-        raise InvalidArgumentError(f"{name}: {value} is not a number of 0 or more")
-
-
 def _check_node(node: SimNode, wake_watts: float) -> None:
     for name, value in (
         ("idle_watts", node.idle_watts),
@@ -262,4 +258,4 @@ def _check_node(node: SimNode, wake_watts: float) -> None:
         ("wake_s", node.wake_s),
         ("wake_watts", wake_watts),
     ):
-        _check(f"{name} of node {node.node_id!r}", value)
+        at_least_zero(f"{name} of node {node.node_id!r}", value)

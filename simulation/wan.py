@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from meridian.errors import InvalidArgumentError
+from simulation.checks import at_least_zero
 from simulation.model import Network, SimLink
 
 GIB = 2**30
@@ -114,9 +115,9 @@ class Wan:
                 raise InvalidArgumentError(f"links[{index}]: {pair} names a domain that the network does not have")
             if pair in self._links or pair[0] == pair[1]:
                 raise InvalidArgumentError(f"links[{index}]: {pair} is given twice, or leads nowhere")
-            _check(f"links[{index}].rtt_s", spec.rtt_s)
-            _check(f"links[{index}].price_micro_units_per_gib", spec.price_micro_units_per_gib)
-            _check(f"links[{index}].bandwidth_bytes_per_s", spec.bandwidth_bytes_per_s)
+            at_least_zero(f"links[{index}].rtt_s", spec.rtt_s)
+            at_least_zero(f"links[{index}].price_micro_units_per_gib", spec.price_micro_units_per_gib)
+            at_least_zero(f"links[{index}].bandwidth_bytes_per_s", spec.bandwidth_bytes_per_s)
             link = _Link(spec, spec.bandwidth_bytes_per_s)
             self._links[pair] = link
             self._leaving.setdefault(pair[0], []).append(link)
@@ -124,7 +125,7 @@ class Wan:
         for domain, cap in self._egress.items():
             if domain not in domains:
                 raise InvalidArgumentError(f"egress_bytes_per_s: no domain {domain!r}")
-            _check(f"egress_bytes_per_s[{domain!r}]", cap)
+            at_least_zero(f"egress_bytes_per_s[{domain!r}]", cap)
         self._transfers: dict[str, _Transfer] = {}
         self._flows: dict[str, _Flow] = {}
         self._ends: list[tuple[float, int, int, _Link]] = []
@@ -140,7 +141,7 @@ class Wan:
         link = self._link(from_domain, to_domain)
         if transfer_id in self._transfers or transfer_id in self._flows:
             raise InvalidArgumentError(f"transfer_id: {transfer_id!r} is moving already")
-        _check("size_bytes", size_bytes)
+        at_least_zero("size_bytes", size_bytes)
         self._run(now_s)
         size = round(size_bytes)
         if not link.sending:
@@ -163,7 +164,7 @@ class Wan:
         running = self._flows.get(flow_id)
         if flow_id in self._transfers or (running is not None and running.link is not link):
             raise InvalidArgumentError(f"flow_id: {flow_id!r} is in use for another pair or a transfer")
-        _check("bytes_per_s", bytes_per_s)
+        at_least_zero("bytes_per_s", bytes_per_s)
         self._run(now_s)
         if running is None:
             running = self._flows[flow_id] = link.flows[flow_id] = _Flow(link, bytes_per_s, now_s)
@@ -246,7 +247,7 @@ class Wan:
     def set_bandwidth(self, from_domain: str, to_domain: str, bytes_per_s: float, now_s: float) -> None:
         """The capacity of a link from ``now_s`` on; 0 stops it."""
         link = self._link(from_domain, to_domain)
-        _check("bytes_per_s", bytes_per_s)
+        at_least_zero("bytes_per_s", bytes_per_s)
         self._run(now_s)
         link.capacity = bytes_per_s
         self._share(link, now_s)
@@ -374,8 +375,3 @@ def _wants(link: _Link) -> list[tuple[float, int]]:
     if link.sending:
         wants.append((link.own_level, len(link.sending)))
     return wants
-
-
-def _check(name: str, value: float) -> None:
-    if not 0 <= value < math.inf:
-        raise InvalidArgumentError(f"{name}: {value} is not a number of 0 or more")

@@ -12,18 +12,10 @@ from meridian.errors import (
     InvalidArgumentError,
     MeridianError,
     NotFoundError,
+    PreconditionFailedError,
     UnavailableError,
 )
 from meridian.observability import current_traceparent
-
-
-class PreconditionFailedError(MeridianError):
-    """What the caller has seen is not what is there now."""
-
-    code = "PRECONDITION_FAILED"
-    status = 412
-    title = "Precondition failed"
-
 
 _PASSED_ON: dict[int, type[MeridianError]] = {
     404: NotFoundError,

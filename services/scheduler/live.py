@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from meridian.database import is_passing
-from meridian.errors import MeridianError
+from meridian.errors import MeridianError, PreconditionFailedError
 from meridian.leadership import AdvisoryLock
 from meridian.observability import child_traceparent
 from meridian.outbox import Transaction
@@ -42,7 +42,7 @@ from services.scheduler.core.waiting import WaitingUnits
 from services.scheduler.errors import LeadershipLostError
 from services.scheduler.journal import FLUSH_S, KEPT_DAYS, WHOLE_BOOK_EVERY_S, Journal
 from services.scheduler.metrics import SchedulerMetrics
-from services.scheduler.policy_changes import Outcome, PreconditionFailedError
+from services.scheduler.policy_changes import Outcome
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.wire import message_of
 

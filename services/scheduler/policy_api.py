@@ -9,12 +9,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from meridian.database import Database
-from meridian.errors import InvalidArgumentError, NotFoundError
+from meridian.errors import InvalidArgumentError, NotFoundError, PreconditionFailedError
 from services.scheduler import store
 from services.scheduler.api import Json
 from services.scheduler.core.policy import Policy
 from services.scheduler.live import LiveScheduler
-from services.scheduler.policy_changes import PreconditionFailedError, matches
+from services.scheduler.policy_changes import matches
 from services.scheduler.policy_file import differences, parse
 from services.scheduler.times import rfc3339
 

@@ -12,7 +12,7 @@ from enum import Enum
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from meridian.errors import ConfigurationError, MeridianError
+from meridian.errors import ConfigurationError
 from services.scheduler import store
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy
@@ -28,14 +28,6 @@ class Outcome(Enum):
     CHANGED = "changed"
     UNCHANGED = "unchanged"
     REFUSED = "refused"
-
-
-class PreconditionFailedError(MeridianError):
-    """The policy in force is not the one that the caller has seen."""
-
-    code = "PRECONDITION_FAILED"
-    status = 412
-    title = "Precondition failed"
 
 
 def change_to(policy: Policy, now_s: float, *, origin: str, changed_by: str = "", source: str = "") -> PolicyChange:

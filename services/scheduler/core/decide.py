@@ -15,8 +15,9 @@ The cluster is left as it was; `Cluster.apply` carries the decisions out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from services.scheduler.core.pending import Lane, Selection, estimated_s
 from services.scheduler.core.placement import Candidates, Choice, plugins_of
 from services.scheduler.core.planning import Target
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.preemption import best, find_room
+from services.scheduler.core.preemption import Preemption, best, find_room
 from services.scheduler.core.profile import Profile, Reservation
 from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.stages import Stages, stages_of
@@ -96,6 +97,10 @@ class Blocked:
     reason: str = ""
 
 
+def _by_age(unit: PendingUnit) -> tuple[Any, ...]:
+    return unit.queued_at_s, unit.key
+
+
 @dataclass(slots=True)
 class Decisions:
     """What a cycle decided, in order. ``classes`` is the number of different demands it judged."""
@@ -109,19 +114,14 @@ class Decisions:
     memory: Memory | None = None
     partial: bool = False
     """Whether only new units were looked at: those that waited before wait as they did."""
-    order: tuple[UnitKey, ...] | None = None
     _waiting: tuple[Waiting, ...] | None = field(default=None, repr=False)
-    _positions: dict[UnitKey, tuple[object, ...]] = field(default_factory=dict, repr=False)
+    _place: Callable[[PendingUnit], tuple[Any, ...]] = field(default=_by_age, repr=False)
 
     @property
     def waiting(self) -> tuple[Waiting, ...]:
-        """Every unit that was looked at and waits, in the order of the queue."""
+        """Every unit that was looked at and waits, in the order of the policy; to be asked for before the next change."""
         if self._waiting is None:
-            rows = [
-                (self._positions.get(unit.key, ((), unit.queued_at_s, unit.key)), unit.key, group)
-                for group in self.blocked
-                for unit in group.units
-            ]
+            rows = [(self._place(unit), unit.key, group) for group in self.blocked for unit in group.units]
             rows.sort(key=lambda row: row[:2])
             self._waiting = tuple(
                 Waiting(key, place, group.explanation, group.start_s) for place, (_, key, group) in enumerate(rows, 1)
@@ -163,7 +163,6 @@ class _Cycle:
         self._preempted: list[Preempted] = []
         self._blocked: list[Blocked] = []
         self._seen: dict[Demand, Explanation | None] = {}
-        self._keys: dict[UnitKey, tuple[object, ...]] = {}
         self._gates: tuple[Gate, ...] = ()
         self._profile: Profile | None = None
         self._base: Profile | None = None
@@ -212,7 +211,7 @@ class _Cycle:
             len(self._seen),
             self._memory(),
             partial,
-            _positions=self._keys,
+            _place=self._position,
         )
 
     def _memory(self) -> Memory | None:
@@ -427,20 +426,11 @@ class _Cycle:
                 continue
             off, candidates, choice = found
             for victim in off:
-                del self._running[victim.unit.key]
-                if self._profile is not None:
-                    self._profile.end(victim, self._now_s)
-                why = f"taken off by {plugin.name} preemption for {unit.key}"
-                self._preempted.append(Preempted(victim.unit.key, why, unit.key))
-                selection.charge(victim.unit, -1)
                 for gate in self._gates:
                     gate.charge(victim.unit, -1)
+            self._take_off(off, plugin, unit, selection)
             self._place(unit, group, candidates, choice)
             selection.charge(unit)
-            # What had no room may have some now.
-            self._seen = dict.fromkeys(self._seen)
-            self._too_long.clear()
-            self._no_room.clear()
             return True
         return False
 
@@ -469,20 +459,27 @@ class _Cycle:
             for victim in more:
                 for gate in self._gates:
                     gate.charge(victim.unit, -1)
-            for victim in (*off, *more):
-                del self._running[victim.unit.key]
-                if self._profile is not None:
-                    self._profile.end(victim, self._now_s)
-                why = f"taken off by {plugin.name} preemption for {unit.key}"
-                self._preempted.append(Preempted(victim.unit.key, why, unit.key))
-                selection.charge(victim.unit, -1)
+            self._take_off((*off, *more), plugin, unit, selection)
             self._place(unit, group, candidates, choice)
             selection.charge(unit)
-            self._seen = dict.fromkeys(self._seen)
-            self._too_long.clear()
-            self._no_room.clear()
             return True
         return False
+
+    def _take_off(
+        self, victims: Sequence[RunningUnit], plugin: Preemption, unit: PendingUnit, selection: Selection
+    ) -> None:
+        """Record that victims, whose nodes are given back already, are taken off for a unit."""
+        why = f"taken off by {plugin.name} preemption for {unit.key}"
+        for victim in victims:
+            del self._running[victim.unit.key]
+            if self._profile is not None:
+                self._profile.end(victim, self._now_s)
+            self._preempted.append(Preempted(victim.unit.key, why, unit.key))
+            selection.charge(victim.unit, -1)
+        # What had no room may have some now.
+        self._seen = dict.fromkeys(self._seen)
+        self._too_long.clear()
+        self._no_room.clear()
 
     def _shift(self, units: Sequence[RunningUnit], sign: int) -> None:
         """Put running units off their nodes (-1) or back (1), for the view and the limits alike."""

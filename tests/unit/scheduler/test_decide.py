@@ -383,3 +383,13 @@ def test_units_of_one_world_flow_through() -> None:
     assert [str(item.key) for item in world.cycle().placed] == ["job-1.0"]
     assert "waiting for capacity" in world.decisions.waiting[0].explanation.reason
     assert isinstance(world.book.fleet.nodes["a-0"], Node)
+
+
+def test_places_in_the_queue_follow_the_policy_not_age() -> None:
+    pending = [
+        PendingUnit(UnitKey("old", 0), "lab", 0, 1.0, Demand(1, accelerators=9)),
+        PendingUnit(UnitKey("urgent", 0), "lab", 5, 2.0, Demand(1, accelerators=8)),
+        PendingUnit(UnitKey("new", 0), "lab", 0, 3.0, Demand(1, accelerators=7)),
+    ]
+    decisions = decide(Snapshot(table_of(a_fleet({"a": 1})), Ledger(), pending), Policy())
+    assert [(item.position, item.key.job_id) for item in decisions.waiting] == [(1, "urgent"), (2, "old"), (3, "new")]

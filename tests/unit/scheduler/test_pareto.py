@@ -363,7 +363,6 @@ def test_nsga3_comes_near_the_true_front_and_is_repeatable() -> None:
 
 @pytest.mark.parametrize("worst", [False, True])
 def test_the_mixed_integer_program_agrees_with_branch_and_bound(worst: bool) -> None:
-    pytest.importorskip("scipy", reason="the solver of mixed-integer programs needs scipy")
     from services.scheduler.planners.chebyshev import MixedIntegerSolver
 
     problem = random_problem(5, worst=worst)

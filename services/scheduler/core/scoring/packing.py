@@ -6,6 +6,7 @@ node of the fleet, not by that of the paper's cluster. All read what is free on 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,14 @@ def scaled(scored: Scored) -> Floats:
     return np.where(np.isfinite(scored.score), scored.score / SCORE_STEPS, 0.0)
 
 
-class _RuleScore:
+class _RuleScore(ABC):
     name = ""
     dynamic = True
     hosted = False
 
+    @abstractmethod
     def rule(self, nodes: SharedNodes, demand: ShareDemand, greatest: Greatest) -> Scored:
-        raise NotImplementedError
+        """The rule of fragmentation.py that this score stands for."""
 
     def nodes(self, view: View, demand: Demand, rows: Any) -> Floats:
         asked = share_demand(view.table, demand)

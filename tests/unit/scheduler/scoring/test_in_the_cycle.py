@@ -7,18 +7,12 @@ import pytest
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import Decisions, decide
 from services.scheduler.core.fleet import Domain, Fleet, Link, Node
-from services.scheduler.core.placement import Candidates
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
 from simulation.model import Throughputs
 from tests.unit.scheduler.scoring.fleets import node
-
-pytestmark = pytest.mark.skipif(
-    not hasattr(Candidates, "_of_domains"),
-    reason="placing does not ask plugins for domains_of, columns, everywhere yet",
-)
 
 
 def cluster_of(policy: Policy, *nodes: Node, **domains: Domain) -> Cluster:
