@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from services.scheduler.core.ledger import Ledger, Usage
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _MOST_CELLS = 40_000_000
 """Nodes times judgements that are kept (about 64 bytes each)."""
 _MOST_TOUCHED = 200_000
+_SLACK_S = 1e-6
 
 
 @dataclass(slots=True)
@@ -46,15 +48,22 @@ class RunningUnit:
     limit_end_s: float = float("inf")
     service_index: float = 0.0
 
+    def said_end_s(self, estimate: str) -> float:
+        """When it ends by what was estimated: "expected", "high" or "limit", whichever is known; infinite when nothing is."""
+        if estimate == "limit":
+            return self.limit_end_s if self.limit_end_s != inf else self.expected_end_s
+        if estimate == "high" and self.unit.high_s != inf:
+            return self.since_s + max(self.unit.high_s - self.unit.attained_s, 0.0)
+        return self.expected_end_s if self.expected_end_s != inf else self.limit_end_s
+
     def end_s(self, now_s: float, estimate: str) -> float:
-        """When it is thought to end. One that outlived its estimate is given half as long again as it has run, at least
-        a minute (its limit is not trusted either: what kills it may be late)."""
-        end = self.limit_end_s if estimate == "limit" else self.expected_end_s
-        if end == float("inf"):
-            end = self.expected_end_s if estimate == "limit" else self.limit_end_s
-        if end > now_s:
-            return end
-        return now_s + max(60.0, 0.5 * (now_s - self.since_s))
+        """When it is thought to end, later than now. One that outlived its estimate is given half as long again as that was, at
+        least a minute, and so on (its limit is not trusted either: what kills it may be late). The result depends on
+        ``now_s`` only through how often that was done."""
+        end_s = self.said_end_s(estimate)
+        while end_s <= now_s + _SLACK_S:
+            end_s += max(60.0, 0.5 * (end_s - self.since_s))
+        return end_s
 
     def lost_s(self, now_s: float) -> float:
         """What an interruption now would cost in time: the work since the last checkpoint, and the restart."""

@@ -68,27 +68,6 @@ class _Held:
     amounts: Floats
 
 
-def said_end_s(unit: RunningUnit, estimate: str) -> float:
-    """When a running unit ends by what was estimated when it began; infinite when nothing is known."""
-    if estimate == "limit":
-        return unit.limit_end_s if unit.limit_end_s != np.inf else unit.expected_end_s
-    if estimate == "high":
-        high_s = unit.unit.high_s
-        if high_s != np.inf:
-            return unit.since_s + max(high_s - unit.unit.attained_s, 0.0)
-    return unit.expected_end_s if unit.expected_end_s != np.inf else unit.limit_end_s
-
-
-def planned_end_s(unit: RunningUnit, now_s: float, estimate: str) -> float:
-    """When a running unit is thought to end, later than now. One that outlived its estimate is given half as long again as
-    that was, at least a minute, and so on (its limit is not trusted either: what kills it may be late). The result depends
-    on ``now_s`` only through how often that was done."""
-    end_s = said_end_s(unit, estimate)
-    while end_s <= now_s + _SLACK:
-        end_s += max(60.0, 0.5 * (end_s - unit.since_s))
-    return end_s
-
-
 class Profile:
     """See the module. ``times`` (S) are the beginnings of the segments; the last one has no end.
 
@@ -103,7 +82,7 @@ class Profile:
         layers = _DEVICES + models + view.free_resources.shape[1]
         self._models = models
         self._most = max(_LEAST_SEGMENTS, _MOST_CELLS // max(nodes * layers, 1))
-        ends = np.array([planned_end_s(unit, now_s, estimate) for unit in units])
+        ends = np.array([unit.end_s(now_s, estimate) for unit in units])
         cuts, segment_of = _cuts(ends, self._most)
         self._size = len(cuts) + 1
         self._times: Floats = np.empty(2 * self._size + 8)
@@ -237,7 +216,7 @@ class Profile:
             if unit.unit.demand.device_milli < 1000:
                 return None
             before = by_key.get(unit.unit.key)
-            now = self._holding(unit, self._rounded(planned_end_s(unit, now_s, estimate)))
+            now = self._holding(unit, self._rounded(unit.end_s(now_s, estimate)))
             if before is not None and before.end_s > soon_s and _same(before, now):
                 gone = [item for item in gone if item is not before]
                 held[number] = replace(now, end_s=before.end_s)
@@ -255,7 +234,7 @@ class Profile:
         """A unit begins to run."""
         if unit.unit.demand.device_milli < 1000:
             self.whole = False
-        end_s = self._rounded(planned_end_s(unit, now_s, self._estimate))
+        end_s = self._rounded(unit.end_s(now_s, self._estimate))
         held = self._held[id(unit)] = self._holding(unit, end_s)
         self._shift(now_s, held.end_s, held.rows, -held.amounts)
 

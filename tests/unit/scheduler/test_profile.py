@@ -11,7 +11,7 @@ from services.scheduler.core import profile as profile_module
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.fleet import Device, Domain, Fleet, Node, with_domain
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.profile import Change, Profile, planned_end_s
+from services.scheduler.core.profile import Change, Profile
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import fits, table_of
@@ -205,18 +205,18 @@ def test_what_outlives_its_estimate_is_given_more_whenever_one_asks() -> None:
     demand = gpus(1)
     running = RunningUnit(unit("late", demand, 100.0), (), 0.0, expected_end_s=100.0)
     # 100; then at least a minute more: 160; then half as much again: 240; 360.
-    assert planned_end_s(running, 0.0, "expected") == 100.0
-    assert planned_end_s(running, 100.0, "expected") == 160.0
-    assert planned_end_s(running, 159.0, "expected") == 160.0
-    assert planned_end_s(running, 160.0, "expected") == 240.0
-    assert planned_end_s(running, 300.0, "expected") == 360.0
-    assert planned_end_s(running, 300.0, "limit") == 360.0, "no limit is known: the prediction counts"
+    assert running.end_s(0.0, "expected") == 100.0
+    assert running.end_s(100.0, "expected") == 160.0
+    assert running.end_s(159.0, "expected") == 160.0
+    assert running.end_s(160.0, "expected") == 240.0
+    assert running.end_s(300.0, "expected") == 360.0
+    assert running.end_s(300.0, "limit") == 360.0, "no limit is known: the prediction counts"
 
 
 def test_the_upper_end_of_the_band_may_be_what_counts() -> None:
     running = RunningUnit(unit("u", gpus(1), 100.0, high_s=250.0, attained_s=50.0), (), 1000.0, expected_end_s=1050.0)
-    assert planned_end_s(running, 1000.0, "high") == 1200.0
-    assert planned_end_s(running, 1000.0, "expected") == 1050.0
+    assert running.end_s(1000.0, "high") == 1200.0
+    assert running.end_s(1000.0, "expected") == 1050.0
 
 
 def test_following_tells_what_ended_early_and_what_late() -> None:
