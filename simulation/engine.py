@@ -267,12 +267,16 @@ class Simulation:
         )
 
     def _outdated(self, kind: int, payload: object) -> bool:
-        """Whether it is the end of a run that was stopped, or the sleep of a node in use: it would let time pass for
-        nothing."""
+        """Whether it is the end or the fall of a run that was stopped, or the sleep of a node in use: it would let time pass
+        for nothing."""
         if kind == _END:
             assert isinstance(payload, tuple)
             item = self._jobs.get(payload[0])
             return item is None or item.due != payload[1]
+        if kind == _FALL:
+            assert isinstance(payload, tuple)
+            item = self._jobs.get(payload[0])
+            return item is None or item.epoch != payload[1]
         if kind == _SLEEP:
             assert isinstance(payload, tuple)
             assert self._sleeping is not None
