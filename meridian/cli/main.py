@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+from meridian.cli.brought import brought, load
 
+if TYPE_CHECKING:
     from meridian.client import Client
 
 FAILED, BAD_INPUT, UNREACHABLE, NOT_ALLOWED, NOT_FOUND = 1, 2, 3, 4, 5
@@ -26,6 +26,7 @@ _COMMANDS = {
     "domains": "network", "nodes": "network", "events": "network", "kill-node": "network", "incidents": "network",
     "forecasts": "network",
     "policy": "policy",
+    "evaluate": "evaluation",
 }  # fmt: skip
 
 
@@ -50,13 +51,13 @@ class Commands(click.Group):
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*_COMMANDS, *self.commands, *_brought()})
+        return sorted({*_COMMANDS, *self.commands, *brought("meridian.commands")})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         module = _COMMANDS.get(cmd_name)
         if module is None:
             known = super().get_command(ctx, cmd_name)
-            return _load(cmd_name) if known is None else known
+            return load("meridian.commands", cmd_name) if known is None else known
         from importlib import import_module
 
         command: click.Command = getattr(import_module(f"meridian.cli.{module}_commands"), cmd_name.replace("-", "_"))
@@ -90,37 +91,6 @@ class Commands(click.Group):
             # The reader of our output went away; nothing more can be said.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
-
-
-def _brought() -> dict[str, EntryPoint]:
-    from importlib.metadata import entry_points
-
-    return {point.name: point for point in entry_points(group="meridian.commands")}
-
-
-def _load(name: str) -> click.Command | None:
-    """A command of another package; one that does not load stands in the list all the same, and says why when used."""
-    point = _brought().get(name)
-    if point is None:
-        return None
-    try:
-        found = point.load()
-        reason = "" if isinstance(found, click.Command) else "it is no command"
-    except ImportError as error:
-        found, reason = None, str(error)
-    if isinstance(found, click.Command) and not reason:
-        return found
-
-    def refuse() -> None:
-        raise click.ClickException(f"the command {name} ({point.value}) does not load: {reason}")
-
-    return click.Command(
-        name,
-        callback=refuse,
-        help=f"Not available: {reason}",
-        params=[click.Argument(["rest"], nargs=-1, type=click.UNPROCESSED, expose_value=False)],
-        context_settings={"ignore_unknown_options": True},
-    )
 
 
 def _complain(message: str, details: list[str] | None = None) -> None:
