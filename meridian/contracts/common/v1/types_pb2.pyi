@@ -15,13 +15,15 @@ class Money(_message.Message):
     def __init__(self, micro_units: _Optional[int] = ..., currency: _Optional[str] = ...) -> None: ...
 
 class Resources(_message.Message):
-    __slots__ = ("cpus", "memory_bytes", "accelerators", "accelerator_types")
+    __slots__ = ("cpus", "memory_bytes", "accelerators", "accelerator_types", "accelerator_milli")
     CPUS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     ACCELERATORS_FIELD_NUMBER: _ClassVar[int]
     ACCELERATOR_TYPES_FIELD_NUMBER: _ClassVar[int]
+    ACCELERATOR_MILLI_FIELD_NUMBER: _ClassVar[int]
     cpus: float
     memory_bytes: int
     accelerators: int
     accelerator_types: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., accelerators: _Optional[int] = ..., accelerator_types: _Optional[_Iterable[str]] = ...) -> None: ...
+    accelerator_milli: int
+    def __init__(self, cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., accelerators: _Optional[int] = ..., accelerator_types: _Optional[_Iterable[str]] = ..., accelerator_milli: _Optional[int] = ...) -> None: ...

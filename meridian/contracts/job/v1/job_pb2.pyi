@@ -92,8 +92,18 @@ class PlacementConstraints(_message.Message):
     require_real_accelerators: bool
     def __init__(self, domains: _Optional[_Iterable[str]] = ..., exclude_domains: _Optional[_Iterable[str]] = ..., min_security_level: _Optional[int] = ..., require_real_accelerators: _Optional[bool] = ...) -> None: ...
 
+class DeclaredRate(_message.Message):
+    __slots__ = ("accelerator_type", "ranks", "rate")
+    ACCELERATOR_TYPE_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    accelerator_type: str
+    ranks: int
+    rate: float
+    def __init__(self, accelerator_type: _Optional[str] = ..., ranks: _Optional[int] = ..., rate: _Optional[float] = ...) -> None: ...
+
 class JobSpec(_message.Message):
-    __slots__ = ("name", "kind", "command", "working_dir", "env", "resources", "ranks", "allow_cross_domain", "array_size", "replicas", "service_port", "tasks", "checkpoint_interval_s", "max_restarts", "priority", "max_run_time_s", "model", "placement")
+    __slots__ = ("name", "kind", "command", "working_dir", "env", "resources", "ranks", "allow_cross_domain", "array_size", "replicas", "service_port", "tasks", "checkpoint_interval_s", "max_restarts", "priority", "max_run_time_s", "model", "placement", "min_ranks", "max_ranks", "rates", "deadline")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +129,10 @@ class JobSpec(_message.Message):
     MAX_RUN_TIME_S_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    MIN_RANKS_FIELD_NUMBER: _ClassVar[int]
+    MAX_RANKS_FIELD_NUMBER: _ClassVar[int]
+    RATES_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: JobKind
     command: _containers.RepeatedScalarFieldContainer[str]
@@ -137,7 +151,11 @@ class JobSpec(_message.Message):
     max_run_time_s: float
     model: ModelDescription
     placement: PlacementConstraints
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[JobKind, str]] = ..., command: _Optional[_Iterable[str]] = ..., working_dir: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., resources: _Optional[_Union[_types_pb2.Resources, _Mapping]] = ..., ranks: _Optional[int] = ..., allow_cross_domain: _Optional[bool] = ..., array_size: _Optional[int] = ..., replicas: _Optional[int] = ..., service_port: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[WorkflowTask, _Mapping]]] = ..., checkpoint_interval_s: _Optional[float] = ..., max_restarts: _Optional[int] = ..., priority: _Optional[int] = ..., max_run_time_s: _Optional[float] = ..., model: _Optional[_Union[ModelDescription, _Mapping]] = ..., placement: _Optional[_Union[PlacementConstraints, _Mapping]] = ...) -> None: ...
+    min_ranks: int
+    max_ranks: int
+    rates: _containers.RepeatedCompositeFieldContainer[DeclaredRate]
+    deadline: _timestamp_pb2.Timestamp
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[JobKind, str]] = ..., command: _Optional[_Iterable[str]] = ..., working_dir: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., resources: _Optional[_Union[_types_pb2.Resources, _Mapping]] = ..., ranks: _Optional[int] = ..., allow_cross_domain: _Optional[bool] = ..., array_size: _Optional[int] = ..., replicas: _Optional[int] = ..., service_port: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[WorkflowTask, _Mapping]]] = ..., checkpoint_interval_s: _Optional[float] = ..., max_restarts: _Optional[int] = ..., priority: _Optional[int] = ..., max_run_time_s: _Optional[float] = ..., model: _Optional[_Union[ModelDescription, _Mapping]] = ..., placement: _Optional[_Union[PlacementConstraints, _Mapping]] = ..., min_ranks: _Optional[int] = ..., max_ranks: _Optional[int] = ..., rates: _Optional[_Iterable[_Union[DeclaredRate, _Mapping]]] = ..., deadline: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class JobSubmitted(_message.Message):
     __slots__ = ("job_id", "tenant_id", "spec", "submitted_at")
@@ -180,16 +198,18 @@ class JobQueued(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., tenant_id: _Optional[str] = ..., units: _Optional[int] = ..., queued_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., unit_index: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PlacedRank(_message.Message):
-    __slots__ = ("rank", "domain_id", "node_id", "accelerator_indices")
+    __slots__ = ("rank", "domain_id", "node_id", "accelerator_indices", "accelerator_milli")
     RANK_FIELD_NUMBER: _ClassVar[int]
     DOMAIN_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ACCELERATOR_INDICES_FIELD_NUMBER: _ClassVar[int]
+    ACCELERATOR_MILLI_FIELD_NUMBER: _ClassVar[int]
     rank: int
     domain_id: str
     node_id: str
     accelerator_indices: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, rank: _Optional[int] = ..., domain_id: _Optional[str] = ..., node_id: _Optional[str] = ..., accelerator_indices: _Optional[_Iterable[int]] = ...) -> None: ...
+    accelerator_milli: int
+    def __init__(self, rank: _Optional[int] = ..., domain_id: _Optional[str] = ..., node_id: _Optional[str] = ..., accelerator_indices: _Optional[_Iterable[int]] = ..., accelerator_milli: _Optional[int] = ...) -> None: ...
 
 class JobPlaced(_message.Message):
     __slots__ = ("job_id", "tenant_id", "unit_index", "run_id", "epoch", "ranks", "restore_from", "restore_step", "decision_id", "policy_version", "reason", "placed_at", "accelerators")

@@ -77,7 +77,7 @@ class Accelerator(_message.Message):
     def __init__(self, index: _Optional[int] = ..., compute_id: _Optional[str] = ..., vendor: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., peak_flops: _Optional[float] = ..., emulated: _Optional[bool] = ..., aliases: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class NodeInventory(_message.Message):
-    __slots__ = ("node_id", "compute_id", "cpus", "memory_bytes", "accelerators", "labels", "site", "address")
+    __slots__ = ("node_id", "compute_id", "cpus", "memory_bytes", "accelerators", "labels", "site", "address", "wake_s")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +93,7 @@ class NodeInventory(_message.Message):
     LABELS_FIELD_NUMBER: _ClassVar[int]
     SITE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    WAKE_S_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     compute_id: str
     cpus: float
@@ -101,7 +102,8 @@ class NodeInventory(_message.Message):
     labels: _containers.ScalarMap[str, str]
     site: str
     address: str
-    def __init__(self, node_id: _Optional[str] = ..., compute_id: _Optional[str] = ..., cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., accelerators: _Optional[_Iterable[_Union[Accelerator, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., site: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    wake_s: float
+    def __init__(self, node_id: _Optional[str] = ..., compute_id: _Optional[str] = ..., cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., accelerators: _Optional[_Iterable[_Union[Accelerator, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., site: _Optional[str] = ..., address: _Optional[str] = ..., wake_s: _Optional[float] = ...) -> None: ...
 
 class Link(_message.Message):
     __slots__ = ("from_domain_id", "to_domain_id", "rtt_s", "bandwidth_bytes_per_s", "price_per_gb", "emulated", "loss")

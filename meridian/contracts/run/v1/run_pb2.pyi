@@ -16,6 +16,7 @@ class AssignmentAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ASSIGNMENT_ACTION_UNSPECIFIED: _ClassVar[AssignmentAction]
     ASSIGNMENT_ACTION_START: _ClassVar[AssignmentAction]
     ASSIGNMENT_ACTION_STOP: _ClassVar[AssignmentAction]
+    ASSIGNMENT_ACTION_WAKE: _ClassVar[AssignmentAction]
 
 class RunFailureKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -32,6 +33,7 @@ class RunFailureKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 ASSIGNMENT_ACTION_UNSPECIFIED: AssignmentAction
 ASSIGNMENT_ACTION_START: AssignmentAction
 ASSIGNMENT_ACTION_STOP: AssignmentAction
+ASSIGNMENT_ACTION_WAKE: AssignmentAction
 RUN_FAILURE_KIND_UNSPECIFIED: RunFailureKind
 RUN_FAILURE_KIND_PROGRAM: RunFailureKind
 RUN_FAILURE_KIND_NODE_LOST: RunFailureKind
@@ -44,19 +46,21 @@ RUN_FAILURE_KIND_AGENT_RESTARTED: RunFailureKind
 RUN_FAILURE_KIND_LEASE_EXPIRED: RunFailureKind
 
 class AssignedRank(_message.Message):
-    __slots__ = ("rank", "node_id", "local_rank", "accelerator_indices")
+    __slots__ = ("rank", "node_id", "local_rank", "accelerator_indices", "accelerator_milli")
     RANK_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
     ACCELERATOR_INDICES_FIELD_NUMBER: _ClassVar[int]
+    ACCELERATOR_MILLI_FIELD_NUMBER: _ClassVar[int]
     rank: int
     node_id: str
     local_rank: int
     accelerator_indices: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, rank: _Optional[int] = ..., node_id: _Optional[str] = ..., local_rank: _Optional[int] = ..., accelerator_indices: _Optional[_Iterable[int]] = ...) -> None: ...
+    accelerator_milli: int
+    def __init__(self, rank: _Optional[int] = ..., node_id: _Optional[str] = ..., local_rank: _Optional[int] = ..., accelerator_indices: _Optional[_Iterable[int]] = ..., accelerator_milli: _Optional[int] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("domain_id", "action", "run_id", "job_id", "unit_index", "epoch", "tenant_id", "ranks", "world_size", "command", "env", "working_dir", "cpus", "memory_bytes", "max_run_time_s", "restore_from", "restore_step", "master_addr", "master_port", "array_index", "service_port", "reason", "grace_s", "assigned_at", "unit_name")
+    __slots__ = ("domain_id", "action", "run_id", "job_id", "unit_index", "epoch", "tenant_id", "ranks", "world_size", "command", "env", "working_dir", "cpus", "memory_bytes", "max_run_time_s", "restore_from", "restore_step", "master_addr", "master_port", "array_index", "service_port", "reason", "grace_s", "assigned_at", "unit_name", "node_ids")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +93,7 @@ class Assignment(_message.Message):
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
     ASSIGNED_AT_FIELD_NUMBER: _ClassVar[int]
     UNIT_NAME_FIELD_NUMBER: _ClassVar[int]
+    NODE_IDS_FIELD_NUMBER: _ClassVar[int]
     domain_id: str
     action: AssignmentAction
     run_id: str
@@ -114,7 +119,8 @@ class Assignment(_message.Message):
     grace_s: float
     assigned_at: _timestamp_pb2.Timestamp
     unit_name: str
-    def __init__(self, domain_id: _Optional[str] = ..., action: _Optional[_Union[AssignmentAction, str]] = ..., run_id: _Optional[str] = ..., job_id: _Optional[str] = ..., unit_index: _Optional[int] = ..., epoch: _Optional[int] = ..., tenant_id: _Optional[str] = ..., ranks: _Optional[_Iterable[_Union[AssignedRank, _Mapping]]] = ..., world_size: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., working_dir: _Optional[str] = ..., cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., max_run_time_s: _Optional[float] = ..., restore_from: _Optional[str] = ..., restore_step: _Optional[int] = ..., master_addr: _Optional[str] = ..., master_port: _Optional[int] = ..., array_index: _Optional[int] = ..., service_port: _Optional[int] = ..., reason: _Optional[str] = ..., grace_s: _Optional[float] = ..., assigned_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., unit_name: _Optional[str] = ...) -> None: ...
+    node_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, domain_id: _Optional[str] = ..., action: _Optional[_Union[AssignmentAction, str]] = ..., run_id: _Optional[str] = ..., job_id: _Optional[str] = ..., unit_index: _Optional[int] = ..., epoch: _Optional[int] = ..., tenant_id: _Optional[str] = ..., ranks: _Optional[_Iterable[_Union[AssignedRank, _Mapping]]] = ..., world_size: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., working_dir: _Optional[str] = ..., cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., max_run_time_s: _Optional[float] = ..., restore_from: _Optional[str] = ..., restore_step: _Optional[int] = ..., master_addr: _Optional[str] = ..., master_port: _Optional[int] = ..., array_index: _Optional[int] = ..., service_port: _Optional[int] = ..., reason: _Optional[str] = ..., grace_s: _Optional[float] = ..., assigned_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., unit_name: _Optional[str] = ..., node_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RunStarted(_message.Message):
     __slots__ = ("run_id", "job_id", "unit_index", "epoch", "domain_id", "at", "node_ids")
