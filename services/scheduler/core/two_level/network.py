@@ -1,0 +1,402 @@
+"""Between domains: the network's side chooses a domain for each unit from what the domains told of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from services.scheduler.core.admission import Gate
+from services.scheduler.core.cluster import alternatives
+from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.fleet import Fleet, Node
+from services.scheduler.core.pending import Pending, Selection
+from services.scheduler.core.placement import Candidates, Choice, plugins_of
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.queue import OrderContext, PendingUnit
+from services.scheduler.core.scores import SCORES, DomainScore, SetScore
+from services.scheduler.core.stages import stages_of
+from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.table import Floats, Ints, View, table_of
+from services.scheduler.core.tenants_objectives import state_tenant
+from services.scheduler.core.two_level.bounds import displaced, greatest_drop
+from services.scheduler.core.two_level.messages import ANY, Assignment, DomainSummary
+from services.scheduler.core.two_level.summary import MOST_BLOCK, MOST_CLASSES, apart
+
+_DOMAIN_FILTERS = ("domain", "security")
+_MOST_TOUCHED = 100_000
+
+
+@dataclass(slots=True)
+class Dispatch:
+    """What one look at the summaries gave: parts in order, and units without room. ``stopped``: not all were looked at."""
+
+    assigned: list[Assignment] = field(default_factory=list)
+    waiting: list[PendingUnit] = field(default_factory=list)
+    stopped: bool = False
+
+
+class InterDomain:
+    """The network's side: domains as single nodes, with the room that their summaries told.
+
+    ``fleet`` gives the facts of domains (prices, links); its nodes are not looked at. ``facts`` are those of `View.facts`.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        summaries: Sequence[DomainSummary],
+        policy: Policy,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        check_policy(policy)
+        self.policy = policy
+        scored = [pair for pair in policy.scores if isinstance(SCORES.get(pair[0]), DomainScore | SetScore)]
+        self._coarse = replace(
+            policy,
+            filters=tuple(name for name in policy.filters if name in _DOMAIN_FILTERS),
+            scores=tuple(scored),
+            domain_node_scores=(),
+        )
+        self._fleet = fleet
+        self._summaries = {item.domain_id: item for item in summaries}
+        self.view = self._build(facts or {})
+        self._index = {name: index for index, name in enumerate(self.view.table.domain_ids)}
+        self._blocks: list[dict[int, Ints]] = [{} for _ in self._index]
+        self._room: dict[Demand, list[_Room]] = {}
+        self._per_tenant = any(
+            getattr(score, "per_tenant", False) for score, _ in plugins_of(self._coarse).scores.domain
+        )
+        self._least: Floats = np.zeros((0, len(self._index)))
+        self._drops: dict[Demand, Floats] = {}
+        self._taken: list[list[tuple[Demand, int]]] = [[] for _ in self._index]
+        for item in summaries:
+            self._read(item)
+
+    @property
+    def summaries(self) -> Mapping[str, DomainSummary]:
+        """The newest summary of each domain."""
+        return self._summaries
+
+    def update(self, summary: DomainSummary) -> bool:
+        """A domain told about itself; an older summary than the one that is known is left out (False)."""
+        known = self._summaries.get(summary.domain_id)
+        if known is None:
+            raise PolicyError(f"the domain {summary.domain_id!r} is not known to the dispatcher")
+        if summary.sequence < known.sequence:
+            return False
+        self._summaries[summary.domain_id] = summary
+        self._read(summary)
+        for demand, rooms in self._room.items():
+            self._fill(demand, rooms, self._index[summary.domain_id])
+        return True
+
+    def dispatch(
+        self,
+        pending: Pending,
+        context: OrderContext,
+        *,
+        excluded: Mapping[UnitKey, frozenset[str]] | None = None,
+        refused: Collection[UnitKey] = (),
+        gates: Sequence[Gate] = (),
+        certain: bool = False,
+    ) -> Dispatch:
+        """A domain, or several with a part each, for each waiting unit that seems to have room. ``excluded`` names domains
+        where a unit may not go, ``refused`` units that are not asked about. With ``certain`` it stops, having given
+        something away, before a unit of which the summaries do not tell whether its best domain still has room."""
+        excluded = excluded or {}
+        self.know(pending)
+        selection = Selection(pending, context)
+        found = Dispatch()
+        while (unit := selection.pop()) is not None:
+            if unit.key in refused:
+                found.waiting.append(unit)
+                continue
+            if any(gate.refuses(unit) for gate in gates):
+                found.waiting += [unit, *selection.drop()]
+                continue
+            parts = self._assign(unit, excluded.get(unit.key, frozenset()), certain and bool(found.assigned))
+            if parts is None:
+                found.stopped = True
+                return found
+            if parts:
+                found.assigned += parts
+                selection.charge(unit)
+                for gate in gates:
+                    gate.charge(unit)
+                continue
+            found.waiting.append(unit)
+            if self.policy.discipline == "strict":
+                partition = unit.demand.domains
+                found.waiting += selection.drop_where(lambda lane, wanted=partition: lane.demand.domains == wanted)  # type: ignore[misc]
+            elif unit.key not in excluded:
+                found.waiting += selection.drop()
+        return found
+
+    def know(self, pending: Pending) -> bool:
+        """Keep room for the classes that wait, before anything is given away in this round. True when some domain has
+        not told of one of them."""
+        if len(self.view.taken) > _MOST_TOUCHED:
+            # Kept judgements count from the beginning of this list.
+            self._room.clear()
+            self.view.taken.clear()
+        waiting = dict.fromkeys(demand for _, _, demand in pending.lanes)
+        new = [demand for demand in waiting if demand not in self._room]
+        if new:
+            for demand in new:
+                self._room[demand] = self._rooms_of(demand)
+            old = [demand for demand in self._room if demand not in waiting]
+            for demand in old[: max(len(self._room) - MOST_CLASSES, 0)]:
+                del self._room[demand]
+            self._line_up()
+        return any(
+            demand not in summary.ranks
+            for demand in waiting
+            for summary in self._summaries.values()
+            if not summary.own_scheduler
+        )
+
+    def _line_up(self) -> None:
+        """Put what fits at least into one matrix, so that taking from a domain is one operation."""
+        rooms = [room for found in self._room.values() for room in found]
+        self._least = np.array([room.least for room in rooms]).reshape(len(rooms), len(self._index))
+        for place, room in enumerate(rooms):
+            room.least = self._least[place]
+        self._drops.clear()
+
+    @property
+    def classes(self) -> tuple[Demand, ...]:
+        """The classes that domains are to tell about: those that wait, and those that did lately."""
+        return tuple(self._room)
+
+    # -- the coarse view ---------------------------------------------------------------------------------------------
+
+    def _build(self, facts: Mapping[str, Any]) -> View:
+        nodes = {name: Node(name, name, item.total_cpus, 2**62) for name, item in self._summaries.items()}
+        domains = {name: self._fleet.domains[name] for name in nodes if name in self._fleet.domains}
+        table = table_of(Fleet(domains, nodes, expected_demand=self._fleet.expected_demand))
+        models = tuple(dict.fromkeys(model for item in self._summaries.values() for model in item.total_devices))
+        devices = np.array(
+            [[self._summaries[name].total_devices.get(model, 0) for model in models] for name in table.domain_ids],
+            dtype=np.int64,
+        ).reshape(len(table.domain_ids), len(models))
+        totals = devices.sum(axis=1)
+        table = replace(
+            table, models=models, devices=devices, device_totals=totals, domain_devices=totals.astype(np.float64)
+        )
+        view = View(table)
+        view.facts.update(facts)
+        gaps = np.array([self._summaries[name].share_gap for name in table.domain_ids])
+        if not np.isnan(gaps).all():
+            view.facts.setdefault("share_gap", gaps)
+        return view
+
+    def _read(self, summary: DomainSummary) -> None:
+        """Take a domain's room as it told it."""
+        view, row = self.view, self._index[summary.domain_id]
+        self._taken[row].clear()
+        free = summary.free_devices
+        for column, model in enumerate(view.table.models):
+            view.free_devices[row, column] = free.get(model, 0)
+            counts = np.zeros(MOST_BLOCK + 1, dtype=np.int64)
+            told = summary.blocks.get(model, ())
+            counts[: len(told)] = told
+            self._blocks[row][column] = counts
+        view.free_device_totals[row] = view.domain_free_devices[row] = view.free_devices[row].sum()
+        view.free_cpus[row] = view.domain_free_cpus[row] = summary.free_cpus
+        view.free_memory_bytes[row] = summary.free_memory_bytes
+        self._touched(row)
+
+    def _touched(self, row: int) -> None:
+        self.view.taken.append(row)
+
+    def _rooms_of(self, demand: Demand) -> list[_Room]:
+        size = len(self._index)
+        rooms = [
+            _Room(item, item.columns.tolist(), np.zeros(size), np.zeros(size))
+            for item in alternatives(self.view, demand, self._coarse)
+        ]
+        for row in range(size):
+            self._fill(demand, rooms, row)
+        return rooms
+
+    def _fill(self, demand: Demand, rooms: Sequence[_Room], row: int) -> None:
+        """The room of a class in a domain, from its summary; bounded by its blocks and totals where it does not tell."""
+        summary = self._summaries[self.view.table.domain_ids[row]]
+        told = summary.ranks.get(demand)
+        models = self.view.table.models
+        for room in rooms:
+            if not room.candidates.allowed[row]:
+                room.least[row] = room.most[row] = 0.0
+            elif told is None:
+                room.most[row] = self._bound(demand, room.columns, row)
+                # A foreign scheduler never tells more: its blocks are taken at their word.
+                room.least[row] = room.most[row] if summary.own_scheduler else 0.0
+            else:
+                single = apart(demand, self.policy) and len(room.columns) == 1
+                room.least[row] = told.get(models[room.columns[0]] if single else ANY, told.get(ANY, 0))
+                room.most[row] = room.least[row]
+
+    def _bound(self, demand: Demand, columns: Sequence[int], row: int) -> float:
+        """Ranks that can fit at most, by free blocks of devices and by totals of the rest."""
+        view = self.view
+        most = np.inf
+        if demand.cpus > 0:
+            most = min(most, (view.free_cpus[row] + 1e-6) // demand.cpus)
+        if demand.memory_bytes > 0:
+            most = min(most, view.free_memory_bytes[row] // demand.memory_bytes)
+        if demand.accelerators and demand.device_milli >= 1000:
+            blocks = self._blocks[row]
+            sizes = np.arange(MOST_BLOCK + 1) // demand.accelerators
+            most = min(most, sum(float(blocks[column] @ sizes) for column in columns))
+        elif demand.accelerators:
+            shares = 1000 // demand.device_milli
+            most = min(most, sum(int(view.free_devices[row, c]) for c in columns) * shares // demand.accelerators)
+        return float(most) if most < np.inf else 1e6
+
+    # -- choosing ----------------------------------------------------------------------------------------------------
+
+    def _assign(self, unit: PendingUnit, excluded: frozenset[str], certain: bool) -> list[Assignment] | None:
+        """The parts of a unit; none when there is no room; None when that is not ``certain``."""
+        if self._per_tenant:
+            state_tenant(self.view, unit.tenant_id)
+        found: list[tuple[_Room, Choice]] = []
+        shut = [self._index[name] for name in excluded if name in self._index]
+        for room in self._room[unit.demand]:
+            # By what fits at most the choice may be too good, but nothing is overlooked.
+            fits = self._fits(unit.demand, room, most=certain)
+            fits[shut] = 0
+            room.candidates.refresh()
+            choice = room.candidates.choose_of(fits, fits)
+            if choice is not None:
+                found.append((room, choice))
+        if not found:
+            return []
+        room, choice = max(found, key=lambda pair: (-len(pair[1].domains), pair[1].score))
+        if certain and not self._is_certain(unit.demand, room, choice):
+            return None
+        names = self.view.table.domain_ids
+        parts, first = [], 0
+        for row, count in choice.rows:
+            demand = unit.demand
+            if len(choice.rows) > 1:
+                demand = replace(demand, ranks=count, cross_domain=False, accelerator_types=self._types(room, demand))
+            part = unit if demand is unit.demand else replace(unit, demand=demand)
+            parts.append(Assignment(part, names[row], first, whole=len(choice.rows) == 1))
+            self._consume(unit.demand, room, row, count)
+            first += count
+        return parts
+
+    def _is_certain(self, demand: Demand, room: _Room, choice: Choice) -> bool:
+        """Whether the choice stands wherever the room lies between its bounds: that of other domains can only be less, so
+        one domain stands when its own room does; a split depends on all of them."""
+        if len(choice.domains) == 1:
+            return bool(room.least[choice.domains[0]] >= demand.ranks)
+        return bool((_whole(room.least) == _whole(room.most)).all())
+
+    def _types(self, room: _Room, demand: Demand) -> tuple[str, ...]:
+        """Parts of one gang use one model: each is told which."""
+        if not apart(demand, self.policy) or len(room.columns) != 1:
+            return demand.accelerator_types
+        return (self.view.table.models[room.columns[0]].model,)
+
+    def _consume(self, demand: Demand, room: _Room, row: int, ranks: int) -> None:
+        """Count ranks off a domain's room, as if it packed them; other classes see what is left."""
+        view = self.view
+        view.free_cpus[row] -= demand.cpus * ranks
+        view.domain_free_cpus[row] -= demand.cpus * ranks
+        view.free_memory_bytes[row] -= demand.memory_bytes * ranks
+        if demand.accelerators:
+            self._consume_devices(demand, room.columns, row, ranks)
+        self._touched(row)
+        self._taken[row].append((demand, ranks))
+        self._least[:, row] -= ranks * self._drops_of(demand)
+        np.maximum(self._least[:, row], 0.0, out=self._least[:, row])
+        if not demand.topology_required:
+            room.most[row] -= ranks
+
+    def _drops_of(self, taken: Demand) -> Floats:
+        """By how many ranks each of the kept rooms may fall for a rank of this class."""
+        drops = self._drops.get(taken)
+        if drops is None:
+            found = [greatest_drop(taken, other) for other, rooms in self._room.items() for _ in rooms]
+            drops = self._drops[taken] = np.array(found)
+        return drops
+
+    def _fits(self, demand: Demand, room: _Room, *, most: bool) -> Ints:
+        """Ranks (D) that fit at most, or else are thought to."""
+        view = self.view
+        fits = room.most.copy()
+        if demand.accelerators and demand.device_milli >= 1000:
+            np.minimum(fits, view.free_device_totals // demand.accelerators, out=fits)
+        if demand.cpus > 0:
+            np.minimum(fits, (view.free_cpus + 1e-6) // demand.cpus, out=fits)
+        if not most:
+            for row, taken in enumerate(self._taken):
+                if taken and fits[row] >= 1:
+                    gone = sum(ranks * displaced(other, demand) for other, ranks in taken if other != demand)
+                    likely = min(fits[row] - gone, self._bound(demand, room.columns, row))
+                    fits[row] = max(likely, room.least[row])
+        return _whole(fits)
+
+    def _consume_devices(self, demand: Demand, columns: Sequence[int], row: int, ranks: int) -> None:
+        view, size = self.view, demand.accelerators
+        if demand.device_milli < 1000:
+            size, ranks = 1, -(-ranks * demand.accelerators * demand.device_milli // 1000)
+        for column in columns:
+            counts = self._blocks[row][column]
+            while ranks:
+                held = np.flatnonzero(counts[size:]) + size
+                if not len(held):
+                    break
+                whole = held[held >= size * ranks]
+                block = int(whole[0]) if len(whole) else int(held[-1])
+                here = min(ranks, block // size)
+                counts[block] -= 1
+                counts[block - here * size] += 1
+                ranks -= here
+                view.free_devices[row, column] -= here * size
+                view.free_device_totals[row] -= here * size
+                view.domain_free_devices[row] -= here * size
+
+
+@dataclass(slots=True)
+class _Room:
+    """A way to satisfy a class: its judgement of domains, its device models, and the ranks (D) that fit at least and at
+    most. ``least`` is a row of a matrix over all rooms."""
+
+    candidates: Candidates
+    columns: list[int]
+    least: Floats
+    most: Floats
+
+
+def _whole(room: Floats) -> Ints:
+    return np.maximum(np.floor(room + 1e-6), 0.0).astype(np.int64)
+
+
+def check_policy(policy: Policy) -> None:
+    """PolicyError when a policy needs all nodes at once, which two levels do not look at."""
+    if policy.discipline not in {"greedy", "strict"}:
+        raise PolicyError(
+            f"discipline: {policy.discipline!r} looks at all nodes at once; two levels take greedy or strict"
+        )
+    for name in ("preemptions", "planner"):
+        if getattr(policy, name):
+            raise PolicyError(f"{name}: looks at all nodes at once, which two levels do not")
+    plugins_of(policy)
+
+
+def dispatch(
+    fleet: Fleet,
+    summaries: Sequence[DomainSummary],
+    pending: Pending,
+    policy: Policy,
+    context: OrderContext,
+    facts: Mapping[str, Any] | None = None,
+) -> Dispatch:
+    """One dispatch from summaries alone; see `InterDomain.dispatch`. ``fleet`` gives the facts of domains, not nodes."""
+    gates = [limit.open(context) for limit in stages_of(policy).limits]
+    return InterDomain(fleet, summaries, policy, facts).dispatch(pending, context, gates=gates)
