@@ -27,6 +27,7 @@ _CONTRACT_MODULES = (
     "forecast.v1.forecast_pb2",
     "failover.v1.failover_pb2",
     "identity.v1.identity_pb2",
+    "scheduler.v1.scheduler_pb2",
 )
 
 
