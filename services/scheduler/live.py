@@ -34,9 +34,11 @@ from services.scheduler.core.decide import Snapshot, Waiting, decide, snapshot_o
 from services.scheduler.core.effects import Finished, Placed
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.placement import plugins_of
+from services.scheduler.core.planning import Rounds
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.run_times import RunTimes
+from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.waiting import WaitingUnits
 from services.scheduler.errors import LeadershipLostError
@@ -257,17 +259,25 @@ class LiveScheduler:
                 async with asyncio.timeout(self._again_in_s()):
                     await self._poked.wait()
             except TimeoutError:
-                if not self.book.queued:
+                if not self._wanted():
                     continue
             self._poked.clear()
-            if self.book.queued or self._doubtful or (self.policy.planner and self.book.runs):
+            if self._wanted():
                 await self._until_done(self._cycle)
                 await asyncio.sleep(self._settings.cycle_pause_s)
 
+    def _wanted(self) -> bool:
+        """Whether a cycle has anything to decide on."""
+        return bool(self.book.queued or self._doubtful or (self.policy.planner and self.book.runs))
+
     def _again_in_s(self) -> float | None:
-        """After which time a cycle is wanted though nothing happened: the policy's interval, or when a running unit falls
-        behind one that waits; None for never."""
+        """After which time a cycle is wanted though nothing happened: the policy's interval, its planner's next round, or when a
+        running unit falls behind one that waits; None for never."""
         wanted = [self.policy.interval_s] if self.policy.interval_s else []
+        planner = stages_of(self.policy).planner
+        if isinstance(planner, Rounds) and self._wanted():
+            due_s = planner.due_s(self.book.cluster)
+            wanted = [min(max(due_s - self.now_s(), self._settings.cycle_pause_s), planner.interval_s)]
         fall_s = self.book.next_fall_s()
         if fall_s != float("inf"):
             wanted.append(max(fall_s - self.now_s(), self._settings.cycle_pause_s))

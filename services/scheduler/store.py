@@ -658,13 +658,18 @@ def _run_row(item: Run) -> Row:
 
 
 def _rank_rows(ranks: Iterable[PlacedRank]) -> list[list[Any]]:
-    return [[rank.rank, rank.domain_id, rank.node_id, rank.local_rank, list(rank.devices)] for rank in ranks]
+    return [
+        [rank.rank, rank.domain_id, rank.node_id, rank.local_rank, list(rank.devices)]
+        + ([rank.device_milli] if rank.device_milli != 1000 else [])
+        for rank in ranks
+    ]
 
 
 def ranks_of(rows: Iterable[Sequence[Any]]) -> tuple[PlacedRank, ...]:
     """Ranks as the column ``run.ranks`` has them."""
     return tuple(
-        PlacedRank(rank, domain_id, node_id, local, tuple(devices)) for rank, domain_id, node_id, local, devices in rows
+        PlacedRank(rank, domain_id, node_id, local, tuple(devices), *share)
+        for rank, domain_id, node_id, local, devices, *share in rows
     )
 
 

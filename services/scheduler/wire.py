@@ -14,6 +14,7 @@ from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.resource.v1 import resource_pb2
 from meridian.contracts.run.v1 import run_pb2
 from services.scheduler.core import effects
+from services.scheduler.core.declared_rates import profile_of
 from services.scheduler.core.errors import MalformedJobError
 from services.scheduler.core.fleet import Device, Domain, Link, Node, NodeState
 from services.scheduler.core.lifecycle import RecoveryPlan
@@ -24,6 +25,7 @@ from services.scheduler.core.state import (
     JobKind,
     JobSpec,
     JobState,
+    PlacedRank,
     UnitKey,
     WorkflowTask,
 )
@@ -89,6 +91,7 @@ def spec_from(message: job_pb2.JobSpec) -> JobSpec:
         min_security_level=place.min_security_level,
         real_accelerators=place.require_real_accelerators,
         cross_domain=message.allow_cross_domain,
+        profile=profile_of((item.accelerator_type, item.ranks, item.rate) for item in message.rates),
     )
     return JobSpec(
         kind=kind,
@@ -114,6 +117,10 @@ def spec_from(message: job_pb2.JobSpec) -> JobSpec:
         max_restarts=message.max_restarts,
         priority=message.priority,
         max_run_time_s=message.max_run_time_s,
+        min_ranks=message.min_ranks or (message.ranks if message.max_ranks else 0),
+        max_ranks=message.max_ranks or (message.ranks if message.min_ranks else 0),
+        steps=message.model.steps,
+        deadline_s=seconds(message.deadline, 0.0),
     )
 
 
@@ -131,6 +138,8 @@ def _with_resources(demand: Demand, resources: types_pb2.Resources) -> Demand:
         min_security_level=demand.min_security_level,
         real_accelerators=demand.real_accelerators,
         cross_domain=demand.cross_domain,
+        device_milli=resources.accelerator_milli or 1000,
+        profile=demand.profile,
     )
 
 
@@ -250,6 +259,11 @@ def message_of(effect: effects.Effect, at_s: float) -> Message:
             )
 
 
+def share_of(rank: PlacedRank) -> int:
+    """The contracts' form of a rank's part of its devices: 0 is the whole."""
+    return rank.device_milli if rank.device_milli < 1000 else 0
+
+
 def _placed(effect: effects.Placed) -> job_pb2.JobPlaced:
     run, checkpoint = effect.run, effect.checkpoint
     return job_pb2.JobPlaced(
@@ -260,7 +274,11 @@ def _placed(effect: effects.Placed) -> job_pb2.JobPlaced:
         epoch=run.epoch,
         ranks=[
             job_pb2.PlacedRank(
-                rank=rank.rank, domain_id=rank.domain_id, node_id=rank.node_id, accelerator_indices=rank.devices
+                rank=rank.rank,
+                domain_id=rank.domain_id,
+                node_id=rank.node_id,
+                accelerator_indices=rank.devices,
+                accelerator_milli=share_of(rank),
             )
             for rank in run.ranks
         ],
@@ -286,7 +304,11 @@ def _start(effect: effects.Start) -> run_pb2.Assignment:
         tenant_id=run.tenant_id,
         ranks=[
             run_pb2.AssignedRank(
-                rank=rank.rank, node_id=rank.node_id, local_rank=rank.local_rank, accelerator_indices=rank.devices
+                rank=rank.rank,
+                node_id=rank.node_id,
+                local_rank=rank.local_rank,
+                accelerator_indices=rank.devices,
+                accelerator_milli=share_of(rank),
             )
             for rank in run.ranks
             if rank.domain_id == effect.domain_id

@@ -631,7 +631,7 @@ class _Cycle:
             target = wanted.get(running.unit.key)
             if target is not None and _agrees(running, target, cluster.table):
                 continue
-            if target is None and not running.unit.preemptible:
+            if not running.unit.preemptible:
                 continue
             for row, devices in running.rows:
                 cluster.view.give(row, running.unit.demand, devices)
@@ -658,9 +658,17 @@ class _Cycle:
             if found is not None:
                 self._place(unit, group, *found, reason=target.reason)
         begun = {item.key for item in self._placed}
+        says = getattr(self._stages.planner, "says", None)
+        why = "" if says is None or not self._explain else says(cluster, self._now_s)
         for unit in cluster.pending:
-            if unit.key not in begun:
-                self._hold((unit,), self._explained(unit.demand))
+            if unit.key in begun:
+                continue
+            target = wanted.get(unit.key)
+            explanation = self._explained(unit.demand if target is None else _fitted(unit, target).demand)
+            if target is None and why and explanation.found_stage == "capacity":
+                self._hold((unit,), replace(explanation, found="", found_stage="plan"), reason=why)
+            else:
+                self._hold((unit,), explanation)
 
 
 def _agrees(running: RunningUnit, target: Target, table: Table) -> bool:

@@ -165,7 +165,8 @@ class Explanation:
         """What decided."""
         if not self.blocked:
             return "scores"
-        return self.found_stage if self.found_stage == "order" or self.blocked == self.found else "limit"
+        decided_by_others = self.found_stage in {"order", "plan"}
+        return self.found_stage if decided_by_others or self.blocked == self.found else "limit"
 
     def as_json(self) -> dict[str, Any]:
         """The explanation as an object; filters that rejected nothing are left out."""

@@ -20,10 +20,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.declared_rates import DeclaredRates
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.pending import estimated_s
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.queue import INFINITE, PendingUnit
 from services.scheduler.core.refit import refit
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.core.state import Demand, Job, PlacedRank, Run, RunState, Unit, UnitKey, UnitState
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from services.scheduler.core.book import Book
     from services.scheduler.core.decide import Decisions
 
+RESTART_S = 30.0
+"""What planners think that stopping a run and starting it elsewhere costs; nothing is measured."""
 _NOMINATION = "nomination"
 _LEAST_LEFT_S = 60.0
 """A run that outlived its estimate is thought to run at least so much longer: it is not asked about all the time."""
@@ -44,7 +47,8 @@ class Kept:
 
     def __init__(self, book: Book, policy: Policy) -> None:
         self._book = book
-        self.cluster = Cluster(table_of(book.fleet), policy)
+        facts = {"throughputs": DeclaredRates(), "restart_s": RESTART_S}
+        self.cluster = Cluster(table_of(book.fleet), policy, facts=facts)
         self.cluster.view.ports_held = book.ledger.ports
         self.now_s = 0.0
         self._holders: dict[UnitKey, str] = {}
@@ -258,7 +262,17 @@ def pending_unit(job: Job, unit: Unit, now_s: float, run_times: RunTimes) -> Pen
         high_s=known.high_s,
         attained_s=attained_s,
         service_index=known.service_index,
+        deadline_s=job.spec.deadline_s or INFINITE,
+        min_ranks=job.spec.min_ranks if job.spec.elastic else 0,
+        max_ranks=job.spec.max_ranks if job.spec.elastic else 0,
+        work=_work_left(job, unit) if spec.demand.profile else 0.0,
     )
+
+
+def _work_left(job: Job, unit: Unit) -> float:
+    """Steps that the checkpoint leaves to be made; 0: unknown."""
+    done = unit.checkpoint.step if unit.checkpoint is not None else 0
+    return float(max(job.spec.steps - done, 1)) if job.spec.steps else 0.0
 
 
 def effective_demand(demand: Demand, unit: Unit, now_s: float) -> Demand:

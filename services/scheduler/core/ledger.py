@@ -9,12 +9,12 @@ from services.scheduler.core.state import Run, RunState
 
 @dataclass(slots=True)
 class Held:
-    """What runs hold on one node."""
+    """What runs hold on one node; ``devices`` gives the thousandths that are held of each device."""
 
     ranks: int = 0
     cpus: float = 0.0
     memory_bytes: int = 0
-    devices: set[int] = field(default_factory=set)
+    devices: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -57,10 +57,10 @@ class Ledger:
             held.cpus = held.cpus + sign * run.cpus if held.ranks else 0.0
             tenant.cpus += sign * run.cpus
             tenant.accelerators += sign * len(rank.devices)
-            if sign > 0:
-                held.devices.update(rank.devices)
-            else:
-                held.devices.difference_update(rank.devices)
+            for device in rank.devices:
+                held.devices[device] = held.devices.get(device, 0) + sign * rank.device_milli
+                if held.devices[device] <= 0:
+                    del held.devices[device]
             if not held.ranks:
                 del self.nodes[rank.node_id]
         ports = {port for port in (run.master_port, run.service_port) if port}

@@ -290,11 +290,14 @@ class Candidates:
             self._could_hold = self._per_domain(empty)
         return self._could_hold
 
+    def most_ranks(self) -> int:
+        """How many ranks would fit if nothing ran: in one domain, or in all when it may span them."""
+        per_domain = self._could()
+        return int(per_domain.sum()) if self._demand.cross_domain else int(per_domain.max(initial=0))
+
     def could_fit(self) -> bool:
         """Whether it would fit if nothing ran."""
-        per_domain = self._could()
-        most = int(per_domain.sum()) if self._demand.cross_domain else int(per_domain.max(initial=0))
-        return most >= self._demand.ranks
+        return self.most_ranks() >= self._demand.ranks
 
     def _nodes(self, domain: int, ranks: int, all_fits: Ints) -> list[tuple[int, int]]:
         part = self._table.domain_slice[domain]
@@ -384,7 +387,8 @@ class Candidates:
             node = self._table.nodes[row]
             for local_rank in range(count):
                 devices = self._view.take(row, self._demand, self._columns, self._preferred(row))
-                ranks.append(PlacedRank(len(ranks), node.domain_id, node.node_id, local_rank, devices))
+                milli = self._demand.device_milli if devices else 1000
+                ranks.append(PlacedRank(len(ranks), node.domain_id, node.node_id, local_rank, devices, milli))
         return tuple(ranks)
 
     def _preferred(self, row: int) -> tuple[int, ...]:

@@ -2,19 +2,25 @@
 
 A planner has a ``name`` and ``plan(cluster, context)``. What it returns is carried out by `decide`: running units that are not
 in the plan, or in it with another size or accelerator model, are taken off; then the targets are placed in their order. A
-policy with a planner decides every ``interval_s``; in between only the ends of runs change anything.
+policy with a planner plans every ``interval_s`` (`Rounds`; 0: in every cycle); in between everything that runs stays where it
+is, and only units without accelerators begin.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.queue import OrderContext
 from services.scheduler.core.state import UnitKey
+
+_CLOCK = "rounds"
+_SLACK = 1e-6
+"""Part of an interval by which a round may come early: sums of intervals are not exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,68 @@ class Planner(Protocol):
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The units that should run now, most important first."""
         ...
+
+
+class _Clock:
+    """When the last round was, and by which policy; it belongs to the cluster, so copies of it go on from there."""
+
+    def __init__(self) -> None:
+        self.round_s = -math.inf
+        self.version = ""
+
+    def began(self, running: RunningUnit) -> None:
+        """Nothing: rounds depend on the time alone."""
+
+    def ended(self, running: RunningUnit, now_s: float) -> None:
+        """Nothing."""
+
+
+class Rounds:
+    """A planner that is asked every ``interval_s``.
+
+    Steps: 1. a round is due when the interval is over, and at once under another policy or in a cluster that was built anew;
+    asked again at the same time, it is the same round; 2. a due round is the planner's; 3. between rounds the plan is what
+    runs, and the units that need no accelerator.
+    """
+
+    def __init__(self, planner: Planner, interval_s: float) -> None:
+        self.name = planner.name
+        self.planner = planner
+        self.interval_s = interval_s
+
+    def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
+        """The plan of the round, or what stays until the next."""
+        clock = _clock(cluster)
+        if context.now_s > clock.round_s and context.now_s < self.due_s(cluster):
+            return between_rounds(cluster)
+        clock.round_s, clock.version = context.now_s, cluster.policy.version
+        return self.planner.plan(cluster, context)
+
+    def due_s(self, cluster: Cluster) -> float:
+        """When the next round is due; minus infinity: at once."""
+        clock = _clock(cluster)
+        if clock.version != cluster.policy.version:
+            return -math.inf
+        return clock.round_s + self.interval_s * (1.0 - _SLACK)
+
+    def says(self, cluster: Cluster, now_s: float) -> str:
+        """Why a unit waits that is in no target."""
+        clock = _clock(cluster)
+        if clock.round_s == now_s:
+            return f"the planner {self.name} gives it nothing in this round; the next is in {self.interval_s:g} s"
+        left_s = max(clock.round_s + self.interval_s - now_s, 0.0)
+        return f"it waits for the next round of the planner {self.name}, in {left_s:.0f} s"
+
+
+def _clock(cluster: Cluster) -> _Clock:
+    return cluster.watch(_CLOCK, None, _Clock)
+
+
+def between_rounds(cluster: Cluster) -> list[Target]:
+    """What runs, as it runs, and the units that need no accelerator."""
+    targets = [Target(key) for key in cluster.running]
+    waiting = [unit.key for unit in cluster.pending if not unit.demand.accelerators]
+    return targets + [Target(key, reason="needs no accelerator") for key in sorted(waiting)]
 
 
 PLANNERS: dict[str, Planner] = {}

@@ -15,7 +15,10 @@ from services.scheduler.core.errors import PolicyError
 
 @dataclass(frozen=True, slots=True)
 class RestartRules:
-    """When a unit is tried again. Program failures wait ``backoff_s * 2^n``; lost runs do not wait but are counted."""
+    """When a unit is tried again. Program failures wait ``backoff_s * 2^n``; lost runs do not wait but are counted.
+
+    A planner neither moves nor resizes a run before it has had its nodes for ``least_run_s``.
+    """
 
     backoff_s: float = 1.0
     backoff_max_s: float = 30.0
@@ -25,6 +28,7 @@ class RestartRules:
     stop_timeout_s: float = 15.0
     exclusion_s: float = 60.0
     steady_after_s: float = 60.0
+    least_run_s: float = 30.0
 
     def backoff(self, failures: int) -> float:
         """Seconds to wait before the attempt after ``failures`` >= 1 failures."""

@@ -11,7 +11,7 @@ from services.scheduler.core.admission import Limit, limits
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import configured
 from services.scheduler.core.placement import plugins_of
-from services.scheduler.core.planning import Planner, planner
+from services.scheduler.core.planning import Planner, Rounds, planner
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import Preemption, preemptions
 
@@ -32,10 +32,14 @@ def stages_of(policy: Policy) -> Stages:
     stages = Stages(
         tuple(configured(item, policy.options_of(item.name)) for item in limits(policy.limits)),
         tuple(configured(item, policy.options_of(item.name)) for item in preemptions(policy.preemptions)),
-        None if found is None else configured(found, policy.options_of(found.name)),
+        None if found is None else _in_rounds(configured(found, policy.options_of(found.name)), policy),
     )
     _ask((*stages.limits, *stages.preemptions), policy)
     return stages
+
+
+def _in_rounds(found: Planner, policy: Policy) -> Planner:
+    return Rounds(found, policy.interval_s) if policy.interval_s > 0 else found
 
 
 def _ask(plugins: Iterable[Any], policy: Policy) -> None:

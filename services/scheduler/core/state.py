@@ -168,7 +168,11 @@ class WorkflowTask:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """What a tenant asks for. ``demand`` is that of one rank of the job (its ``ranks`` field is not used)."""
+    """What a tenant asks for. ``demand`` is that of one rank of the job (its ``ranks`` field is not used).
+
+    A gang with ``min_ranks`` < ``max_ranks`` may be run with any number of ranks in between. ``steps`` is how many its program
+    makes altogether, in the unit of its declared rates; ``deadline_s`` when it should be finished; 0: unknown, none.
+    """
 
     kind: JobKind
     demand: Demand
@@ -184,6 +188,15 @@ class JobSpec:
     max_restarts: int = 0
     priority: int = 0
     max_run_time_s: float = 0.0
+    min_ranks: int = 0
+    max_ranks: int = 0
+    steps: int = 0
+    deadline_s: float = 0.0
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the number of ranks may change."""
+        return self.kind is JobKind.GANG and self.max_ranks > self.min_ranks > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +222,15 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class PlacedRank:
-    """One rank and the place it got; ``local_rank`` counts the run's ranks on the node."""
+    """One rank and the place it got; ``local_rank`` counts the run's ranks on the node, ``device_milli`` is what it holds of
+    each of its devices, in thousandths."""
 
     rank: int
     domain_id: str
     node_id: str
     local_rank: int
     devices: tuple[int, ...] = ()
+    device_milli: int = 1000
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,8 +253,7 @@ class View:
                 self._free_lists[row] = left
                 self.free_devices[row] = np.bincount([model for _, model in left], minlength=len(table.models))
                 for position, (index, _) in enumerate(table.devices_of[row]):
-                    if index in held.devices:
-                        self.device_milli[row, position] = 0
+                    self.device_milli[row, position] -= held.devices.get(index, 0)
 
     def copy(self) -> View:
         """A view that can be changed without changing this one; not while a trial runs."""

@@ -19,6 +19,7 @@ def units_of(spec: JobSpec) -> tuple[UnitSpec, ...]:
     if spec.kind is JobKind.GANG:
         if spec.ranks < 1:
             raise MalformedJobError(f"a gang needs at least one rank, not {spec.ranks}")
+        _check_elastic(spec)
         return (UnitSpec(0, replace(spec.demand, ranks=spec.ranks), command=spec.command),)
     demand = replace(spec.demand, ranks=1, cross_domain=False)
     if spec.kind is JobKind.ARRAY:
@@ -37,6 +38,17 @@ def check_demand(demand: Demand) -> None:
         # Written so that NaN fails too.
         if not getattr(demand, name) >= 0:
             raise MalformedJobError(f"resources.{name} must not be negative")
+    if not 1 <= demand.device_milli <= 1000:
+        raise MalformedJobError(f"resources.accelerator_milli must be 1-1000, not {demand.device_milli}")
+    if demand.device_milli < 1000 and demand.accelerators != 1:
+        raise MalformedJobError("resources.accelerator_milli: a rank that shares asks for one accelerator")
+
+
+def _check_elastic(spec: JobSpec) -> None:
+    if (spec.min_ranks or spec.max_ranks) and not 1 <= spec.min_ranks <= spec.ranks <= spec.max_ranks:
+        raise MalformedJobError(
+            f"1 <= min_ranks <= ranks <= max_ranks is wanted, not {spec.min_ranks}, {spec.ranks}, {spec.max_ranks}"
+        )
 
 
 def _count(name: str, value: int) -> int:

@@ -80,7 +80,7 @@ class CompletionPlanner:
             had_s = np.maximum(service.device_s(jobs.keys, now_s) / np.maximum(jobs.devices, 1e-9), self._least_s)
             relative = np.divide(jobs.fastest[:, None], jobs.throughput, out=np.ones(fits.shape), where=fits)
             seconds = np.where(fits, had_s[:, None] * relative, np.inf)
-        restart_s = np.array([unit.restart_s for unit in jobs.units])[:, None]
+        restart_s = jobs.restart_s[:, None]
         moves = (np.arange(len(jobs.models)) != jobs.kind[:, None]) & (service.starts(jobs.keys) > 0)[:, None]
         return np.where(moves, seconds + restart_s, seconds)
 

@@ -31,7 +31,7 @@ from services.scheduler.planners.sia import (
     sia_allocation,
 )
 from services.scheduler.plans.service import Service, service_of
-from services.scheduler.plans.state import Jobs, jobs_of, others
+from services.scheduler.plans.state import Jobs, jobs_of, most_ranks, others
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def round_of(cluster: Cluster, now_s: float, *, every_count: bool = False, growt
     current = np.where(same.any(axis=1) & (jobs.kind >= 0), same.argmax(axis=1), -1)
     allowed |= same
     starts = service.starts(jobs.keys)
-    cost = np.array([unit.restart_s for unit in jobs.units], dtype=np.float64)
+    cost = jobs.restart_s
     since = np.array([_since(cluster, jobs, job, now_s) for job in range(len(jobs.units))])
     return Round(
         jobs,
@@ -94,7 +94,7 @@ def targets_of(this: Round, choice: Ints, reason: str) -> list[Target]:
             jobs.keys[job],
             int(offered.devices[choice[job]]) // max(jobs.demands[job].accelerators, 1),
             jobs.models[offered.kind[choice[job]]],
-            reason=reason,
+            reason=reason + jobs.assumed[job],
         )
         for job in order
         if choice[job] >= 0
@@ -268,15 +268,34 @@ def _offered(cluster: Cluster, jobs: Jobs, *, every_count: bool) -> Configuratio
         each = max(int((table.devices[:, columns].sum(axis=1) * cluster.view.up).max(initial=0)), 1)
         sizes.append(each)
         nodes.append(int(capacity) // each)
-    if not every_count:
-        return configurations(nodes, sizes)
-    rows = [
-        (kind, -(-count // each), count)
-        for kind, (many, each) in enumerate(zip(nodes, sizes, strict=True))
-        for count in range(1, many * each + 1)
+    if every_count:
+        rows = [
+            (kind, -(-count // each), count)
+            for kind, (many, each) in enumerate(zip(nodes, sizes, strict=True))
+            for count in range(1, many * each + 1)
+        ]
+        return _configurations(rows)
+    offered = configurations(nodes, sizes)
+    known = list(zip(offered.kind.tolist(), offered.nodes.tolist(), offered.devices.tolist(), strict=True))
+    # What jobs ask for, or hold, that is none of the paper's sizes.
+    wanted = {
+        ranks * max(demand.accelerators, 1)
+        for unit, demand, held in zip(jobs.units, jobs.demands, jobs.held.tolist(), strict=True)
+        for ranks in (unit.min_ranks or demand.ranks, held)
+    }
+    have = {(kind, devices) for kind, _, devices in known}
+    more = [
+        (kind, -(-devices // each), devices)
+        for kind, (each, capacity) in enumerate(zip(sizes, jobs.capacity.tolist(), strict=True))
+        for devices in sorted(wanted)
+        if 0 < devices <= capacity and (kind, devices) not in have
     ]
-    table_of = np.array(rows, dtype=np.int64).reshape(-1, 3)
-    return Configurations(table_of[:, 0], table_of[:, 1], table_of[:, 2])
+    return _configurations(sorted(known + more, key=lambda row: (row[0], row[2]))) if more else offered
+
+
+def _configurations(rows: Sequence[tuple[int, int, int]]) -> Configurations:
+    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    return Configurations(table[:, 0], table[:, 1], table[:, 2])
 
 
 def _row(cluster: Cluster, service: Service, jobs: Jobs, job: int, offered: Configurations) -> Floats:
@@ -287,13 +306,14 @@ def _row(cluster: Cluster, service: Service, jobs: Jobs, job: int, offered: Conf
     phased = hasattr(rates, "rate_in")
     phase = rates.phase(profile, jobs.left[job]) if phased and profile else 0
     rows: dict[Any, Floats] = service.plan.setdefault("rows", {})
-    key = profile, each, phase, demand.accelerator_types, offered.kind.size, jobs.models
+    most = most_ranks(cluster, demand, jobs.models)
+    key = profile, each, phase, most, offered.devices.tobytes(), offered.kind.tobytes(), jobs.models
     found = rows.get(key)
     if found is None:
         values = []
         for kind, nodes, devices in zip(offered.kind, offered.nodes, offered.devices, strict=True):
             ranks, model = int(devices) // each, jobs.models[kind]
-            if demand.accelerator_types and model not in demand.accelerator_types:
+            if ranks > most[kind]:
                 values.append(0.0)
             elif not profile or rates is None:
                 values.append(float(ranks))

@@ -8,12 +8,13 @@ a plan (`others` lets them run as they fit).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.placement import Candidates
 from services.scheduler.core.planning import Target
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.scoring.facts import with_method
@@ -31,7 +32,9 @@ class Jobs:
     ``demands`` are those that they came with. ``throughput`` (J, T) is the rate of the whole job with the ranks that it asks
     for, 0 where it does not run; ``devices`` (J) those that it asks for; ``kind`` (J) the type that it holds, -1: it waits;
     ``held`` (J) the ranks that it holds. ``left`` (J) is the work left in units of ``throughput``; ``age_s`` (J) the time
-    since submission. ``fixed`` (J): runs and may not be taken off. ``capacity`` (T) are the devices of nodes that are up.
+    since submission. ``fixed`` (J): runs and may not be taken off, not at all or not yet (``least_run_s`` of the policy).
+    ``capacity`` (T) are the devices of nodes that are up. ``restart_s`` (J) is what an interruption costs. ``assumed`` (J) says
+    what nothing is known of, and what is taken instead; empty: everything is known.
     """
 
     units: tuple[PendingUnit, ...]
@@ -46,6 +49,8 @@ class Jobs:
     left: Floats
     age_s: Floats
     fixed: Bools
+    restart_s: Floats
+    assumed: tuple[str, ...]
 
     @property
     def fastest(self) -> Floats:
@@ -68,7 +73,11 @@ class Jobs:
 
     def targets(self, kind: Ints, order: Sequence[int] | Ints, reason: str) -> list[Target]:
         """The jobs with a type (``kind`` (J) >= 0), in this order, with the ranks that they ask for."""
-        return [Target(self.keys[job], 0, self.models[kind[job]], reason=reason) for job in order if kind[job] >= 0]
+        return [
+            Target(self.keys[job], 0, self.models[kind[job]], reason=reason + self.assumed[job])
+            for job in order
+            if kind[job] >= 0
+        ]
 
 
 def jobs_of(cluster: Cluster, now_s: float) -> Jobs:
@@ -89,6 +98,7 @@ def jobs_of(cluster: Cluster, now_s: float) -> Jobs:
     shape = len(units), len(models)
     kind = np.array([-1 if run is None else index[model_of(table, run)] for _, run in rows], dtype=np.int64)
     throughput = np.array([rates.of(demand) for demand in demands], dtype=np.float64).reshape(shape)
+    restart_s = float(cluster.view.facts.get("restart_s", 0.0))
     left = [_left(cluster, unit, run, throughput[job], int(kind[job]), now_s) for job, (unit, run) in enumerate(rows)]
     return Jobs(
         units,
@@ -102,8 +112,30 @@ def jobs_of(cluster: Cluster, now_s: float) -> Jobs:
         np.array([0 if run is None else run.unit.demand.ranks for _, run in rows], dtype=np.int64),
         np.array(left, dtype=np.float64),
         np.array([max(now_s - unit.submitted_at_s, 0.0) for unit in units], dtype=np.float64),
-        np.array([run is not None and not unit.preemptible for unit, run in rows], dtype=np.bool_),
+        np.array([run is not None and not _may_go(cluster, run, now_s) for unit, run in rows], dtype=np.bool_),
+        np.array([unit.restart_s or restart_s for unit in units], dtype=np.float64),
+        tuple([_assumed(rates, demand, work) for demand, work in zip(demands, left, strict=True)]),
     )
+
+
+def most_ranks(cluster: Cluster, demand: Demand, models: Sequence[str]) -> tuple[int, ...]:
+    """How many ranks of a unit each model (T) could hold at all, if nothing ran: in one domain unless it may span them."""
+    known: dict[Any, tuple[int, ...]] = service_of(cluster).plan.setdefault("most", {})
+    bare = replace(demand, ranks=1, checkpoint_domain="", checkpoint_bytes=0, data=())
+    key = cluster.view.generation, cluster.policy.version, bare, tuple(models)
+    found = known.get(key)
+    if found is None:
+        if any(other[:2] != key[:2] for other in known):
+            known.clear()
+        accepted = cluster.view.columns(bare)
+        columns = [[place for place in accepted if cluster.table.models[place].model == model] for model in models]
+        found = known[key] = tuple(
+            [
+                Candidates(cluster.view, bare, np.array(own, dtype=np.int64), cluster.policy).most_ranks() if own else 0
+                for own in columns
+            ]
+        )
+    return found
 
 
 def others(cluster: Cluster) -> list[Target]:
@@ -124,27 +156,41 @@ def pools(cluster: Cluster) -> tuple[tuple[str, ...], Floats]:
     return models, capacity
 
 
+def _may_go(cluster: Cluster, run: RunningUnit, now_s: float) -> bool:
+    return run.unit.preemptible and now_s - run.since_s >= cluster.policy.restarts.least_run_s
+
+
+def _assumed(rates: _Rates, demand: Demand, left: float) -> str:
+    notes = [] if rates.known(demand) else ["its rates are not known, all accelerators count alike"]
+    notes += [] if np.isfinite(left) else ["its run time is not known, a day is assumed"]
+    return f" ({'; '.join(notes)})" if notes else ""
+
+
 class _Rates:
     """Rates per profile and rank count, asked for once per plan."""
 
     def __init__(self, cluster: Cluster, models: tuple[str, ...]) -> None:
+        self._cluster = cluster
         self._table: Any = with_method(cluster.view, "throughputs", "rate")
         self._models = models
-        self._known: dict[tuple[str, int, tuple[str, ...]], Floats] = {}
+        self._known: dict[Demand, Floats] = {}
+
+    def known(self, demand: Demand) -> bool:
+        """Whether anything is known of the rates of such a unit."""
+        return bool(demand.profile) and self._table is not None
 
     def of(self, demand: Demand) -> Floats:
-        wanted = demand.accelerator_types
-        key = demand.profile, demand.ranks, wanted
-        found = self._known.get(key)
+        found = self._known.get(demand)
         if found is None:
-            measured = demand.profile and self._table is not None
+            known = self.known(demand)
+            most = most_ranks(self._cluster, demand, self._models)
             values = [
-                (float(self._table.rate(demand.profile, demand.ranks, model)) if measured else 1.0)
-                if not wanted or model in wanted
+                (float(self._table.rate(demand.profile, demand.ranks, model)) if known else 1.0)
+                if holds >= demand.ranks
                 else 0.0
-                for model in self._models
+                for model, holds in zip(self._models, most, strict=True)
             ]
-            found = self._known[key] = np.array(values, dtype=np.float64)
+            found = self._known[demand] = np.array(values, dtype=np.float64)
         return found
 
 

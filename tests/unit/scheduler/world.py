@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from services.scheduler.core import lifecycle
 from services.scheduler.core.book import Book, Draft
@@ -16,6 +17,7 @@ from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import Checkpoint, Demand, FailureKind, JobKind, JobSpec, Run, UnitKey
 
 GIB = 2**30
+E = TypeVar("E", bound=Effect)
 
 
 def a_node(
@@ -143,5 +145,5 @@ class World:
         lifecycle.tick(draft, self.book.due(self.now_s), self.now_s, self.rules)
         self.merge(draft)
 
-    def of(self, kind: type) -> list[Effect]:
+    def of(self, kind: type[E]) -> list[E]:
         return [effect for effect in self.effects if isinstance(effect, kind)]
