@@ -268,7 +268,7 @@ async def save(connection: AsyncConnection, draft: Draft, new_specs: Mapping[str
     await _upsert(connection, unit, [_unit_row(item) for item in draft.units.values()])
     await _upsert(connection, run, [_run_row(item) for item in draft.runs.values()])
     await _save_decisions(connection, draft)
-    await _save_fleet(connection, draft.fleet_before, draft.fleet)
+    await save_fleet(connection, draft.fleet_before, draft.fleet)
 
 
 async def _save_decisions(connection: AsyncConnection, draft: Draft) -> None:
@@ -299,7 +299,8 @@ async def _save_decisions(connection: AsyncConnection, draft: Draft) -> None:
         await connection.execute(statement, {"jobs": full, "kept": KEPT_DECISIONS})
 
 
-async def _save_fleet(connection: AsyncConnection, before: Fleet, after: Fleet) -> None:
+async def save_fleet(connection: AsyncConnection, before: Fleet, after: Fleet) -> None:
+    """Write what differs between two fleets."""
     if before is after:
         return
     changed_nodes = [item for node_id, item in after.nodes.items() if before.nodes.get(node_id) is not item]
@@ -399,10 +400,11 @@ async def load(connection: AsyncConnection) -> Loaded:
     open_runs = sa.select(run).where(run.c.state != str(RunState.ENDED))
     runs = [_run_of(row) for row in await connection.execute(open_runs)]
     specs = {row.job_id: row.spec for row in rows}
-    return Loaded(await _load_fleet(connection), tuple(jobs), tuple(units), tuple(runs), specs)
+    return Loaded(await load_fleet(connection), tuple(jobs), tuple(units), tuple(runs), specs)
 
 
-async def _load_fleet(connection: AsyncConnection) -> Fleet:
+async def load_fleet(connection: AsyncConnection) -> Fleet:
+    """The fleet as it was written."""
     domains = (_domain_of(row.facts) for row in await connection.execute(sa.select(domain)))
     nodes = (_node_of(row.facts) for row in await connection.execute(sa.select(node)))
     marks = (
