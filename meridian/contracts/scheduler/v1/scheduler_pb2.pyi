@@ -162,18 +162,20 @@ class PlacementRequest(_message.Message):
     def __init__(self, domain_id: _Optional[str] = ..., shard: _Optional[str] = ..., term: _Optional[int] = ..., session: _Optional[int] = ..., round: _Optional[int] = ..., begins: _Optional[bool] = ..., complete: _Optional[bool] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[GrantName, _Mapping]]] = ..., classes: _Optional[_Iterable[_Union[DemandClass, _Mapping]]] = ..., dropped_classes: _Optional[_Iterable[int]] = ..., wanted: _Optional[_Iterable[_Union[WantedUnit, _Mapping]]] = ..., waiting: _Optional[bool] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ClassRoom(_message.Message):
-    __slots__ = ("class_number", "vendor", "model", "ranks", "emulated")
+    __slots__ = ("class_number", "vendor", "model", "ranks", "emulated", "any_model")
     CLASS_NUMBER_FIELD_NUMBER: _ClassVar[int]
     VENDOR_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     EMULATED_FIELD_NUMBER: _ClassVar[int]
+    ANY_MODEL_FIELD_NUMBER: _ClassVar[int]
     class_number: int
     vendor: str
     model: str
     ranks: int
     emulated: bool
-    def __init__(self, class_number: _Optional[int] = ..., vendor: _Optional[str] = ..., model: _Optional[str] = ..., ranks: _Optional[int] = ..., emulated: _Optional[bool] = ...) -> None: ...
+    any_model: bool
+    def __init__(self, class_number: _Optional[int] = ..., vendor: _Optional[str] = ..., model: _Optional[str] = ..., ranks: _Optional[int] = ..., emulated: _Optional[bool] = ..., any_model: _Optional[bool] = ...) -> None: ...
 
 class DeviceRoom(_message.Message):
     __slots__ = ("vendor", "model", "total", "nodes_by_free", "emulated")
@@ -234,7 +236,7 @@ class RefusedUnit(_message.Message):
     def __init__(self, name: _Optional[_Union[GrantName, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class PlacementAnswer(_message.Message):
-    __slots__ = ("shard", "domain_id", "term", "session", "round", "domain_term", "placed", "refused", "summary")
+    __slots__ = ("shard", "domain_id", "term", "session", "round", "domain_term", "placed", "refused", "summary", "begin_again")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     DOMAIN_ID_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -244,6 +246,7 @@ class PlacementAnswer(_message.Message):
     PLACED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_AGAIN_FIELD_NUMBER: _ClassVar[int]
     shard: str
     domain_id: str
     term: int
@@ -253,4 +256,5 @@ class PlacementAnswer(_message.Message):
     placed: _containers.RepeatedCompositeFieldContainer[PlacedUnit]
     refused: _containers.RepeatedCompositeFieldContainer[RefusedUnit]
     summary: DomainSummary
-    def __init__(self, shard: _Optional[str] = ..., domain_id: _Optional[str] = ..., term: _Optional[int] = ..., session: _Optional[int] = ..., round: _Optional[int] = ..., domain_term: _Optional[int] = ..., placed: _Optional[_Iterable[_Union[PlacedUnit, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[RefusedUnit, _Mapping]]] = ..., summary: _Optional[_Union[DomainSummary, _Mapping]] = ...) -> None: ...
+    begin_again: bool
+    def __init__(self, shard: _Optional[str] = ..., domain_id: _Optional[str] = ..., term: _Optional[int] = ..., session: _Optional[int] = ..., round: _Optional[int] = ..., domain_term: _Optional[int] = ..., placed: _Optional[_Iterable[_Union[PlacedUnit, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[RefusedUnit, _Mapping]]] = ..., summary: _Optional[_Union[DomainSummary, _Mapping]] = ..., begin_again: _Optional[bool] = ...) -> None: ...

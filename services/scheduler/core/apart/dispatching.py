@@ -1,0 +1,500 @@
+"""A shard's side: rounds of asking domains, over messages that come late or never.
+
+Steps of a round:
+1. `step` dispatches what waits over the summaries (`InterDomain`) and asks each chosen domain. No other round begins before
+   all of them have answered, or the time for it is over.
+2. `answer` takes what a domain says. A unit with all its parts is carried out, if it still waits and would begin the epoch
+   that was asked for; else its parts are given back. A refusal excludes the domain for the rest of the rounds; a unit that is
+   refused again waits for the next change.
+3. A domain that does not answer in time counts as full until it tells something; what it was asked for is taken back.
+   Whatever it says later about that round is passed over, as the taking back comes after the asking.
+4. When nothing more can be asked, the rounds are over; what waits is said to the domains, so that they tell of more room.
+
+A dispatcher is good for one session: one state of the book, read by one instance. When either is doubtful, a new session
+begins, and answers to the old one are passed over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from services.scheduler.core.apart.messages import GrantName, Holding, Reply, Request, Session, Wanted
+from services.scheduler.core.book import Book, Draft
+from services.scheduler.core.kept import held_demand
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.queue import OrderContext, PendingUnit
+from services.scheduler.core.stages import stages_of
+from services.scheduler.core.state import Demand, PlacedRank, Run, RunState, UnitKey, UnitState
+from services.scheduler.core.two_level import MOST_ROUNDS, Assignment, DomainSummary, InterDomain
+
+ANSWER_LIMIT_S = 5.0
+"""A domain that has not answered for so long counts as full."""
+HOLDINGS_EVERY_S = 30.0
+"""So often a shard says all that it holds in a domain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A unit that all its domains granted, to be placed: ``considered`` domains were known."""
+
+    unit: PendingUnit
+    epoch: int
+    ranks: tuple[PlacedRank, ...]
+    considered: int
+
+
+@dataclass(slots=True)
+class Heard:
+    """What an answer leads to: units to be placed, and requests that give back what is not wanted."""
+
+    carried: list[Carried] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Step:
+    """What a step leads to: requests, and when it found out about all that wait, why each of them does (None: not all)."""
+
+    requests: list[Request] = field(default_factory=list)
+    waiting: dict[UnitKey, str] | None = None
+    asked: int = 0
+
+
+@dataclass(slots=True)
+class _Link:
+    """What a domain was told in this session."""
+
+    begun: bool = False
+    silent: bool = False
+    waiting: bool = False
+    classes: set[Demand] = field(default_factory=set)
+    holdings_at_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A unit of a round: its parts by domain, and what was said of them."""
+
+    unit: PendingUnit
+    name: GrantName
+    parts: dict[str, Assignment]
+    placed: dict[str, tuple[PlacedRank, ...]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        return len(self.placed) + len(self.refused) == len(self.parts)
+
+
+@dataclass(slots=True)
+class _Round:
+    number: int
+    until_s: float
+    open: set[str]
+    units: dict[UnitKey, _Asked] = field(default_factory=dict)
+    again: bool = False
+
+
+class Dispatcher:
+    """See the module. ``told`` are summaries that were heard before this session began."""
+
+    def __init__(
+        self,
+        shard: str,
+        session: Session,
+        policy: Policy,
+        told: Mapping[str, DomainSummary] | None = None,
+        *,
+        answer_limit_s: float = ANSWER_LIMIT_S,
+        holdings_every_s: float = HOLDINGS_EVERY_S,
+    ) -> None:
+        self.shard, self.session = shard, session
+        self.told: dict[str, DomainSummary] = dict(told or {})
+        self._policy = policy
+        self._answer_limit_s, self._holdings_every_s = answer_limit_s, holdings_every_s
+        self._links: dict[str, _Link] = {}
+        self._inter: InterDomain | None = None
+        self._facts: tuple[object, ...] = ()
+        self._numbers: dict[Demand, int] = {}
+        self._demands: dict[int, Demand] = {}
+        self._round: _Round | None = None
+        self._rounds_begun = 0
+        self._rounds = 0
+        self._again = True
+        self._excluded: dict[UnitKey, frozenset[str]] = {}
+        self._twice: set[UnitKey] = set()
+        self._why: dict[UnitKey, str] = {}
+
+    # -- what comes ----------------------------------------------------------------------------------------------------
+
+    def hear(self, summary: DomainSummary) -> bool:
+        """A domain told everybody about itself; whether that was news. One that answers tells this shard more."""
+        known = self.told.get(summary.domain_id)
+        if self._reachable(summary.domain_id) or (known is not None and summary.sequence <= known.sequence):
+            return False
+        self._take(summary)
+        return True
+
+    def use(self, policy: Policy) -> None:
+        """Another policy applies from the next round on."""
+        self._policy = policy
+        self._inter = None
+        self._again = True
+
+    def answer(self, reply: Reply, draft: Draft) -> Heard:
+        """A domain answered, or told of more room. What is carried out is to be placed in ``draft``."""
+        heard = Heard()
+        if reply.session != self.session or reply.shard != self.shard:
+            return heard
+        name = reply.domain_id
+        if reply.begin_again or name not in self._links:
+            self._links[name] = _Link()
+            self._again = True
+        rooms = {self._demands[number]: room for number, room in reply.rooms.items() if number in self._demands}
+        self._take(replace(reply.summary, ranks=rooms))
+        now = self._round
+        if now is None or reply.round != now.number or name not in now.open:
+            self._again = self._again or not reply.round
+            return heard
+        now.open.discard(name)
+        placed, refused = dict(reply.placed), dict(reply.refused)
+        back: dict[str, list[GrantName]] = {}
+        for asked in list(now.units.values()):
+            if name not in asked.parts:
+                continue
+            if asked.name in placed:
+                asked.placed[name] = placed[asked.name]
+            else:
+                asked.refused[name] = refused.get(asked.name, "it said nothing about it")
+            if asked.complete:
+                self._settle(asked, now, draft, heard.carried, back)
+        heard.requests = [self._release(domain_id, names) for domain_id, names in back.items()]
+        self._close_round()
+        return heard
+
+    def released(self, draft: Draft) -> list[Request]:
+        """What to give back because runs of a draft ended, by whatever path."""
+        back: dict[str, list[GrantName]] = {}
+        for run in draft.runs.values():
+            before = draft.book.runs.get(run.run_id)
+            held = before.open_domains if before is not None else run.open_domains
+            left = frozenset() if run.state is RunState.ENDED else run.open_domains
+            for name in sorted(held - left):
+                if name in self._links and self._links[name].begun:
+                    back.setdefault(name, []).append(GrantName(run.key, run.epoch))
+        return [self._release(name, names) for name, names in back.items()]
+
+    # -- what goes -----------------------------------------------------------------------------------------------------
+
+    def due_s(self) -> float:
+        """When `step` has something to do though nothing happens; infinite for never."""
+        if self._again and self._round is None:
+            return 0.0
+        due = [link.holdings_at_s + self._holdings_every_s for link in self._links.values() if link.begun]
+        return min([*due, self._round.until_s if self._round is not None else math.inf], default=math.inf)
+
+    def step(self, book: Book, now_s: float) -> Step:
+        """Begin sessions, close rounds whose time is over, say what is held, and ask for what waits."""
+        step = Step()
+        self._time_out(book, now_s, step)
+        self._begin(book, now_s, step)
+        for name, link in self._links.items():
+            if link.begun and now_s >= link.holdings_at_s + self._holdings_every_s:
+                step.requests.append(self._request(name, holdings=self._holdings(name, book)))
+                link.holdings_at_s = now_s
+        if self._round is None:
+            self._dispatch(book, now_s, step)
+        return step
+
+    # -- steps of a step -----------------------------------------------------------------------------------------------
+
+    def _begin(self, book: Book, now_s: float, step: Step) -> None:
+        """Domains that have not heard of this session; the first ones are waited for before anything is asked."""
+        first = not self._links
+        new = [
+            name
+            for name in sorted({*book.fleet.domains, *self.told})
+            if name not in self._links or not self._links[name].begun
+        ]
+        if not new:
+            return
+        number = self._next_round()
+        for name in new:
+            link = self._links[name] = _Link(begun=True, holdings_at_s=now_s)
+            link.silent = not first and name not in self.told
+            holdings = self._holdings(name, book)
+            step.requests.append(replace(self._request(name, number, holdings=holdings), begins=True))
+        if first:
+            self._round = _Round(number, now_s + self._answer_limit_s, set(new), again=True)
+
+    def _dispatch(self, book: Book, now_s: float, step: Step) -> None:
+        self._again = False
+        cluster = book.cluster
+        inter = self._known(book)
+        if inter is None or not len(cluster.pending):
+            self._rounds_over()
+            for link in self._links.values():
+                link.waiting = False
+            step.waiting = dict.fromkeys((unit.key for unit in cluster.pending), "no domain has told of itself yet")
+            return
+        inter.know(cluster.pending)
+        if self._ask_about_classes(inter, book, now_s, step):
+            return
+        facts = {**cluster.view.facts, "running": cluster.running, "order": cluster.pending.order, "cluster": cluster}
+        context = OrderContext(cluster.shares(), now_s, facts)
+        gates = [limit.open(context) for limit in stages_of(self._policy).limits]
+        certain = self._rounds < MOST_ROUNDS - 1
+        found = inter.dispatch(
+            cluster.pending, context, excluded=self._excluded, refused=self._twice, gates=gates, certain=certain
+        )
+        if found.assigned:
+            self._rounds += 1
+            self._ask(found.assigned, book, now_s, found.stopped, step)
+            return
+        step.waiting = {unit.key: self._why.get(unit.key) or self._no_room(unit, gates) for unit in found.waiting}
+        self._rounds_over()
+        if found.waiting:
+            self._say_that_it_waits(now_s, step)
+
+    def _ask_about_classes(self, inter: InterDomain, book: Book, now_s: float, step: Step) -> bool:
+        """Ask domains that have not told of a class that waits; whether one was asked."""
+        waiting = dict.fromkeys(demand for _, _, demand in book.cluster.pending.lanes)
+        asked = [
+            name
+            for name, summary in inter.summaries.items()
+            if self._reachable(name)
+            and not summary.own_scheduler
+            and any(demand not in self.told[name].ranks for demand in waiting)
+        ]
+        if asked:
+            self._round = _Round(self._next_round(), now_s + self._answer_limit_s, set(asked), again=True)
+            step.requests += [self._request(name, self._round.number, inter=inter) for name in asked]
+        return bool(asked)
+
+    def _ask(self, assigned: Iterable[Assignment], book: Book, now_s: float, more: bool, step: Step) -> None:
+        units: dict[UnitKey, _Asked] = {}
+        by_domain: dict[str, list[Wanted]] = {}
+        for item in assigned:
+            key = item.unit.key
+            unit = book.cluster.pending.get(key)
+            assert unit is not None, f"{key} was dispatched and does not wait"
+            name = GrantName(key, book.units[key].epoch + 1)
+            units.setdefault(key, _Asked(unit, name, {})).parts[item.domain_id] = item
+            number = self._numbers.get(item.unit.demand, 0) if item.whole else 0
+            wanted = Wanted(
+                name,
+                unit.tenant_id,
+                number,
+                None if number else item.unit.demand,
+                item.first_rank,
+                item.whole,
+                unit.limit_s,
+            )
+            by_domain.setdefault(item.domain_id, []).append(wanted)
+        number = self._next_round()
+        self._round = _Round(number, now_s + self._answer_limit_s, set(by_domain), units, again=more)
+        step.asked = len(units)
+        step.requests += [self._request(name, number, wanted=tuple(items)) for name, items in by_domain.items()]
+
+    def _say_that_it_waits(self, now_s: float, step: Step) -> None:
+        deaf = [name for name, link in self._links.items() if self._reachable(name) and not link.waiting]
+        if deaf:
+            self._round = _Round(self._next_round(), now_s + self._answer_limit_s, set(deaf), again=True)
+            step.requests += [replace(self._request(name, self._round.number), waiting=True) for name in deaf]
+            for name in deaf:
+                self._links[name].waiting = True
+
+    def _time_out(self, book: Book, now_s: float, step: Step) -> None:
+        now = self._round
+        if now is None or now_s < now.until_s:
+            return
+        back: dict[str, list[GrantName]] = {}
+        for name in sorted(now.open):
+            self._links[name].silent = True
+            self._full(name)
+        for asked in list(now.units.values()):
+            for name in asked.parts.keys() & now.open:
+                asked.refused[name] = "it did not answer in time"
+                back.setdefault(name, []).append(asked.name)
+            self._settle(asked, now, None, [], back)
+        now.open.clear()
+        step.requests += [self._release(name, names) for name, names in back.items()]
+        self._close_round()
+
+    def _settle(
+        self,
+        asked: _Asked,
+        now: _Round,
+        draft: Draft | None,
+        carried: list[Carried],
+        back: dict[str, list[GrantName]],
+    ) -> None:
+        """All parts of a unit are answered: it is carried out, or what it got is given back."""
+        key = asked.name.key
+        now.units.pop(key)
+        if not asked.refused and draft is not None and _waits_still(draft, asked.name):
+            ranks = tuple(sorted((rank for part in asked.placed.values() for rank in part), key=lambda rank: rank.rank))
+            considered = len(self._inter.summaries) if self._inter is not None else 0
+            carried.append(Carried(asked.unit, asked.name.epoch, ranks, considered))
+            return
+        for name in asked.placed:
+            back.setdefault(name, []).append(asked.name)
+        if asked.refused:
+            if key in self._excluded:
+                self._twice.add(key)
+            self._excluded[key] = self._excluded.get(key, frozenset()) | asked.refused.keys()
+            self._why[key] = "; ".join(f"{name}: {reason}" for name, reason in asked.refused.items())
+            now.again = True
+
+    def _close_round(self) -> None:
+        now = self._round
+        if now is not None and not now.open:
+            self._round = None
+            self._again = self._again or now.again
+            if not now.again:
+                self._rounds_over()
+
+    def _rounds_over(self) -> None:
+        self._rounds = 0
+        self._excluded.clear()
+        self._twice.clear()
+        self._why.clear()
+
+    # -- what is known of domains --------------------------------------------------------------------------------------
+
+    def _take(self, summary: DomainSummary) -> None:
+        """A domain told of itself, so it is there."""
+        name = summary.domain_id
+        known = self.told.get(name)
+        if known is not None and summary.sequence < known.sequence:
+            return
+        self.told[name] = summary
+        link = self._links.get(name)
+        if link is not None and link.silent:
+            link.silent = False
+            self._again = True
+        if known is None or self._inter is None or name not in self._inter.summaries:
+            self._again = self._again or known is None
+            self._inter = None
+        elif (known.total_devices, known.total_cpus) != (summary.total_devices, summary.total_cpus):
+            self._inter = None
+        else:
+            self._inter.update(summary)
+
+    def _full(self, name: str) -> None:
+        """Count a domain as full."""
+        if self._inter is not None and name in self._inter.summaries:
+            self._inter.update(as_full(self._inter.summaries[name]))
+
+    def _known(self, book: Book) -> InterDomain | None:
+        """The network's view, made anew when domains, their facts or their models changed; None when there are none."""
+        names = sorted(name for name in self.told if name in self._links and self._links[name].begun)
+        fleet = book.fleet
+        facts = (*(fleet.domains.get(name) for name in names), *fleet.expected_demand.items())
+        if self._inter is not None and facts == self._facts:
+            return self._inter
+        if not names:
+            return None
+        told = [self.told[name] if self._reachable(name) else as_full(self.told[name]) for name in names]
+        self._facts = facts
+        self._inter = InterDomain(fleet, told, self._policy)
+        return self._inter
+
+    def _reachable(self, name: str) -> bool:
+        link = self._links.get(name)
+        return link is not None and link.begun and not link.silent and name in self.told
+
+    @staticmethod
+    def _no_room(unit: PendingUnit, gates: Iterable[object]) -> str:
+        for gate in gates:
+            refuses = getattr(gate, "refuses")(unit)  # noqa: B009 - gates of plugins
+            if refuses:
+                return str(refuses)
+        return f"waiting for capacity: no domain told of room for {unit.demand.ranks} ranks"
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def _next_round(self) -> int:
+        self._rounds_begun += 1
+        return self._rounds_begun
+
+    def _request(
+        self,
+        name: str,
+        number: int = 0,
+        *,
+        holdings: tuple[Holding, ...] | None = None,
+        wanted: tuple[Wanted, ...] = (),
+        inter: InterDomain | None = None,
+    ) -> Request:
+        link = self._links[name]
+        classes: list[tuple[int, Demand]] = []
+        dropped: list[int] = []
+        if inter is not None:
+            kept = inter.classes
+            classes = [(self._number(demand), demand) for demand in kept if demand not in link.classes]
+            dropped = sorted(self._numbers[demand] for demand in link.classes.difference(kept))
+            link.classes = set(kept)
+        return Request(
+            name,
+            self.shard,
+            self.session,
+            number,
+            holdings=holdings,
+            classes=tuple(classes),
+            dropped_classes=tuple(dropped),
+            wanted=wanted,
+            waiting=link.waiting,
+        )
+
+    def _release(self, name: str, names: Iterable[GrantName]) -> Request:
+        return replace(self._request(name), released=tuple(names))
+
+    def _number(self, demand: Demand) -> int:
+        number = self._numbers.get(demand)
+        if number is None:
+            number = self._numbers[demand] = len(self._numbers) + 1
+            self._demands[number] = demand
+        return number
+
+    def _holdings(self, name: str, book: Book) -> tuple[Holding, ...]:
+        """What runs hold in a domain, and what it was asked for and has not been carried out."""
+        found = [_holding(run, name, book) for run in book.runs.values() if name in run.open_domains]
+        if self._round is not None:
+            for asked in self._round.units.values():
+                part = asked.parts.get(name)
+                if part is not None:
+                    found.append(Holding(asked.name, asked.unit.tenant_id, part.unit.demand, (), 0.0))
+        return tuple(found)
+
+
+def _holding(run: Run, name: str, book: Book) -> Holding:
+    ranks = tuple([rank for rank in run.ranks if rank.domain_id == name])
+    demand = held_demand(book.spec_of(run.key).demand, len(ranks))
+    return Holding(GrantName(run.key, run.epoch), run.tenant_id, demand, ranks, run.assigned_at_s)
+
+
+def _waits_still(draft: Draft, name: GrantName) -> bool:
+    """Whether a unit waits, holds nothing and would begin this epoch."""
+    unit = draft.unit(name.key)
+    return (
+        unit is not None
+        and unit.state is UnitState.QUEUED
+        and unit.nomination is None
+        and unit.epoch + 1 == name.epoch
+        and not draft.runs_of(name.key)
+    )
+
+
+def as_full(summary: DomainSummary) -> DomainSummary:
+    """A domain of which nothing is free."""
+    return replace(
+        summary,
+        ranks={},
+        blocks=dict.fromkeys(summary.blocks, ()),
+        free_cpus=0.0,
+        free_memory_bytes=0,
+        largest_block=0,
+    )
