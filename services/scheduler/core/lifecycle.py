@@ -128,8 +128,9 @@ def place(
     decision_id: str,
     policy_version: str,
     reason: str,
+    port_range: range = PORTS,
 ) -> Run:
-    """Give a queued unit its nodes: the next epoch begins. The unit must have no open run."""
+    """Give a queued unit its nodes: the next epoch begins. The unit must have no open run. Its ports come from ``port_range``."""
     job, unit = _known(draft, key)
     assert unit.state is UnitState.QUEUED, f"{key} is {unit.state}"
     assert not draft.runs_of(key), f"{key} has an open run"
@@ -142,7 +143,7 @@ def place(
     if service_port:
         ports.add(service_port)
     elif job.spec.kind is JobKind.SERVICE:
-        service_port = _free_port(ports, run_id + "/service")
+        service_port = _free_port(ports, run_id + "/service", port_range)
     run = Run(
         run_id=run_id,
         key=key,
@@ -154,7 +155,7 @@ def place(
         memory_bytes=spec.demand.memory_bytes,
         assigned_at_s=now_s,
         master_addr=address,
-        master_port=_free_port(ports, run_id),
+        master_port=_free_port(ports, run_id, port_range),
         service_port=service_port,
         reason=reason,
         decision_id=decision_id,
@@ -229,6 +230,13 @@ def carry_out_nomination(draft: Draft, key: UnitKey, now_s: float, *, room: bool
     )
 
 
+def give_up_nomination(draft: Draft, key: UnitKey) -> None:
+    """No nodes are kept for the unit any more."""
+    _, unit = _known(draft, key)
+    if unit.nomination is not None:
+        _drop_nomination(draft, unit)
+
+
 def kept_nodes_usable(fleet: Fleet, kept: Nomination) -> bool:
     """Whether all nodes of a nomination take work and have its devices."""
     for rank in kept.ranks:
@@ -256,11 +264,11 @@ def address_of(fleet: Fleet, node_id: str) -> str:
     return (node.address if node is not None else "") or DEFAULT_ADDRESS
 
 
-def _free_port(taken: set[int], seed: str) -> int:
+def _free_port(taken: set[int], seed: str, among: range) -> int:
     """A port that no open run has on the address; 0 when all are taken. Each attempt begins at another place."""
-    start = zlib.crc32(seed.encode()) % len(PORTS)
-    for offset in range(len(PORTS)):
-        port = PORTS[(start + offset) % len(PORTS)]
+    start = zlib.crc32(seed.encode()) % len(among)
+    for offset in range(len(among)):
+        port = among[(start + offset) % len(among)]
         if port not in taken:
             taken.add(port)
             return port
