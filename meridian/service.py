@@ -3,6 +3,9 @@
 A service is a function ``build(kernel) -> None`` found by its name among the entry points ``meridian.services``. It
 subscribes to events, adds routes and background tasks; the kernel gives it the database, the outbox, the bus, an HTTP
 application with health and metrics, a clock and ids, and runs it until a signal comes or a part of it fails.
+
+A service that is split says so in its module: ``part_name()`` is the name under which this process keeps its schema, consumer
+groups and locks, ``schemas()`` gives the migrations of all schemas to prepare.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -33,7 +36,7 @@ from meridian.http import install_errors, install_tracing
 from meridian.ids import NewId, new_id
 from meridian.observability import BusMetrics, configure_logging, logged_as
 from meridian.outbox import Outbox, Relay
-from meridian.settings import SERVICES, HttpSettings, KernelSettings, load
+from meridian.settings import PARTS, SERVICES, HttpSettings, KernelSettings, load
 
 log = logging.getLogger(__name__)
 
@@ -95,9 +98,8 @@ def _module_of(name: str) -> tuple[Callable[[Kernel], None], ModuleType]:
         if point.name == name:
             build = point.load()
             return build, sys.modules[build.__module__]
-    raise ConfigurationError(
-        f"there is no service {name!r}; known are {', '.join(SERVICES)} (is the package installed?)"
-    )
+    known = ", ".join((*SERVICES, *PARTS))
+    raise ConfigurationError(f"there is no service {name!r}; known are {known} (is the package installed?)")
 
 
 def _add_operations(kernel: Kernel, liveness: Liveness) -> None:
@@ -233,8 +235,9 @@ async def _run_until(stop: asyncio.Event, tasks: dict[str, Task], server: uvicor
 
 def build_service(name: str, settings: KernelSettings) -> Kernel:
     """Create a kernel and let the service of that name wire itself."""
-    build, _ = _module_of(name)
-    kernel = create_kernel(name, settings)
+    build, module = _module_of(name)
+    part_name: Callable[[], str] = getattr(module, "part_name", lambda: name)
+    kernel = create_kernel(part_name(), settings)
     build(kernel)
     return kernel
 
@@ -281,8 +284,16 @@ async def prepare(names: Sequence[str]) -> None:
     await ensure_topics(settings.kafka_bootstrap_servers, replication=settings.topic_replication)
     for name in names:
         _, module = _module_of(name)
-        assert module.__file__ is not None
-        await migrate(settings.database_url, name, Path(module.__file__).parent / "migrations")
+        for schema, scripts in _schemas_of(name, module).items():
+            await migrate(settings.database_url, schema, scripts)
+
+
+def _schemas_of(name: str, module: ModuleType) -> Mapping[str, Path]:
+    split: Callable[[], Mapping[str, Path]] | None = getattr(module, "schemas", None)
+    if split is not None:
+        return split()
+    assert module.__file__ is not None
+    return {name: Path(module.__file__).parent / "migrations"}
 
 
 def _run_fast(work: Coroutine[Any, Any, None]) -> None:
@@ -297,7 +308,7 @@ def _run_fast(work: Coroutine[Any, Any, None]) -> None:
 def main() -> int:
     """Command line of `python -m meridian.service`."""
     parser = argparse.ArgumentParser(prog="python -m meridian.service", description=__doc__)
-    parser.add_argument("what", choices=[*SERVICES, "all", "prepare"])
+    parser.add_argument("what", choices=[*SERVICES, *PARTS, "all", "prepare"])
     what = parser.parse_args().what
     work = prepare(SERVICES) if what == "prepare" else run(SERVICES if what == "all" else [what])
     try:

@@ -11,6 +11,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from meridian.errors import ConfigurationError
 
 SERVICES = ("identity", "telemetry", "graph", "forecast", "scheduler", "failover", "gateway")
+PARTS = ("scheduler_domain",)
+"""Processes of a service that is split over several, started by name where it is."""
 
 
 class KernelSettings(BaseSettings):

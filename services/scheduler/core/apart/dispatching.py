@@ -137,6 +137,10 @@ class Dispatcher:
         self._take(summary)
         return True
 
+    def public(self) -> dict[str, DomainSummary]:
+        """What is known of domains without what they told this shard alone."""
+        return {name: replace(summary, ranks={}) for name, summary in self.told.items()}
+
     def use(self, policy: Policy) -> None:
         """Another policy applies from the next round on."""
         self._policy = policy

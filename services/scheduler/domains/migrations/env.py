@@ -1,0 +1,3 @@
+from meridian.database import run_migrations
+
+run_migrations()

@@ -1,0 +1,207 @@
+"""The live scheduler on two levels: it keeps the book of its tenants and asks the deciders of domains for nodes.
+
+All of `LiveScheduler` holds here too: one writer, a term, a book that is read again when a commit is doubtful. Every reading
+begins a new session with the domains (core/apart/dispatching.py), so that nothing from before it counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from meridian.bus import Bus
+from meridian.codec import Envelope
+from meridian.contracts.job.v1 import job_pb2
+from meridian.contracts.scheduler.v1 import scheduler_pb2
+from meridian.errors import ConfigurationError
+from meridian.outbox import Transaction
+from meridian.service import Kernel
+from meridian.sharding import shard_of
+from services.scheduler import store
+from services.scheduler.core.apart.carrying import carry_out, ports_of
+from services.scheduler.core.apart.dispatching import Dispatcher, Step
+from services.scheduler.core.apart.messages import Session
+from services.scheduler.core.book import Draft
+from services.scheduler.core.decide import Blocked, Decisions
+from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.explanation import Explanation, Ranking
+from services.scheduler.core.lifecycle import give_up_nomination
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.run_times import RunTimes
+from services.scheduler.core.two_level import DomainSummary, check_policy
+from services.scheduler.events import Events
+from services.scheduler.journal import Journal
+from services.scheduler.live import LiveScheduler
+from services.scheduler.settings import SchedulerSettings
+from services.scheduler.shards.wire import answer_from, request_message, summary_from
+
+
+class TwoLevelScheduler(LiveScheduler):
+    """A shard; see the module."""
+
+    def __init__(self, kernel: Kernel, settings: SchedulerSettings, policy: Policy) -> None:
+        check_policy(policy)
+        super().__init__(kernel, settings, policy)
+        self.journal = SilentJournal(kernel.database)
+        self._name = kernel.name
+        self._sessions = 0
+        self._ports = ports_of(settings.shard, settings.shards)
+        self._dispatcher = self._new_dispatcher({})
+
+    def subscribe(self, bus: Bus) -> None:
+        """Hear what domains say."""
+        bus.subscribe_batch("answers", (scheduler_pb2.PlacementAnswer,), self._answered)
+        bus.stream("summaries", (scheduler_pb2.DomainSummary,), self._summarised, replay=True, group=False)
+
+    async def start(self) -> None:
+        """See `LiveScheduler.start`; ConfigurationError for a policy that looks at all nodes at once."""
+        await super().start()
+        try:
+            check_policy(self.policy)
+        except PolicyError as error:
+            raise ConfigurationError(f"the policy {self.policy.version} in force: {error.detail}") from None
+
+    def _new_dispatcher(self, told: Mapping[str, DomainSummary]) -> Dispatcher:
+        session, limit_s = Session(self._term, self._sessions), self._settings.answer_limit_s
+        return Dispatcher(self._name, session, self.policy, told, answer_limit_s=limit_s)
+
+    def _rebuild(self, loaded: store.Loaded, run_times: RunTimes) -> None:
+        super()._rebuild(loaded, run_times)
+        self._sessions += 1
+        # Rooms of classes were told to the session before.
+        self._dispatcher = self._new_dispatcher(self._dispatcher.public())
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    async def write(self, transaction: Transaction, draft: Draft, new_specs: Mapping[str, bytes] | None = None) -> None:
+        """See `LiveScheduler.write`; what runs held that ended is given back in the same transaction."""
+        now_s = self.now_s()
+        for request in self._dispatcher.released(draft):
+            transaction.publish(request_message(request, now_s))
+        await super().write(transaction, draft, new_specs)
+
+    async def _answered(self, transaction: Transaction, envelopes: Sequence[Envelope]) -> None:
+        messages = [item.data for item in envelopes if isinstance(item.data, scheduler_pb2.PlacementAnswer)]
+        replies = [answer_from(message) for message in messages if message.shard == self._name]
+        if not replies:
+            return
+        draft = await self.draft(transaction)
+        now_s = self.now_s()
+        placed = 0
+        for reply in replies:
+            heard = self._dispatcher.answer(reply, draft)
+            placed += len(heard.carried)
+            carry_out(draft, heard.carried, self.policy, now_s, lambda: self._kernel.new_id("dec"), self._ports)
+            for request in heard.requests:
+                transaction.publish(request_message(request, now_s))
+        await self.write(transaction, draft)
+        transaction.on_commit(lambda: self._placed(placed))
+
+    def _placed(self, count: int) -> None:
+        self._metrics.decisions.labels("placed").inc(count)
+        self._poked.set()
+
+    async def _summarised(self, envelopes: Sequence[Envelope]) -> None:
+        messages = [item.data for item in envelopes if isinstance(item.data, scheduler_pb2.DomainSummary)]
+        if any([self._dispatcher.hear(summary_from(message)) for message in messages]):
+            self._poked.set()
+
+    # -- the policy --------------------------------------------------------------------------------------------------
+
+    def try_policy(self, policy: Policy) -> None:
+        """See `LiveScheduler.try_policy`; PolicyError for one that looks at all nodes at once."""
+        check_policy(policy)
+        super().try_policy(policy)
+
+    def _use(self, policy: Policy) -> None:
+        super()._use(policy)
+        self._dispatcher.use(policy)
+
+    # -- cycles ------------------------------------------------------------------------------------------------------
+
+    async def run_cycles(self) -> None:
+        """Ask domains whenever something changed, and when the time of one that was asked is over."""
+        while True:
+            try:
+                async with asyncio.timeout(self._again_in_s()):
+                    await self._poked.wait()
+            except TimeoutError:
+                pass
+            self._poked.clear()
+            await self._until_done(self._cycle)
+            await asyncio.sleep(self._settings.cycle_pause_s)
+
+    def _again_in_s(self) -> float | None:
+        wanted = [self._dispatcher.due_s() - self.now_s(), self.policy.interval_s or float("inf")]
+        least = min(wanted)
+        return None if least == float("inf") else max(least, self._settings.cycle_pause_s)
+
+    async def _cycle(self) -> None:
+        started_s = time.perf_counter()
+        async with self._kernel.outbox.transaction() as transaction:
+            draft = await self.draft(transaction)
+            now_s = self.now_s()
+            self.book.advance(now_s)
+            for key in list(self.book.nominated):
+                # Nodes that were kept for it on one level.
+                give_up_nomination(draft, key)
+            if draft.changed:
+                await self.write(transaction, draft)
+                return
+            before_s = time.perf_counter()
+            step = self._dispatcher.step(self.book, now_s)
+            self._metrics.deciding.observe(time.perf_counter() - before_s)
+            for request in step.requests:
+                transaction.publish(request_message(request, now_s))
+            transaction.on_commit(lambda: self._stepped(step))
+        self._metrics.cycle.observe(time.perf_counter() - started_s)
+
+    def _stepped(self, step: Step) -> None:
+        if step.waiting is None:
+            return
+        groups: dict[str, list[PendingUnit]] = {}
+        for key, reason in step.waiting.items():
+            unit = self.book.cluster.pending.get(key)
+            if unit is not None:
+                groups.setdefault(reason, []).append(unit)
+        blocked = tuple(Blocked(tuple(units), self._why(reason)) for reason, units in groups.items())
+        self._waiting.add(Decisions(self.policy.version, blocked=blocked))
+        self._metrics.decisions.labels("waiting").inc(len(step.waiting))
+
+    def _why(self, reason: str) -> Explanation:
+        nothing = np.zeros((0, 0))
+        ranking = Ranking((), (), nothing, nothing, nothing.astype(np.int64))
+        return Explanation(
+            self.policy.version, 0, (), (), ranking, blocked=reason, found=reason, found_stage="capacity"
+        )
+
+
+class SilentJournal(Journal):
+    """Notes nothing: what domains answer, and when, is not in the log from which decisions are made again."""
+
+    def _add(self, kind: str, at_s: float, body: object) -> None:
+        return
+
+
+class OwnTenants(Events):
+    """Events for one of several shards: submissions of other shards' tenants are passed over, what is said of units and runs
+    that the shard does not know changes nothing."""
+
+    def __init__(self, live: LiveScheduler, shard: int, shards: int) -> None:
+        super().__init__(live)
+        self._shard, self._shards = shard, shards
+
+    async def handle(self, transaction: Transaction, envelopes: Sequence[Envelope]) -> None:
+        """See `Events.handle`."""
+        own = [
+            item
+            for item in envelopes
+            if not isinstance(item.data, job_pb2.JobSubmitted)
+            or shard_of(item.data.tenant_id, self._shards) == self._shard
+        ]
+        if own:
+            await super().handle(transaction, own)
