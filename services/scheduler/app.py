@@ -10,6 +10,7 @@ from meridian.settings import load
 from services.scheduler.api import create_router
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy
+from services.scheduler.domains.settings import prepared_schemas
 from services.scheduler.events import SUBSCRIPTIONS, Events
 from services.scheduler.live import LiveScheduler
 from services.scheduler.plans.catalogue import register_all
@@ -17,6 +18,20 @@ from services.scheduler.plugins import load_plugins
 from services.scheduler.policy_api import create_policy_router
 from services.scheduler.policy_file import parse
 from services.scheduler.settings import SchedulerSettings
+from services.scheduler.shards.live import OwnTenants, TwoLevelScheduler
+
+
+def part_name() -> str:
+    """The name of this shard."""
+    settings = load(SchedulerSettings)
+    return settings.names[settings.shard]
+
+
+def schemas() -> dict[str, Path]:
+    """The schemas of all shards, and those of the deciders of domains where there are any."""
+    settings = load(SchedulerSettings)
+    shards = dict.fromkeys(settings.names, Path(__file__).parent / "migrations")
+    return shards if settings.levels == "one" else {**shards, **prepared_schemas()}
 
 
 def build(kernel: Kernel) -> None:
@@ -25,13 +40,16 @@ def build(kernel: Kernel) -> None:
     kernel.http_settings = settings
     load_plugins()
     register_all()
-    live = LiveScheduler(kernel, settings, read_policy(settings.policy_file))
-    events = Events(live)
+    kind = LiveScheduler if settings.levels == "one" else TwoLevelScheduler
+    live = kind(kernel, settings, read_policy(settings.policy_file))
+    events = Events(live) if settings.shards == 1 else OwnTenants(live, settings.shard, settings.shards)
 
     kernel.before_start.append(live.start)
     kernel.after_stop.append(live.stop)
     for purpose, handlers in SUBSCRIPTIONS.items():
         kernel.bus.subscribe_batch(purpose, tuple(handlers), events.handle)
+    if isinstance(live, TwoLevelScheduler):
+        live.subscribe(kernel.bus)
     kernel.add_task("leadership", live.keep_leading)
     kernel.add_task("cycles", live.run_cycles)
     kernel.add_task("deadlines", live.run_deadlines)
