@@ -107,7 +107,7 @@ class TwoLevelScheduler(LiveScheduler):
 
     async def _summarised(self, envelopes: Sequence[Envelope]) -> None:
         messages = [item.data for item in envelopes if isinstance(item.data, scheduler_pb2.DomainSummary)]
-        if any([self._dispatcher.hear(summary_from(message)) for message in messages]):
+        if sum(self._dispatcher.hear(summary_from(message)) for message in messages):
             self._poked.set()
 
     # -- the policy --------------------------------------------------------------------------------------------------

@@ -1,0 +1,175 @@
+"""Shards of the scheduler and deciders of domains as real processes, and an agent that ends what is started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from subprocess import Popen
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from meridian.contracts.common.v1.types_pb2 import Resources
+from meridian.contracts.graph.v1.graph_pb2 import NODE_STATE_HEALTHY, GraphNode, GraphUpdated
+from meridian.contracts.job.v1 import job_pb2
+from meridian.contracts.job.v1.job_pb2 import JobSpec, JobSubmitted
+from meridian.contracts.resource.v1.resource_pb2 import Accelerator, DomainInventory, NodeInventory
+from meridian.contracts.run.v1 import run_pb2
+from meridian.contracts.run.v1.run_pb2 import Assignment, RunFailed, RunFinished, RunStarted
+from meridian.database import migrate
+from meridian.embedded.probes import tcp_accepts
+from meridian.embedded.process import ProcessSpec
+from tests.fixtures_embedded import free_port, running
+from tests.harness import ROOT, Environment, Probe
+
+START, STOP = run_pb2.ASSIGNMENT_ACTION_START, run_pb2.ASSIGNMENT_ACTION_STOP
+
+
+@dataclass(frozen=True)
+class Parts:
+    """So many shards and deciders over one database and broker."""
+
+    stack: Environment
+    shards: int = 1
+    deciders: int = 1
+    env: dict[str, str] = field(default_factory=dict)
+
+    async def prepare(self) -> None:
+        """The schemas of all of them."""
+        for name in self.names("scheduler", self.shards):
+            await migrate(self.stack.database_url, name, ROOT / "services/scheduler/migrations")
+        for name in self.names("scheduler_domain", self.deciders):
+            await migrate(self.stack.database_url, name, ROOT / "services/scheduler/domains/migrations")
+
+    @staticmethod
+    def names(base: str, parts: int) -> list[str]:
+        """The schemas of the parts."""
+        return [base] if parts == 1 else [f"{base}_{number}" for number in range(parts)]
+
+    @contextmanager
+    def shard(self, number: int = 0, *, ready: bool = True) -> Iterator[Popen[bytes]]:
+        """A process of this shard; ``ready`` False does not wait for it to lead."""
+        with self._process("scheduler", f"shard-{number}", {"MERIDIAN_SCHEDULER_SHARD": str(number)}, ready) as process:
+            yield process
+
+    @contextmanager
+    def decider(self, number: int = 0, *, ready: bool = True) -> Iterator[Popen[bytes]]:
+        """A process of this decider."""
+        variables = {"MERIDIAN_SCHEDULER_DOMAIN_PART": str(number)}
+        with self._process("scheduler_domain", f"decider-{number}", variables, ready) as process:
+            yield process
+
+    @contextmanager
+    def _process(self, service: str, name: str, variables: dict[str, str], ready: bool) -> Iterator[Popen[bytes]]:
+        port = free_port(name)
+        spec = ProcessSpec(
+            name=name,
+            argv=(sys.executable, "-m", "meridian.service", service),
+            env={
+                **os.environ,
+                "MERIDIAN_DATABASE_URL": self.stack.database_url,
+                "MERIDIAN_KAFKA_BOOTSTRAP_SERVERS": self.stack.bootstrap_servers,
+                "MERIDIAN_INSTANCE": "one",
+                "MERIDIAN_SCHEDULER_LEVELS": "two",
+                "MERIDIAN_SCHEDULER_SHARDS": str(self.shards),
+                "MERIDIAN_SCHEDULER_DOMAIN_PARTS": str(self.deciders),
+                f"MERIDIAN_{service.upper()}_HTTP_PORT": str(port),
+                **variables,
+                **self.env,
+            },
+            cwd=ROOT,
+            log_path=self.stack.data_dir / f"{name}-{port}.log",
+            ready=tcp_accepts("127.0.0.1", port) if ready else None,
+        )
+        with running(spec) as process:
+            yield process
+
+
+def graph(domain_id: str, nodes: int, *, accelerators: int = 8, cpus: float = 64.0) -> GraphUpdated:
+    """A domain with equal nodes."""
+    return GraphUpdated(
+        domain_id=domain_id,
+        version=1,
+        full=True,
+        domain=DomainInventory(domain_id=domain_id, security_level=2),
+        nodes=[
+            GraphNode(
+                inventory=NodeInventory(
+                    node_id=f"{domain_id}-{number}",
+                    cpus=cpus,
+                    memory_bytes=2**38,
+                    address="127.0.0.1",
+                    accelerators=[
+                        Accelerator(index=index, vendor="NVIDIA", model="A100", emulated=True)
+                        for index in range(accelerators)
+                    ],
+                ),
+                state=NODE_STATE_HEALTHY,
+            )
+            for number in range(1, nodes + 1)
+        ],
+    )
+
+
+def submission(job_id: str, tenant: str = "lab", *, accelerators: int = 1, **spec: object) -> JobSubmitted:
+    """A task that wants accelerators."""
+    now = Timestamp()
+    now.GetCurrentTime()
+    fields: dict[str, object] = {
+        "kind": job_pb2.JOB_KIND_TASK,
+        "command": ["run"],
+        "resources": Resources(cpus=1, accelerators=accelerators),
+        **spec,
+    }
+    return JobSubmitted(job_id=job_id, tenant_id=tenant, spec=JobSpec(**fields), submitted_at=now)  # type: ignore[arg-type]
+
+
+def report(message: type, assignment: Assignment, /, **more: object):  # type: ignore[no-untyped-def]
+    """What an agent says about an assignment."""
+    return message(
+        run_id=assignment.run_id,
+        job_id=assignment.job_id,
+        unit_index=assignment.unit_index,
+        epoch=assignment.epoch,
+        domain_id=assignment.domain_id,
+        **more,
+    )
+
+
+class Agents:
+    """Ends every run of every domain soon after it was started; holds on to devices meanwhile and checks them."""
+
+    def __init__(self, bus: Probe, hold_s: float = 0.05) -> None:
+        self._bus, self._hold_s = bus, hold_s
+        self._done: set[tuple[str, str, int]] = set()
+        self.held: dict[tuple[str, int], str] = {}
+        self.twice: list[str] = []
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            new = []
+            for item in self._bus.events(Assignment):
+                name = (item.run_id, item.domain_id, item.action)
+                if name not in self._done:
+                    self._done.add(name)
+                    new.append(item)
+            for item in new:
+                if item.action == STOP:
+                    await self._bus.publish(report(RunFailed, item, kind=run_pb2.RUN_FAILURE_KIND_STOPPED))
+                    continue
+                for rank in item.ranks:
+                    for index in rank.accelerator_indices:
+                        other = self.held.setdefault((rank.node_id, index), item.run_id)
+                        if other != item.run_id:
+                            self.twice.append(f"{rank.node_id}/{index}: {other} and {item.run_id}")
+            await self._bus.publish(*(report(RunStarted, item) for item in new if item.action == START))
+            await asyncio.sleep(self._hold_s)
+            for item in new:
+                for rank in item.ranks:
+                    for index in rank.accelerator_indices:
+                        self.held.pop((rank.node_id, index), None)
+            await self._bus.publish(*(report(RunFinished, item) for item in new if item.action == START))
