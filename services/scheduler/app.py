@@ -17,6 +17,7 @@ from services.scheduler.plans.catalogue import register_all
 from services.scheduler.plugins import load_plugins
 from services.scheduler.policy_api import create_policy_router
 from services.scheduler.policy_file import parse
+from services.scheduler.promises_api import PromisesCollector, create_promises_router
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.shards.live import OwnTenants, TwoLevelScheduler
 
@@ -57,6 +58,8 @@ def build(kernel: Kernel) -> None:
     kernel.add_task("journal", live.run_journal)
     kernel.http.include_router(create_router(kernel.database, live))
     kernel.http.include_router(create_policy_router(kernel.database, live))
+    kernel.http.include_router(create_promises_router(live))
+    PromisesCollector(live, kernel.registry)
 
 
 def read_policy(path: Path | None) -> Policy:

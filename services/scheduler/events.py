@@ -249,6 +249,7 @@ def event_name(envelope: Envelope) -> str:
 
 def apply(batch: Batch, envelopes: Sequence[Envelope]) -> None:
     """Apply events in order to the draft of a batch; the live service and replay do the same."""
+    batch.draft.at_s = batch.now_s
     for envelope in envelopes:
         batch.traceparent = envelope.traceparent
         HANDLERS[envelope.type.name](batch, envelope.data)

@@ -45,6 +45,7 @@ from services.scheduler.errors import LeadershipLostError
 from services.scheduler.journal import FLUSH_S, KEPT_DAYS, WHOLE_BOOK_EVERY_S, Journal
 from services.scheduler.metrics import SchedulerMetrics
 from services.scheduler.policy_changes import Outcome
+from services.scheduler.promises_kept import PromisesKept
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.wire import message_of
 
@@ -75,6 +76,7 @@ class LiveScheduler:
         self._changed = asyncio.Event()
         self._waiting = WaitingUnits()
         self.journal = Journal(kernel.database)
+        self.accounts = PromisesKept(kernel.database)
         self._saved_observations = 0
 
     def now_s(self) -> float:
@@ -125,6 +127,7 @@ class LiveScheduler:
             try:
                 await self.journal.flush()
                 await self._save_run_times()
+                await self.accounts.save(self.book, self._term, self.now_s())
             except (OSError, sa.exc.SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 # Run times are learned again from history; the journal's end is missing.
                 log.warning("the end of the journal was not written", extra={"error": repr(error)})
@@ -147,8 +150,11 @@ class LiveScheduler:
         return run_times
 
     def _rebuild(self, loaded: store.Loaded, run_times: RunTimes) -> None:
-        self.journal.begin(self.now_s(), loaded, self.policy, run_times)
+        now_s = self.now_s()
+        self.journal.begin(now_s, loaded, self.policy, run_times)
         self.book = Book.restored(loaded.fleet, loaded.jobs, loaded.units, loaded.runs, self.policy, run_times)
+        if loaded.saved is not None:
+            self.book.promises.begin(loaded.saved, now_s)
         self._waiting = WaitingUnits()
         self._doubtful = False
         self._poked.set()
@@ -174,6 +180,7 @@ class LiveScheduler:
         if not draft.changed:
             return
         await store.save(transaction.connection, draft, new_specs or {})
+        await self.accounts.note(transaction.connection, self.book, draft)
         now_s = self.now_s()
         for effect in draft.effects:
             parent = effect.job.traceparent
@@ -245,9 +252,10 @@ class LiveScheduler:
             raise PolicyError(f"a cycle by the policy {policy.version} fails: {why}") from error
 
     def _use(self, policy: Policy) -> None:
+        now_s = self.now_s()
         self.policy = policy
-        self.book.cluster.use(policy)
-        self.journal.policy(self.now_s(), policy)
+        self.book.use(policy, now_s)
+        self.journal.policy(now_s, policy)
         self._poked.set()
 
     # -- cycles ------------------------------------------------------------------------------------------------------
@@ -288,7 +296,7 @@ class LiveScheduler:
         async with self._kernel.outbox.transaction() as transaction:
             draft = await self.draft(transaction)
             before_s = time.perf_counter()
-            now_s = self.now_s()
+            now_s = draft.at_s = self.now_s()
             cycle = begin_cycle(draft, self.policy, now_s)
             self._metrics.deciding.observe(time.perf_counter() - before_s)
             carry_out(draft, cycle, self.policy, now_s, lambda: self._kernel.new_id("dec"))
@@ -329,7 +337,7 @@ class LiveScheduler:
         """Carry out what is due now."""
         async with self._kernel.outbox.transaction() as transaction:
             draft = await self.draft(transaction)
-            now_s = self.now_s()
+            now_s = draft.at_s = self.now_s()
             due = self.book.due(now_s)
             lifecycle.tick(draft, due, now_s, self.policy.restarts)
             await self.write(transaction, draft)
@@ -378,6 +386,8 @@ class LiveScheduler:
                     await self._until_done(self.journal.flush)
             if self.book.run_times.observed - self._saved_observations >= _SAVE_AFTER:
                 await self._until_done(self._save_run_times)
+            if self.accounts.due(self.book, self.now_s()):
+                await self._until_done(lambda: self.accounts.save(self.book, self._term, self.now_s()))
 
     async def _save_run_times(self) -> None:
         run_times = self.book.run_times

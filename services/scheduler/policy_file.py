@@ -14,6 +14,8 @@
       domains: {beijing: {scores: {pack: 3.0}}}
       one_accelerator_model_per_gang: true
     queues: [{name: org, nominal: {accelerators: 64}}, {name: team-a, parent: org, weight: 2, priority_boost: 10}]
+    shares: {planned: {beijing: 3, shanghai: 1}}                             # policy_promises.py
+    service_levels: {team-a: [{kind: average_wait, target: 600, window_s: 3600}]}
     restarts: {backoff_s: 1.0}
 
 The fields of `Policy` themselves are read too, at the top level, as `Policy.as_json` writes them. Nothing is guessed: what
@@ -38,10 +40,13 @@ from services.scheduler.core.filters import FILTERS
 from services.scheduler.core.planning import PLANNERS
 from services.scheduler.core.policy import DISCIPLINES, ESTIMATES, Policy, RestartRules, policy_from_json
 from services.scheduler.core.preemption import PREEMPTIONS
+from services.scheduler.core.promises import SERVICE_LEVELS
 from services.scheduler.core.queue import ORDERS
 from services.scheduler.core.scores import SCORES, NodeScore
+from services.scheduler.core.share_plan import PLUGIN
 from services.scheduler.core.stages import check
 from services.scheduler.marked_yaml import Marked, Problems, read
+from services.scheduler.policy_promises import SECTIONS, places, read_service_levels, read_shares
 from services.scheduler.policy_queues import BOOSTS, QUOTA, read_queues
 
 SHIPPED = Path(__file__).parent / "policies"
@@ -158,6 +163,8 @@ class _Document:
             "version": None,
             "extends": None,
             "queues": None,
+            "shares": None,
+            "service_levels": None,
             "selection": self._selection,
             "allocation": self._allocation,
         }
@@ -170,6 +177,13 @@ class _Document:
                 section(at)
         if "queues" in top:
             self._queues(top["queues"], base)
+        if "shares" in top:
+            self._promised("shares", read_shares(top["shares"], self.problems))
+            if PLUGIN not in self.flat.get("scores", dict(base.scores)):
+                text = f"planned shares have no effect: name {PLUGIN} in allocation.scores (weight 0: they are only counted)"
+                self.problems.add(top["shares"], text)
+        if "service_levels" in top:
+            self._promised("service_levels", read_service_levels(top["service_levels"], self.problems))
         if not self.problems.found:
             self._complete(base)
 
@@ -203,7 +217,7 @@ class _Document:
         rules = {**inherited["restarts"], **self.flat.get("restarts", {})}
         self.flat = {**inherited, **self.flat, "restarts": rules}
         used = {name for field in ("filters", "order", "limits", "preemptions") for name in self.flat[field]}
-        used |= {*self.flat["scores"], self.flat["planner"]}
+        used |= {*self.flat["scores"], self.flat["planner"], SERVICE_LEVELS}
         kept = {name: options for name, options in inherited["options"].items() if name in used}
         self.flat["options"] = {**kept, **own_options}
         self.flat["tenant_weights"] = {**inherited["tenant_weights"], **own_weights}
@@ -444,6 +458,12 @@ class _Document:
                 self.problems.add(place, f"this is given already as {self._places['tenant_weights'].path}.{name}")
             weights[name] = weight
             self._places.setdefault(f"tenant_weights.{name}", place)
+
+    def _promised(self, section: str, at: Marked) -> None:
+        plugin = SECTIONS[section]
+        self._options_of(plugin, at)
+        for option, item in at.value.items():
+            self._places.update(places(f"options.{plugin}.{option}", item))
 
     def _given(self, plugin: str, option: str, value: Any, at: Marked) -> None:
         options = self.flat.setdefault("options", {}).setdefault(plugin, {})

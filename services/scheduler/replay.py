@@ -103,6 +103,8 @@ class _Replay:
         self._policy = policy_from_json(body["policy"])
         run_times = RunTimes.restored(body["run_times"])
         self._book = Book.restored(loaded.fleet, loaded.jobs, loaded.units, loaded.runs, self._policy, run_times)
+        if loaded.saved is not None:
+            self._book.promises.begin(loaded.saved, entry.at_s)
         self._report.books += 1
 
     def _apply(self, entry: Entry) -> None:
@@ -120,16 +122,18 @@ class _Replay:
     def _tick(self, entry: Entry) -> None:
         book = self._known_book()
         draft = book.draft()
+        draft.at_s = entry.at_s
         lifecycle.tick(draft, book.due(entry.at_s), entry.at_s, self._policy.restarts)
         book.merge(draft)
 
     def _change(self, entry: Entry) -> None:
         self._policy = policy_from_json(entry.body)
-        self._known_book().cluster.use(self._policy)
+        self._known_book().use(self._policy, entry.at_s)
 
     def _decide(self, entry: Entry) -> None:
         book, report = self._known_book(), self._report
         draft = book.draft()
+        draft.at_s = entry.at_s
         cycle = run_cycle(draft, self._policy, entry.at_s, lambda: f"replay-{next(self._numbers)}")
         report.cycles += 1
         report.placements += len(cycle.begun)

@@ -16,9 +16,12 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from meridian.contracts.job.v1 import job_pb2
+from services.scheduler import store_promises
 from services.scheduler.core.book import Draft
 from services.scheduler.core.effects import DecisionRecord
 from services.scheduler.core.fleet import Device, Domain, Fleet, Link, Mark, MarkKind, Node, NodeState
+from services.scheduler.core.promises import Saved
+from services.scheduler.core.share_account import Held
 from services.scheduler.core.state import (
     FINAL_JOB_STATES,
     Checkpoint,
@@ -341,13 +344,15 @@ async def forget_finished_before(connection: AsyncConnection, at_s: float) -> in
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The state as it was committed last. ``specs``: the jobs' specifications as they were submitted."""
+    """The state as it was committed last. ``specs``: the jobs' specifications as they were submitted; ``saved``: the accounts
+    of what was promised (None: older releases kept none)."""
 
     fleet: Fleet
     jobs: tuple[Job, ...]
     units: tuple[Unit, ...]
     runs: tuple[Run, ...]
     specs: Mapping[str, bytes]
+    saved: Saved | None = None
 
     def as_json(self) -> Row:
         """All of it as JSON types."""
@@ -360,6 +365,7 @@ class Loaded:
             "nodes": [asdict(item) for item in fleet.nodes.values()],
             "marks": [asdict(item) for item in fleet.marks.values()],
             "expected_demand": dict(fleet.expected_demand),
+            "saved": None if self.saved is None else self.saved.as_json(),
         }
 
     @classmethod
@@ -380,6 +386,7 @@ class Loaded:
             tuple(_unit_of(SimpleNamespace(**row)) for row in body["units"]),
             tuple(_run_of(SimpleNamespace(**row)) for row in body["runs"]),
             {row.job_id: row.spec for row in jobs},
+            Saved.from_json(body["saved"]) if body.get("saved") else None,
         )
 
 
@@ -400,7 +407,35 @@ async def load(connection: AsyncConnection) -> Loaded:
     open_runs = sa.select(run).where(run.c.state != str(RunState.ENDED))
     runs = [_run_of(row) for row in await connection.execute(open_runs)]
     specs = {row.job_id: row.spec for row in rows}
-    return Loaded(await load_fleet(connection), tuple(jobs), tuple(units), tuple(runs), specs)
+    saved = await _load_promises(connection)
+    return Loaded(await load_fleet(connection), tuple(jobs), tuple(units), tuple(runs), specs, saved)
+
+
+async def _load_promises(connection: AsyncConnection) -> Saved:
+    state = await store_promises.load_state(connection)
+    observations, number = await store_promises.observations_after(connection, state.get("number", 0))
+    ended = await _ended_after(connection, state["shares"]["now_s"]) if "shares" in state else []
+    return Saved(state, number, observations, ended)
+
+
+async def _ended_after(connection: AsyncConnection, at_s: float) -> list[Held]:
+    """What runs held that ended after a time: accelerators by domain, shares of them counted."""
+    query = (
+        sa.select(job, run.c.unit_index.label("of_unit"), run.c.ranks, run.c.assigned_at_s, run.c.ended_at_s)
+        .join(run, run.c.job_id == job.c.job_id)
+        .where(run.c.ended_at_s > at_s)
+        .order_by(run.c.assigned_at_s, run.c.run_id)
+    )
+    found = []
+    for row in await connection.execute(query):
+        demand, amounts = _job_of(row).units[row.of_unit].demand, dict[str, float]()
+        for rank in ranks_of(row.ranks):
+            size = len(rank.devices) * demand.device_milli / 1000.0
+            amounts[rank.domain_id] = amounts.get(rank.domain_id, 0.0) + size
+        pieces = demand.ranks if demand.cross_domain else 1
+        parts = tuple((name, size) for name, size in amounts.items() if size)
+        found.append(Held(row.assigned_at_s, row.ended_at_s, parts, pieces))
+    return found
 
 
 async def load_fleet(connection: AsyncConnection) -> Fleet:

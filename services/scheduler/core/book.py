@@ -8,6 +8,7 @@ through a draft shows the book with the draft's changes. The `Cluster` that deci
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.kept import Kept, pending_unit
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.policy import Policy
+from services.scheduler.core.promises import Promises
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.core.state import (
@@ -53,6 +55,7 @@ class Book:
         self._deadlines: list[tuple[float, int, str, UnitKey | str]] = []
         self._pushed = 0
         self._kept = Kept(self, policy or Policy())
+        self.promises = Promises(self)
 
     @classmethod
     def restored(
@@ -121,6 +124,8 @@ class Book:
 
     def merge(self, draft: Draft) -> None:
         """Take over the changes of a draft that was made on this book and on nothing newer."""
+        self.promises.pass_time(draft.at_s)
+        observations = self.promises.seen(draft)
         before, self.fleet = self.fleet, draft.fleet
         self._kept.refit(before, self.fleet)
         self.jobs.update(draft.jobs)
@@ -133,9 +138,17 @@ class Book:
         for job in draft.jobs.values():
             if job.state in FINAL_JOB_STATES:
                 self._forget(job)
+        self.promises.observe(observations)
+        self.promises.pass_time(draft.at_s)
+
+    def use(self, policy: Policy, now_s: float) -> None:
+        """Another policy applies from now on, with its promises."""
+        self.cluster.use(policy)
+        self.promises.use(policy, now_s)
 
     def advance(self, now_s: float) -> None:
         """Time has come to ``now_s``: back-offs and exclusions that are over, estimates that were outlived."""
+        self.promises.pass_time(now_s)
         self._kept.advance(now_s)
 
     def next_fall_s(self) -> float:
@@ -209,7 +222,8 @@ class Book:
 
 
 class Draft:
-    """Changes to a book, the effects they have outside, and the decisions to be kept."""
+    """Changes to a book, the effects they have outside, and the decisions to be kept. ``at_s`` is when they happened, NaN when
+    nobody says."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
@@ -220,6 +234,7 @@ class Draft:
         self.runs: dict[str, Run] = {}
         self.effects: list[Effect] = []
         self.records: list[DecisionRecord] = []
+        self.at_s = math.nan
         self._ports: dict[str, set[int]] = {}
         self._runs_of: dict[UnitKey, set[str]] = {}
 

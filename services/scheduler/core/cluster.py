@@ -161,6 +161,10 @@ class Cluster:
         observer: Watching = found[1]
         return observer
 
+    def unwatch(self, name: str) -> None:
+        """Nothing is kept up under ``name`` any more."""
+        self._observers.pop(name, None)
+
     def copy(self, *, observed: bool = True) -> Cluster:
         """A cluster that can be changed without changing this one; not from inside a cycle. Runs are shared: what changes
         one puts another in its place. With ``observed`` False plugins begin to watch it anew (they forget the past)."""
@@ -184,7 +188,17 @@ class Cluster:
             memo: dict[int, object] = {id(item): item for item in same}
             memo |= {id(self): other, id(self.view): other.view}
             other._observers = deepcopy(self._observers, memo)
+        self._copy_facts(other)
         return other
+
+    def _copy_facts(self, other: Cluster) -> None:
+        """Facts that are observers are the copy's own ones; so are those that change and have a ``snapshot``."""
+        own = {id(self._observers[name][1]): found for name, (_, found) in other._observers.items()}
+        for name, value in other.view.facts.items():
+            if id(value) in own:
+                other.view.facts[name] = own[id(value)]
+            elif hasattr(value, "snapshot"):
+                other.view.facts[name] = value.snapshot()
 
     # -- events ------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.contract import refitted
 from services.scheduler.core.fleet import Fleet, MarkKind, Node, NodeState
 from services.scheduler.core.table import Table, View, sum_by, table_of
 
@@ -19,6 +20,7 @@ def refit(cluster: Cluster, before: Fleet, after: Fleet) -> None:
         _restate(cluster, before, after)
     else:
         _renew(cluster, table_of(after))
+    refitted(cluster)
 
 
 def alike(before: Fleet, after: Fleet) -> bool:

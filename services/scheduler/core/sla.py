@@ -20,10 +20,10 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from meridian.errors import ConflictError, InvalidArgumentError
 from services.scheduler.core.errors import PolicyError
@@ -220,6 +220,75 @@ class SlaAccount:
     def advance(self, now_s: float) -> None:
         """Nothing happened until ``now_s``: closes windows and finds deadlines that have passed."""
         self._advance(_micros("now_s", now_s))
+
+    def adopted(self, unit: str, at_s: float) -> None:
+        """The unit runs already and is known from now on; nothing is observed. ConflictError when it was known."""
+        at_us = _micros("at_s", at_s)
+        if unit in self._units:
+            raise ConflictError(f"unit {unit!r} is known already")
+        self._advance(at_us)
+        self._units[unit] = _Unit(at_us)
+
+    # -- keeping ---------------------------------------------------------------------------------------------------
+
+    @property
+    def now_s(self) -> float:
+        """The time it was advanced to."""
+        return self._now_us / MICRO
+
+    def knows(self, unit: str) -> bool:
+        """Whether the unit waits or runs."""
+        return unit in self._units
+
+    def waits(self, unit: str) -> bool:
+        """Whether the unit waits."""
+        return unit in self._waiting
+
+    def snapshot(self) -> SlaAccount:
+        """A copy that goes its own way."""
+        other = object.__new__(SlaAccount)
+        other._now_us = self._now_us
+        other._books = [replace(book, entries=book.entries.copy()) for book in self._books]
+        other._units = {name: replace(item, due=dict(item.due)) for name, item in self._units.items()}
+        other._waiting, other._due = dict(self._waiting), list(self._due)
+        return other
+
+    def state(self) -> dict[str, Any]:
+        """Everything as JSON types; see `load`."""
+        return {
+            "now_us": self._now_us,
+            "books": [
+                [asdict(book.objective), book.window_end_us, list(book.entries), book.window_count, book.window_total,
+                 book.violations]
+                for book in self._books
+            ],
+            "units": [
+                [name, item.queued_us, item.deadline_us, item.run_us, item.lost_us, list(item.due.items())]
+                for name, item in self._units.items()
+            ],
+            "waiting": list(self._waiting.items()),
+        }  # fmt: skip
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Be as `state` had it. An objective that is not in it has nothing behind it; one that is in it alone is dropped."""
+        self._now_us = state["now_us"]
+        known = [(body, rest) for body, *rest in state["books"]]
+        for book in self._books:
+            book.window_end_us = self._now_us + book.window_us
+            place = next((at for at, (body, _) in enumerate(known) if body == asdict(book.objective)), None)
+            if place is None:
+                continue
+            _, (book.window_end_us, entries, book.window_count, book.window_total, book.violations) = known.pop(place)
+            book.entries = deque((at_us, value) for at_us, value in entries)
+            book.total = sum(value for _, value in book.entries)
+        deadlines = {place for place, book in enumerate(self._books) if book.objective.kind is ObjectiveKind.DEADLINE}
+        self._units, self._due = {}, []
+        for name, queued_us, deadline_us, run_us, lost_us, due in state["units"]:
+            kept = {place: at_us for place, at_us in due if place in deadlines}
+            self._units[name] = _Unit(queued_us, deadline_us, run_us, lost_us, kept)
+            self._due += [(at_us, name, place) for place, at_us in kept.items()]
+        heapq.heapify(self._due)
+        self._waiting = dict(state["waiting"])
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

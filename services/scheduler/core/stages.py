@@ -14,6 +14,7 @@ from services.scheduler.core.placement import plugins_of
 from services.scheduler.core.planning import Planner, Rounds, planner
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import Preemption, preemptions
+from services.scheduler.core.promises import SERVICE_LEVELS, service_levels_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ def check(policy: Policy) -> None:
     used |= {name for _, weights in policy.domain_node_scores for name, _ in weights}
     if policy.planner:
         used.add(policy.planner)
+    service_levels_of(policy)
+    used.add(SERVICE_LEVELS)
     for name, _ in policy.options:
         if name not in used:
             raise PolicyError(f"options.{name}: the policy uses no plugin of this name")

@@ -47,6 +47,48 @@ class SlaAccounts:
         self._accounts = {tenant: SlaAccount(items, start_s) for tenant, items in self._objectives.items()}
         self._waiting: set[UnitKey] = set()
 
+    def knows(self, unit: PendingUnit) -> bool:
+        """Whether the unit waits or runs by the account of its tenant; False without one."""
+        account = self._accounts.get(unit.tenant_id)
+        return account is not None and account.knows(str(unit.key))
+
+    def waits(self, unit: PendingUnit) -> bool:
+        """Whether the unit is known to wait."""
+        account = self._accounts.get(unit.tenant_id)
+        return account is not None and account.waits(str(unit.key))
+
+    def adopted(self, unit: PendingUnit, at_s: float) -> None:
+        """The unit runs already and is known from now on."""
+        account = self._accounts.get(unit.tenant_id)
+        if account is not None:
+            account.adopted(str(unit.key), at_s)
+
+    @property
+    def objectives(self) -> Mapping[str, Sequence[Objective]]:
+        """What was promised to whom."""
+        return self._objectives
+
+    def snapshot(self) -> SlaAccounts:
+        """A copy that goes its own way."""
+        other = SlaAccounts({})
+        other._objectives, other._waiting = self._objectives, set(self._waiting)
+        other._accounts = {tenant: account.snapshot() for tenant, account in self._accounts.items()}
+        return other
+
+    def state(self) -> dict[str, Any]:
+        """Everything but the objectives, as JSON types; see `load`."""
+        return {
+            "accounts": {tenant: account.state() for tenant, account in self._accounts.items()},
+            "waiting": sorted([key.job_id, key.unit_index] for key in self._waiting),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Be as `state` had it, as far as the objectives are the same; see `SlaAccount.load`."""
+        for tenant, account in self._accounts.items():
+            if tenant in state["accounts"]:
+                account.load(state["accounts"][tenant])
+        self._waiting = {UnitKey(job_id, index) for job_id, index in state["waiting"]}
+
     def queued(self, unit: PendingUnit, at_s: float, lost_at_s: float | None = None) -> None:
         """The unit waits; ``lost_at_s``: since when its run is lost, if it is queued again."""
         account = self._accounts.get(unit.tenant_id)
@@ -97,7 +139,7 @@ class SlaAccounts:
         """(slack in seconds, minus penalties per second) of a waiting unit, the smallest is the most urgent; infinite
         slack when nothing is promised or the unit is not known to wait."""
         account = self._accounts.get(unit.tenant_id)
-        if account is None or unit.key not in self._waiting:
+        if account is None or unit.key not in self._waiting or not account.waits(str(unit.key)):
             return INFINITE, 0.0
         urgency = account.urgency(str(unit.key), now_s)
         return urgency.slack_s, urgency.minus_penalty_micro_units_per_s

@@ -1,0 +1,188 @@
+"""What domains were promised: shares per window, how far what was given deviates, and what nobody could have kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.options import numbers_of, refuse_unknown
+from services.scheduler.core.table import Floats
+
+if TYPE_CHECKING:
+    from services.scheduler.core.policy import Policy
+
+WINDOW_S = 3600.0
+TOLERANCE = 0.05
+PLUGIN = "share_deficit"
+KINDS = ("fraction", "accelerators")
+
+
+@dataclass(frozen=True, slots=True)
+class SharePlan:
+    """What was promised. ``shares`` are (domain, amount) rows, one per window, repeated when the windows outnumber them.
+
+    ``kind`` "fraction": relative amounts of what all the named domains give together. "accelerators": accelerator-hours per
+    hour, whatever the others give. Domains that are not named have no contract. Raises PolicyError naming the field.
+    """
+
+    shares: tuple[tuple[tuple[str, float], ...], ...]
+    kind: str = "fraction"
+    window_s: float = WINDOW_S
+    tolerance: float = TOLERANCE
+
+    def __post_init__(self) -> None:
+        where = f"options.{PLUGIN}"
+        if self.kind not in KINDS:
+            raise PolicyError(f"{where}.kind: {self.kind!r} is none of {', '.join(KINDS)}")
+        for name in ("window_s", "tolerance"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise PolicyError(f"{where}.{name}: must be a finite number above 0, not {value!r}")
+        if not self.shares or not all(self.shares):
+            raise PolicyError(f"{where}.shares: names no domain")
+        for row in self.shares:
+            for domain, amount in row:
+                good = isinstance(amount, int | float) and not isinstance(amount, bool) and math.isfinite(amount)
+                if not good or amount <= 0:
+                    raise PolicyError(f"{where}.shares.{domain}: must be a finite number above 0, not {amount!r}")
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> SharePlan:
+        """From the options of a policy: ``shares``, an object {domain: amount} or a list of them, one per window; ``kind``,
+        ``window_s``, ``tolerance``. PolicyError names the wrong one."""
+        refuse_unknown(PLUGIN, options, ("shares", "kind", "window_s", "tolerance"))
+        if "shares" not in options:
+            raise PolicyError(f"options.{PLUGIN}.shares: missing")
+        given = options["shares"]
+        if isinstance(given, Mapping):
+            given = (given,)
+        try:
+            rows = tuple(given)
+            # An object in a policy is a tuple of pairs; so is a list of objects with one more level.
+            if rows and not isinstance(rows[0], Mapping) and isinstance(rows[0][0], str):
+                rows = (rows,)
+            shares = tuple(tuple((str(name), amount) for name, amount in dict(row).items()) for row in rows)
+        except (TypeError, ValueError, IndexError, KeyError):
+            raise PolicyError(f"options.{PLUGIN}.shares: an object of numbers by domain is wanted") from None
+        numbers = numbers_of(
+            PLUGIN,
+            {name: value for name, value in options.items() if name not in {"shares", "kind"}},
+            window_s=1.0,
+            tolerance=1e-6,
+        )
+        return cls(shares, options.get("kind", "fraction"), **numbers)
+
+    def row(self, window: int, domain_ids: Sequence[str]) -> Floats:
+        """(D) planned amounts in the ``window``-th window since time 0; NaN for domains without a contract. Fractions sum
+        to 1 over the known domains."""
+        amounts = dict(self.shares[window % len(self.shares)])
+        row = np.array([amounts.get(name, math.nan) for name in domain_ids], dtype=np.float64)
+        if self.kind == "fraction":
+            row /= max(float(np.nansum(row)), 1e-300)
+        return row
+
+
+def plan_of(policy: Policy) -> SharePlan | None:
+    """The share plan in the options of a policy; None when it has none."""
+    options = policy.options_of(PLUGIN)
+    return SharePlan.of(options) if options else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """A window that is over: accelerator-seconds given (D) and those that were up (D).
+
+    ``pieces`` are the parts of single units, if they were kept; ``fresh`` those of them that began in the window, and
+    ``committed`` (D) what was given by the others, whose domains had been chosen before. A window that was `judged` has
+    the plan of its time in accelerator-seconds (``wanted``, D) and what was `infeasible` (``reasons``, D) instead.
+    """
+
+    number: int
+    given: Floats
+    up: Floats
+    pieces: tuple[float, ...] = ()
+    fresh: tuple[float, ...] = ()
+    committed: Floats | None = None
+    wanted: Floats | None = None
+    reasons: tuple[str, ...] | None = None
+
+
+def judged(plan: SharePlan, window: Window, domain_ids: Sequence[str]) -> Window:
+    """The window with its judgement in place of single units' parts: small, and not touched by later plans."""
+    reasons = tuple(infeasible(plan, window, domain_ids))
+    return Window(window.number, window.given, window.up, wanted=planned(plan, window, domain_ids), reasons=reasons)
+
+
+def planned(plan: SharePlan, window: Window, domain_ids: Sequence[str]) -> Floats:
+    """(D) accelerator-seconds that each domain was to give in this window; NaN without a contract."""
+    if window.wanted is not None:
+        return window.wanted
+    row = plan.row(window.number, domain_ids)
+    if plan.kind == "accelerators":
+        return row * plan.window_s
+    total = float(window.given[~np.isnan(row)].sum())
+    return row * total
+
+
+def deviations(plan: SharePlan, window: Window, domain_ids: Sequence[str]) -> Floats:
+    """(D) |given - planned| / planned; NaN without a contract or when nothing at all was given against fractions."""
+    wanted = planned(plan, window, domain_ids)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: Floats = np.abs(window.given - wanted) / np.where(wanted > 0, wanted, np.nan)
+    return found
+
+
+def infeasible(plan: SharePlan, window: Window, domain_ids: Sequence[str]) -> list[str]:
+    """(D) why a domain could not have kept its share in the window, whoever decided; empty where that is not proved.
+
+    With what the units held in the window taken as it was, and only the domain of each left open:
+      "no demand"   nothing was given at all, or less than the plan asks for in absolute terms
+      "capacity"    the whole domain, in use all the time, stays below the tolerated least
+      "too coarse"  units whose part alone is above the tolerated most must go elsewhere, and all the others together stay
+                    below the tolerated least
+    Sufficient, not necessary: what is not proved counts as feasible.
+    """
+    if window.reasons is not None:
+        return list(window.reasons)
+    wanted = planned(plan, window, domain_ids)
+    pieces = np.sort(window.pieces)
+    total = float(window.given.sum())
+    reasons = []
+    for domain, amount in enumerate(wanted.tolist()):
+        least, most = amount * (1.0 - plan.tolerance), amount * (1.0 + plan.tolerance)
+        if math.isnan(amount):
+            reasons.append("")
+        elif amount <= 0 or total < least - 1e-6:
+            reasons.append("no demand")
+        elif float(window.up[domain]) < least - 1e-6:
+            reasons.append("capacity")
+        elif len(pieces) and _most_below(pieces, most) < least - 1e-6:
+            reasons.append("too coarse")
+        else:
+            reasons.append("")
+    return reasons
+
+
+def committed(plan: SharePlan, window: Window, domain_ids: Sequence[str]) -> list[bool]:
+    """(D) whether a domain could not keep its share any more when the window began, unless running units were moved: what
+    they gave alone is above the tolerated most, or all that began in the window, had it gone there, is too little or too
+    coarse to lift it to the tolerated least. This does depend on former decisions, so it excuses nothing."""
+    wanted = planned(plan, window, domain_ids)
+    before = window.given if window.committed is None else window.committed
+    fresh = np.sort(window.fresh)
+    found = []
+    for domain, amount in enumerate(wanted.tolist()):
+        least, most = amount * (1.0 - plan.tolerance), amount * (1.0 + plan.tolerance)
+        held = float(before[domain])
+        found.append(held > most + 1e-6 or held + _most_below(fresh, most - held) < least - 1e-6)
+    return found
+
+
+def _most_below(pieces: Floats, most: float) -> float:
+    """The sum of the pieces that are not greater than ``most``; ``pieces`` are sorted."""
+    return float(pieces[: int(np.searchsorted(pieces, most + 1e-6, side="right"))].sum())

@@ -1,0 +1,186 @@
+"""Share contracts and service levels in the live service: counted from real events, kept over restarts, replayed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from meridian.contracts.common.v1.types_pb2 import Resources
+from meridian.contracts.failover.v1.failover_pb2 import NodeFailed, RecoveryPlanned
+from meridian.contracts.graph.v1.graph_pb2 import GraphUpdated
+from meridian.contracts.job.v1.job_pb2 import JobFinished
+from meridian.contracts.run.v1.run_pb2 import Assignment, RunFinished, RunStarted
+from services.scheduler.events import event_name
+from services.scheduler.replay import replay
+from tests.harness import RunningService, environment
+from tests.integration.scheduler.test_replay_live import begun, drive, placed, recorded
+from tests.integration.scheduler.test_service import graph, live_of, report, starts, submission
+
+ONE: dict[str, Any] = {"resources": Resources(cpus=1, accelerators=1)}
+PROMISES = """
+name: promising
+selection:
+  order: [sla, age]
+allocation:
+  scores: {share_deficit: 1}
+shares:
+  planned: {beijing: 3, shanghai: 1}
+  window_s: 1
+  tolerance: 0.05
+service_levels:
+  lab:
+  - {kind: average_wait, target: 3600, window_s: 3600, penalty_micro_units: 1000000, currency: CNY}
+  - {kind: throughput, target: 1, window_s: 3600}
+  - {kind: recovery_time, target: 0, window_s: 3600, penalty_micro_units: 5000000}
+  - {kind: response_time, target: 3600, window_s: 3600}
+"""
+
+
+async def shown(service: RunningService, path: str, good: Callable[[Any], bool]) -> Any:
+    async with asyncio.timeout(20):
+        while not good(body := (await service.http.get(path)).json()):
+            await asyncio.sleep(0.05)
+    return body
+
+
+async def put(service: RunningService, text: str) -> str:
+    answer = await service.http.put("/v1/policy", content=text.encode())
+    assert answer.status_code == 200, answer.text
+    version: str = answer.json()["version"]
+    return version
+
+
+def kept(body: Any) -> bool:
+    """A whole window with both domains in use."""
+    return any(window["over"] and all(row["kept"] for row in window["domains"]) for window in body["windows"])
+
+
+def row(body: Any, kind: str) -> dict[str, Any]:
+    return next(item for item in body["items"] if item["kind"] == kind)
+
+
+async def test_shares_are_given_as_planned_and_survive_a_restart(database_url: str) -> None:
+    async with environment(database_url) as stack:
+        bus = stack.bus
+        async with stack.service("scheduler") as service:
+            await bus.publish(graph("beijing", 1), graph("shanghai", 1))
+            await bus.expect(GraphUpdated, count=2)
+            assert (await service.http.get("/v1/shares")).json()["plan"] is None
+            version = await put(service, PROMISES)
+            for number in range(4):
+                await bus.publish(submission(f"job-{number}", **ONE))
+                await bus.expect(Assignment, starts(f"job-{number}"))
+            where = [item.domain_id for item in bus.events(Assignment)]
+            assert sorted(where) == ["beijing", "beijing", "beijing", "shanghai"]
+            body = await shown(service, "/v1/shares?windows=10", kept)
+            assert (body["policy_version"], body["plan"]) == (
+                version,
+                {"kind": "fraction", "window_s": 1.0, "tolerance": 0.05},
+            )
+            first, *over = body["windows"]
+            assert (first["over"], {window["over"] for window in over}) == (False, {True})
+            window = next(item for item in over if all(part["kept"] for part in item["domains"]))
+            beijing, shanghai = window["domains"]
+            assert (beijing["domain_id"], beijing["planned_share"], shanghai["planned_share"]) == (
+                "beijing",
+                0.75,
+                0.25,
+            )
+            assert (beijing["given_share"], beijing["given_accelerator_s"]) == (
+                pytest.approx(0.75),
+                pytest.approx(3.0),
+            )
+            assert (shanghai["deviation"], shanghai["infeasible"]) == (pytest.approx(0.0, abs=1e-9), None)
+            metrics = (await service.http.get("/metrics")).text
+            assert re.search(r'^meridian_scheduler_share_deviation{domain_id="shanghai"} ', metrics, re.MULTILINE)
+            assert (await service.http.get("/v1/shares?windows=0")).status_code == 422
+        async with stack.service("scheduler") as service:
+            again = (await service.http.get("/v1/shares?windows=49")).json()
+            # What was counted before is there, and what ran while nobody was there is counted.
+            assert window in again["windows"]
+            assert all(
+                sum(part["given_accelerator_s"] for part in item["domains"]) > 0 for item in again["windows"][1:-1]
+            )
+            await bus.publish(*(report(RunFinished, item) for item in bus.events(Assignment)))
+            await bus.expect(JobFinished, count=4)
+
+
+async def test_service_levels_are_counted_from_events_and_survive_a_crash(database_url: str) -> None:
+    async with environment(database_url) as stack:
+        bus = stack.bus
+        async with stack.service("scheduler") as service:
+            assert (await service.http.get("/v1/service-levels")).json()["items"] == []
+            await bus.publish(graph("beijing", 2))
+            await put(service, PROMISES)
+            await bus.publish(submission("job-1", **ONE), submission("other", tenant="someone", **ONE))
+            first = await bus.expect(Assignment, starts("job-1"))
+            await bus.publish(report(RunStarted, first))
+            body = await shown(
+                service, "/v1/service-levels", lambda body: row(body, "response_time")["observations"] == 1
+            )
+            assert {item["tenant_id"] for item in body["items"]} == {"lab"}
+            wait = row(body, "average_wait")
+            assert (wait["observations"], wait["met"], wait["violations"]) == (1, True, 0)
+            assert 0 <= wait["value"] < 60
+            # The node dies; the run goes on elsewhere: a recovery that took longer than promised (0 s).
+            node_id = first.ranks[0].node_id
+            await bus.publish(NodeFailed(domain_id="beijing", node_id=node_id, run_ids=[first.run_id]))
+            await bus.publish(RecoveryPlanned(domain_id="beijing", job_id="job-1", epoch=1, exclude_node_ids=[node_id]))
+            second = await bus.expect(Assignment, starts("job-1", 2))
+            await bus.publish(report(RunStarted, second))
+            body = await shown(
+                service, "/v1/service-levels", lambda body: row(body, "recovery_time")["violations"] == 1
+            )
+            assert row(body, "recovery_time")["penalty"] == {"micro_units": 5_000_000, "currency": "USD"}
+            assert row(body, "response_time")["observations"] == 1
+            # As after a crash: the sum was saved long ago, what came since is read from the observations.
+            live_of(service).accounts.save = _nothing  # type: ignore[method-assign, assignment]
+        async with stack.service("scheduler") as service:
+            again = (await service.http.get("/v1/service-levels?tenant_id=lab")).json()
+            for kind in ("average_wait", "throughput", "recovery_time", "response_time"):
+                assert row(again, kind) == row(body, kind)
+            assert (await service.http.get("/v1/service-levels?tenant_id=nobody")).json()["items"] == []
+            await bus.publish(report(RunFinished, second))
+            body = await shown(service, "/v1/service-levels", lambda body: row(body, "throughput")["value"] == 1)
+            assert row(body, "throughput")["met"]
+            metrics = (await service.http.get("/metrics")).text
+            name = 'meridian_scheduler_service_level_violations{kind="recovery_time",target="0",tenant_id="lab"} 1.0'
+            assert name in metrics
+
+
+async def _nothing(*_: object) -> None:
+    """The process ends before it could save anything."""
+
+
+@pytest.mark.timeout(180)
+async def test_decisions_that_rest_on_promises_are_made_again(database_url: str) -> None:
+    source = random.Random(5)
+    names = {f"tenant-{number}": 10.0 * (number + 1) for number in range(3)}
+    objectives = "".join(
+        f"  {name}:\n  - {{kind: average_wait, target: {target}, window_s: 5, penalty_micro_units: 7}}\n"
+        for name, target in names.items()
+    )
+    text = PROMISES.split("service_levels:", maxsplit=1)[0] + f"service_levels:\n{objectives}"
+    async with environment(database_url) as stack:
+        async with stack.service("scheduler") as service:
+            await stack.bus.publish(graph("beijing", 3), graph("shanghai", 2, cpus=16))
+            await stack.bus.expect(GraphUpdated, count=2)
+            await put(service, text)
+            await drive(stack, service, source, range(60))
+        async with stack.service("scheduler") as service:
+            await drive(stack, service, source, range(70, 110))
+            await put(service, text.replace("beijing: 3", "beijing: 1"))
+            await drive(stack, service, source, range(110, 130))
+            async with asyncio.timeout(20):
+                while (entries := await recorded(service)) and set(begun(entries)) != placed(stack):
+                    await asyncio.sleep(0.1)
+        events = {event_name(item): item for item in stack.bus.seen}
+        found = replay(entries, events)
+        assert found.differences == []
+        assert (found.books, found.placements) == (2, len(begun(entries)))
+        assert found.placements > 100
