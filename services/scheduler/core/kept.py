@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from services.scheduler.core.book import Book
     from services.scheduler.core.decide import Decisions
 
-RESTART_S = 30.0
-"""What planners think that stopping a run and starting it elsewhere costs; nothing is measured."""
 _NOMINATION = "nomination"
 _LEAST_LEFT_S = 60.0
 """A run that outlived its estimate is thought to run at least so much longer: it is not asked about all the time."""
@@ -47,8 +45,7 @@ class Kept:
 
     def __init__(self, book: Book, policy: Policy) -> None:
         self._book = book
-        facts = {"throughputs": DeclaredRates(), "restart_s": RESTART_S}
-        self.cluster = Cluster(table_of(book.fleet), policy, facts=facts)
+        self.cluster = Cluster(table_of(book.fleet), policy, facts={"throughputs": DeclaredRates()})
         self.cluster.view.ports_held = book.ledger.ports
         self.now_s = 0.0
         self._holders: dict[UnitKey, str] = {}

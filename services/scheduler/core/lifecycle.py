@@ -3,7 +3,8 @@
 Rules that hold whatever comes, in any order, twice or late:
 1. A unit has at most one active run; a new one is placed only when the former has ended everywhere (or its time to
    confirm is over, or what held it is certainly gone). Its epoch is greater than all before.
-2. An event about a run that is not open changes nothing; about one that is stopping, it only gives capacity back.
+2. An event about a run that is not open changes nothing; about one that is stopping, it only gives capacity back. But a
+   preempted run that finished before the order to stop came has finished: its unit is not run again.
 3. A unit that is preempted waits again with its age and its newest checkpoint, also one that is written while it is told to
    stop. That counts neither as a failure nor as a recovery. Who gets its nodes is nominated: they are kept for it, and it
    starts there when the former runs have ended; when they do not end in time, it waits again.
@@ -306,7 +307,7 @@ def finished(draft: Draft, report: RunReport, now_s: float, rules: RestartRules)
     if run is None or report.domain_id not in run.open_domains:
         return
     open_domains = run.open_domains - {report.domain_id}
-    if run.state is RunState.STOPPING or open_domains:
+    if open_domains or (run.state is RunState.STOPPING and not _ended_before_its_stop(draft, run)):
         _close(draft, run, {report.domain_id}, now_s)
         return
     job, unit = _known(draft, run.key)
@@ -314,13 +315,27 @@ def finished(draft: Draft, report: RunReport, now_s: float, rules: RestartRules)
     if job.spec.kind is JobKind.SERVICE:
         _restart(draft, unit, run, "the replica ended and is started again", now_s, rules)
         return
-    draft.units[unit.key] = replace(unit, state=UnitState.SUCCEEDED, recovery_due_s=0.0, reason="finished")
+    draft.units[unit.key] = replace(
+        unit, state=UnitState.SUCCEEDED, recovery_due_s=0.0, not_before_s=0.0, reason="finished", nomination=None
+    )
     job = replace(job, succeeded_units=job.succeeded_units + 1)
     draft.jobs[job.job_id] = job
     if job.succeeded_units == len(job.units):
         _end(draft, job, JobState.SUCCEEDED, "every unit finished", now_s, rules)
     elif job.spec.kind is JobKind.WORKFLOW:
         _release_dependents(draft, job, now_s)
+
+
+def _ended_before_its_stop(draft: Draft, run: Run) -> bool:
+    """Whether a run that was preempted has done its work all the same: its program ended well before the order to stop came.
+
+    Of a run in several domains it is not known whether the others stopped or finished: it is made again.
+    """
+    job, unit = draft.job(run.key.job_id), draft.unit(run.key)
+    if job is None or unit is None or not run.preempted_for or len(run.domains) > 1:
+        return False
+    going_on = job.state in {JobState.QUEUED, JobState.RUNNING}
+    return going_on and unit.state is UnitState.QUEUED and unit.epoch == run.epoch
 
 
 def failed(draft: Draft, report: RunReport, failure: Failure, now_s: float, rules: RestartRules) -> None:

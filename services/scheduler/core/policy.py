@@ -17,7 +17,8 @@ from services.scheduler.core.errors import PolicyError
 class RestartRules:
     """When a unit is tried again. Program failures wait ``backoff_s * 2^n``; lost runs do not wait but are counted.
 
-    A planner neither moves nor resizes a run before it has had its nodes for ``least_run_s``.
+    A planner neither moves nor resizes a run before it has had its nodes for ``least_run_s``. ``restart_cost_s`` is what it thinks
+    that stopping a run and starting it elsewhere costs, where the unit says nothing (nothing is measured).
     """
 
     backoff_s: float = 1.0
@@ -29,6 +30,7 @@ class RestartRules:
     exclusion_s: float = 60.0
     steady_after_s: float = 60.0
     least_run_s: float = 30.0
+    restart_cost_s: float = 30.0
 
     def backoff(self, failures: int) -> float:
         """Seconds to wait before the attempt after ``failures`` >= 1 failures."""

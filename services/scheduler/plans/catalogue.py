@@ -9,7 +9,7 @@ from services.scheduler.plans.elastic import ExactPlanner, MarginalPlanner, Poll
 from services.scheduler.plans.gavel import GavelPlanner
 from services.scheduler.plans.rolling import RollingPlanner
 
-_PLANNERS: tuple[planning.Planner, ...] = (
+PLANNERS: tuple[planning.Planner, ...] = (
     GavelPlanner(),
     CompletionPlanner(),
     SiaPlanner(),
@@ -23,6 +23,6 @@ _PLANNERS: tuple[planning.Planner, ...] = (
 
 def register_all() -> None:
     """Make them known to the core; asking twice changes nothing. PolicyError when another plugin has one of the names."""
-    for plugin in _PLANNERS:
+    for plugin in PLANNERS:
         if planning.PLANNERS.get(plugin.name) is not plugin:
             planning.register(plugin)

@@ -61,7 +61,7 @@ class CompletionPlanner:
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs that should run, and on what."""
         jobs = jobs_of(cluster, context.now_s)
-        if not jobs.units:
+        if not jobs.units or not jobs.models:
             return others(cluster)
         service = service_of(cluster)
         kept: _Places | None = service.plan.get(self.name)

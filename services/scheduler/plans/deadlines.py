@@ -52,7 +52,7 @@ class DeadlinePlanner:
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next lease."""
         jobs = jobs_of(cluster, context.now_s)
-        if not jobs.units:
+        if not jobs.units or not jobs.models:
             return others(cluster)
         kind = _types(jobs)
         lease_s = cluster.policy.interval_s or ROUND_S

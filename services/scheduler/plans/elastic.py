@@ -68,7 +68,8 @@ def round_of(cluster: Cluster, now_s: float, *, every_count: bool = False, growt
     ranks = offered.devices / each[:, None]
     allowed = (ranks >= least[:, None]) & (ranks <= most[:, None]) & (ranks == np.rint(ranks))
     same = (offered.kind == jobs.kind[:, None]) & (offered.devices == (jobs.held * each)[:, None])
-    current = np.where(same.any(axis=1) & (jobs.kind >= 0), same.argmax(axis=1), -1)
+    holds = same.any(axis=1) & (jobs.kind >= 0)
+    current = np.where(holds, same.argmax(axis=1), -1) if offered.kind.size else np.full(len(jobs.units), -1)
     allowed |= same
     starts = service.starts(jobs.keys)
     cost = jobs.restart_s
@@ -117,7 +118,7 @@ class SiaPlanner:
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next round."""
         this = round_of(cluster, context.now_s, growth=self._growth)
-        if not this.jobs.units:
+        if not this.offered.kind.size or not this.jobs.units:
             return others(cluster)
         plan = sia_allocation(
             this.goodput,
@@ -177,7 +178,7 @@ class MarginalPlanner:
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next round."""
         this = round_of(cluster, context.now_s)
-        if not this.jobs.units:
+        if not this.offered.kind.size or not this.jobs.units:
             return others(cluster)
         kept, free = held_and_free(this)
         value = np.where(this.starting[:, None], 0.0, worth(this, self._power, self._penalty))
@@ -248,7 +249,7 @@ class ExactPlanner:
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next round."""
         this = round_of(cluster, context.now_s, growth=self._growth)
-        if not this.jobs.units:
+        if not this.offered.kind.size or not this.jobs.units:
             return others(cluster)
         value = worth(this, self._power, self._penalty)
         holds = np.arange(this.offered.kind.size) == this.current[:, None]

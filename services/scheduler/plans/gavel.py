@@ -82,7 +82,7 @@ class GavelPlanner:
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next round."""
         jobs = jobs_of(cluster, context.now_s)
-        if not jobs.units:
+        if not jobs.units or not jobs.models:
             return others(cluster)
         service = service_of(cluster)
         kept: _Shares | None = service.plan.get(f"gavel/{self._objective}")

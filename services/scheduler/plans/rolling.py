@@ -35,7 +35,7 @@ class RollingPlanner:
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """What runs, and the jobs that begin now."""
         jobs = jobs_of(cluster, context.now_s)
-        if not jobs.units:
+        if not jobs.units or not jobs.models:
             return others(cluster)
         fits = (jobs.throughput > 0) & (jobs.devices[:, None] <= jobs.capacity)
         seconds = np.where(fits, jobs.seconds, np.inf)

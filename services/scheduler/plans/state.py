@@ -98,7 +98,7 @@ def jobs_of(cluster: Cluster, now_s: float) -> Jobs:
     shape = len(units), len(models)
     kind = np.array([-1 if run is None else index[model_of(table, run)] for _, run in rows], dtype=np.int64)
     throughput = np.array([rates.of(demand) for demand in demands], dtype=np.float64).reshape(shape)
-    restart_s = float(cluster.view.facts.get("restart_s", 0.0))
+    restart_s = cluster.policy.restarts.restart_cost_s
     left = [_left(cluster, unit, run, throughput[job], int(kind[job]), now_s) for job, (unit, run) in enumerate(rows)]
     return Jobs(
         units,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.scheduler.core.declared_rates import DeclaredRates, profile_of
@@ -13,11 +13,13 @@ from services.scheduler.core.effects import Finished, Placed, Queued, Start, Sto
 from services.scheduler.core.errors import MalformedJobError
 from services.scheduler.core.fleet import Domain, Fleet, with_domain
 from services.scheduler.core.policy import Policy, RestartRules
-from services.scheduler.core.state import FailureKind, JobSpec, UnitKey, UnitState
+from services.scheduler.core.state import FailureKind, JobSpec, JobState, RunState, UnitKey, UnitState
+from services.scheduler.plans import catalogue
 from services.scheduler.plans.catalogue import register_all
 from tests.unit.scheduler.world import World, a_fleet, a_node, gang, task
 
 register_all()
+PLANNERS = [plugin.name for plugin in catalogue.PLANNERS]
 
 
 def planned(planner: str, interval_s: float, least_run_s: float = 0.0, **options: object) -> Policy:
@@ -161,6 +163,36 @@ def test_completion_moves_a_job_to_the_faster_type_that_came_free() -> None:
     assert (world.run(slow).epoch, world.run(slow).ranks[0].node_id) == (2, "a-fast")
 
 
+def test_a_run_that_finished_before_the_order_to_stop_came_is_not_made_again() -> None:
+    world = World(a_fleet({"a": 1}, devices=1), planned("gavel", 60.0))
+    world.submit("x", task(accelerators=1))
+    world.submit("y", task(accelerators=1))
+    world.cycle()
+    first, other = ("x", "y") if UnitKey("x", 0) in world.book.runs_of else ("y", "x")
+    run = world.run(first)
+    world.now_s += 60
+    world.cycle()
+    assert world.book.runs[run.run_id].state is RunState.STOPPING
+    world.finish(run)
+    assert [(item.job.job_id, item.outcome) for item in world.of(Finished)] == [(first, JobState.SUCCEEDED)]
+    world.cycle()
+    assert world.run(other).epoch == 1
+
+
+def test_a_cancelled_job_whose_preempted_run_finished_stays_cancelled() -> None:
+    world = World(a_fleet({"a": 1}, devices=1), planned("gavel", 60.0))
+    world.submit("x", task(accelerators=1))
+    world.submit("y", task(accelerators=1))
+    world.cycle()
+    first = "x" if UnitKey("x", 0) in world.book.runs_of else "y"
+    run = world.run(first)
+    world.now_s += 60
+    world.cycle()
+    world.cancel(first)
+    world.finish(run)
+    assert [item.outcome for item in world.of(Finished)] == [JobState.CANCELLED]
+
+
 # -- sizes ---------------------------------------------------------------------------------------------------------------
 
 
@@ -272,3 +304,52 @@ def test_declared_points_are_met_whatever_their_order(points: dict[tuple[str, in
     assert profile == profile_of(reversed(rates))
     for model, ranks, rate in rates:
         assert DeclaredRates().rate(profile, ranks, f"vendor {model}") == pytest.approx(rate)
+
+
+# -- whatever comes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("planner", sorted(PLANNERS))
+@given(
+    nodes=st.lists(st.tuples(st.sampled_from(["V100", "H100"]), st.integers(0, 3)), max_size=3),
+    jobs=st.lists(
+        st.tuples(st.integers(1, 4), st.integers(1, 2), st.booleans(), st.booleans(), st.sampled_from([1000, 500])),
+        max_size=5,
+    ),
+    acts=st.lists(st.sampled_from(["round", "end", "stop", "lose"]), max_size=8),
+)
+@settings(max_examples=25, deadline=None)
+def test_no_state_of_the_book_stops_a_planner_or_gives_a_device_away_twice(
+    planner: str,
+    nodes: list[tuple[str, int]],
+    jobs: list[tuple[int, int, bool, bool, int]],
+    acts: list[str],
+) -> None:
+    fleet = with_domain(
+        Fleet(),
+        Domain("a"),
+        [a_node(f"a-{place}", "a", devices=devices, model=model) for place, (model, devices) in enumerate(nodes)],
+        full_of="a",
+    )
+    world = World(fleet, planned(planner, 60.0))
+    world.cycle()
+    for place, (ranks, accelerators, grows, known, milli) in enumerate(jobs):
+        profile = profile_of([("H100", 1, 3.0), ("V100", 1, 1.0)]) if known else ""
+        share = milli if accelerators == 1 else 1000
+        spec = gang(ranks, accelerators=accelerators, device_milli=share, profile=profile)
+        world.submit(f"job-{place}", replace(spec, min_ranks=1, max_ranks=ranks + 2) if grows else spec)
+    for act in ["round", *acts]:
+        world.now_s += 60
+        if act == "round":
+            world.cycle()
+        open_runs = sorted(world.book.runs.values(), key=lambda run: run.run_id)
+        if open_runs and act == "end":
+            world.finish(open_runs[0])
+        for run in open_runs:
+            if act == "stop" and run.state is RunState.STOPPING:
+                world.fail(run, FailureKind.STOPPED)
+        if open_runs and act == "lose":
+            world.fail(open_runs[-1], FailureKind.NODE_LOST)
+            world.advance(11.0)
+        assert all(milli <= 1000 for held in world.book.ledger.nodes.values() for milli in held.devices.values())
+        assert all(len(names) == 1 for names in world.book.runs_of.values())

@@ -285,7 +285,7 @@ def test_equal_inputs_give_equal_outcomes(planner: str) -> None:
     assert len(outcomes[0]) == 12
 
 
-@pytest.mark.parametrize("name", [item.name for item in catalogue._PLANNERS])
+@pytest.mark.parametrize("name", [item.name for item in catalogue.PLANNERS])
 def test_an_empty_cluster_needs_no_plan(name: str) -> None:
     chosen = policy(name, 60.0)
     assert not decide(cluster({"v100": 1}, chosen), chosen, 0.0).placed

@@ -1,0 +1,200 @@
+"""Planners in the live service, against a real broker and PostgreSQL: rounds, moves, other sizes, and all of it made again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from meridian.contracts.common.v1.types_pb2 import Resources
+from meridian.contracts.graph.v1.graph_pb2 import GraphUpdated
+from meridian.contracts.job.v1 import job_pb2
+from meridian.contracts.job.v1.job_pb2 import DeclaredRate, JobFinished, JobPlaced, JobPreempted, ModelDescription
+from meridian.contracts.run.v1 import run_pb2
+from meridian.contracts.run.v1.run_pb2 import Assignment, RunCheckpointed, RunFailed, RunFinished, RunStarted
+from services.scheduler.events import event_name
+from services.scheduler.replay import replay
+from tests.harness import Environment, RunningService, environment
+from tests.integration.scheduler.test_replay_live import begun, placed, recorded
+from tests.integration.scheduler.test_service import START, STOP, graph, live_of, report, starts, submission, until
+
+PLANNERS = ("gavel", "completion", "sia", "elastic-exact", "deadlines", "rolling-milp")
+RULES = "restarts: {least_run_s: 0, restart_cost_s: 0.1}\n"
+
+
+async def use(service: RunningService, planner: str, interval_s: float, options: str = "") -> None:
+    text = f"extends: balanced\nname: {planner}\nplanner: {planner}\ninterval_s: {interval_s}\n{RULES}{options}"
+    answer = await service.http.put("/v1/policy", content=text.encode())
+    assert answer.status_code == 200, answer.text
+
+
+def mixed(domain_id: str, models: list[str]) -> GraphUpdated:
+    """A domain with a node of two accelerators per model."""
+    message = graph(domain_id, len(models), accelerators=2)
+    for node, model in zip(message.nodes, models, strict=True):
+        for item in node.inventory.accelerators:
+            item.model = model
+    return message
+
+
+def job(name: str, ranks: int = 1, **more: Any) -> Any:
+    resources = Resources(cpus=1, accelerators=1)
+    return submission(name, kind=job_pb2.JOB_KIND_GANG, ranks=ranks, resources=resources, max_restarts=3, **more)
+
+
+class Programs:
+    """What agents and their programs do: each run makes steps, writes a checkpoint when it is told to stop, and finishes after
+    so many steps, counted from its checkpoint. ``overlaps`` are units of which two runs were open at once."""
+
+    def __init__(self, stack: Environment, steps: int, per_tick: int = 1) -> None:
+        self.bus = stack.bus
+        self.steps, self.per_tick = steps, per_tick
+        self.running: dict[str, tuple[Assignment, int]] = {}
+        self.overlaps: list[str] = []
+        self.made: Counter[str] = Counter()
+        self.ranks: dict[str, list[int]] = {}
+        self._seen: set[tuple[str, int]] = set()
+
+    async def tick(self) -> None:
+        messages: list[Any] = []
+        for order in self.bus.events(Assignment):
+            if (order.run_id, order.action) in self._seen:
+                continue
+            self._seen.add((order.run_id, order.action))
+            if order.action == START:
+                if any(item.job_id == order.job_id for item, _ in self.running.values()):
+                    self.overlaps.append(order.run_id)
+                self.running[order.run_id] = order, order.restore_step
+                self.ranks.setdefault(order.job_id, []).append(order.world_size)
+                messages.append(report(RunStarted, order))
+            elif order.action == STOP and order.run_id in self.running:
+                run, step = self.running.pop(order.run_id)
+                messages.append(report(RunCheckpointed, run, step=step, path=f"/ckpt/{step}", size_bytes=10))
+                messages.append(report(RunFailed, run, kind=run_pb2.RUN_FAILURE_KIND_STOPPED))
+        for name, (run, step) in list(self.running.items()):
+            step += self.per_tick
+            self.made[run.job_id] += self.per_tick
+            self.running[name] = run, step
+            if step >= self.steps:
+                del self.running[name]
+                messages.append(report(RunFinished, run))
+        await self.bus.publish(*messages)
+
+    async def until_finished(self, count: int) -> None:
+        async with asyncio.timeout(45):
+            while len(self.bus.events(JobFinished)) < count:
+                await self.tick()
+                await asyncio.sleep(0.1)
+
+
+async def check_replay(stack: Environment, service: RunningService) -> None:
+    async with asyncio.timeout(20):
+        while (entries := await recorded(service)) and set(begun(entries)) != placed(stack):
+            await asyncio.sleep(0.1)
+    found = replay(entries, {event_name(item): item for item in stack.bus.seen})
+    assert found.differences == []
+    assert found.placements == len(begun(entries))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("planner", PLANNERS)
+async def test_every_job_is_run_once_to_its_end_and_every_decision_is_made_again(
+    database_url: str, planner: str
+) -> None:
+    """Six jobs, half of them elastic, on four accelerators of two models: what is taken off goes on where it was."""
+    async with environment(database_url) as stack, stack.service("scheduler") as service:
+        await use(service, planner, 1.0)
+        await stack.bus.publish(mixed("beijing", ["H100", "A100"]))
+        await until(service, lambda body: len(body["items"]) == 2, "/v1/nodes")
+        rates = [
+            DeclaredRate(accelerator_type="H100", ranks=1, rate=4),
+            DeclaredRate(accelerator_type="A100", ranks=1, rate=1),
+        ]
+        for number in range(6):
+            more: dict[str, Any] = {"min_ranks": 1, "max_ranks": 2} if number % 2 else {}
+            if number < 4:
+                more |= {"rates": rates, "model": ModelDescription(steps=40)}
+            await stack.bus.publish(job(f"job-{number}", **more))
+        programs = Programs(stack, steps=40)
+        await programs.until_finished(6)
+        ended = stack.bus.events(JobFinished)
+        assert {item.outcome for item in ended} == {job_pb2.JOB_OUTCOME_SUCCEEDED}
+        assert programs.overlaps == []
+        # Nothing was lost: each job made its steps once.
+        assert set(programs.made.values()) == {40}
+        for item in live_of(service).book.units.values():
+            assert (item.failures, item.recoveries) == (0, 0)
+        await check_replay(stack, service)
+
+
+@pytest.mark.timeout(60)
+async def test_gavel_takes_turns(database_url: str) -> None:
+    """Three jobs of two ranks, two accelerators: each is taken off for another and resumed."""
+    async with environment(database_url) as stack, stack.service("scheduler") as service:
+        await use(service, "gavel", 1.0)
+        await stack.bus.publish(mixed("beijing", ["A100"]))
+        for number in range(3):
+            await stack.bus.publish(job(f"job-{number}", ranks=2))
+        programs = Programs(stack, steps=25)
+        await programs.until_finished(3)
+        assert len({item.job_id for item in stack.bus.events(JobPreempted)}) >= 2
+        assert set(programs.made.values()) == {25}
+        resumed = [item for item in stack.bus.events(JobPlaced) if item.epoch > 1]
+        assert resumed
+        assert all(item.restore_step > 0 for item in resumed)
+        found = (await service.http.get(f"/v1/jobs/{resumed[0].job_id}/explanation")).json()
+        reasons = [item["explanation"].get("plan", "") for item in found["decisions"]]
+        assert any("its turn in Gavel's las round (its rates are not known" in item for item in reasons), reasons
+        await check_replay(stack, service)
+
+
+@pytest.mark.timeout(60)
+async def test_an_elastic_job_shrinks_for_another_and_grows_again(database_url: str) -> None:
+    async with environment(database_url) as stack, stack.service("scheduler") as service:
+        await use(service, "elastic-exact", 1.0)
+        bus = stack.bus
+        await bus.publish(graph("beijing", 1, accelerators=4))
+        programs = Programs(stack, steps=1000)
+        await bus.publish(job("long", ranks=2, min_ranks=1, max_ranks=4))
+        first = await bus.expect(Assignment, starts("long"))
+        assert (first.world_size, len(first.ranks)) == (4, 4)
+        await bus.publish(job("late", ranks=2, min_ranks=1, max_ranks=4))
+        async with asyncio.timeout(20):
+            while set(programs.ranks) != {"long", "late"} or len(programs.ranks["long"]) < 2:
+                await programs.tick()
+                await asyncio.sleep(0.1)
+        assert programs.ranks == {"long": [4, 2], "late": [2]}
+        second = bus.events(Assignment, starts("long", 2))[0]
+        assert second.restore_step > 0
+        late = bus.events(Assignment, starts("late"))[0]
+        del programs.running[late.run_id]
+        await bus.publish(report(RunFinished, late))
+        async with asyncio.timeout(20):
+            while len(programs.ranks["long"]) < 3:
+                await programs.tick()
+                await asyncio.sleep(0.1)
+        assert programs.ranks["long"] == [4, 2, 4]
+        third = bus.events(Assignment, starts("long", 3))[0]
+        assert third.restore_step > second.restore_step
+        unit = (await service.http.get("/v1/jobs/long/explanation")).json()["units"][0]
+        assert (unit["program_failures"], unit["recoveries"], unit["epoch"]) == (0, 0, 3)
+        await check_replay(stack, service)
+
+
+async def test_what_waits_for_a_round_says_so_and_a_restart_plans_at_once(database_url: str) -> None:
+    async with environment(database_url) as stack:
+        bus = stack.bus
+        async with stack.service("scheduler") as service:
+            await use(service, "gavel", 600.0)
+            await bus.publish(graph("beijing", 1))
+            await bus.publish(job("first"))
+            await bus.expect(Assignment, starts("first"))
+            await bus.publish(job("second"))
+            await bus.publish(submission("third", resources=Resources(cpus=1)))
+            await bus.expect(Assignment, starts("third"))
+            said = "it waits for the next round of the planner gavel, in "
+            await until(service, lambda body: [item["reason"].startswith(said) for item in body["items"]] == [True])
+        async with stack.service("scheduler"):
+            await bus.expect(Assignment, starts("second"))
