@@ -73,8 +73,8 @@ class Programs:
                 run, step = self.running.pop(order.run_id)
                 messages.append(report(RunCheckpointed, run, step=step, path=f"/ckpt/{step}", size_bytes=10))
                 messages.append(report(RunFailed, run, kind=run_pb2.RUN_FAILURE_KIND_STOPPED))
-        for name, (run, step) in list(self.running.items()):
-            step += self.per_tick
+        for name, (run, before) in list(self.running.items()):
+            step = before + self.per_tick
             self.made[run.job_id] += self.per_tick
             self.running[name] = run, step
             if step >= self.steps:
