@@ -66,6 +66,15 @@ class Agent:
             gang_grace_s=ENDING_RUNS_S,
             log_bytes=settings.log_bytes,
             device_variables=_device_variables(settings.domain),
+            mps_nodes=frozenset(
+                node.node_id
+                for node in settings.domain.nodes
+                if any(group.vendor.lower() == "nvidia" for group in node.accelerators)
+            ),
+            device_memory_bytes={
+                node.node_id: tuple(group.memory_bytes for group in node.accelerators for _ in range(group.count))
+                for node in settings.domain.nodes
+            },
         )
         self.book = RunBook(settings.data_dir / "journal", new_agent_mark=secrets.token_hex(8))
         self.engine = LocalEngine(local, self.book, self._clock)

@@ -56,7 +56,13 @@ def launch_request(order: run_pb2.Assignment, checkpoints: Path) -> LaunchReques
         epoch=order.epoch,
         tenant=order.tenant_id,
         ranks=tuple(
-            RankPlacement(item.rank, item.node_id, item.local_rank, tuple(item.accelerator_indices))
+            RankPlacement(
+                item.rank,
+                item.node_id,
+                item.local_rank,
+                tuple(item.accelerator_indices),
+                item.accelerator_milli or 1000,
+            )
             for item in order.ranks
         ),
         world_size=order.world_size or len(order.ranks),

@@ -19,12 +19,13 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 @dataclass(frozen=True, slots=True)
 class RankPlacement:
-    """Where one rank runs."""
+    """Where one rank runs, and how many thousandths of each of its accelerators are its own."""
 
     rank: int
     node_id: str
     local_rank: int = 0
     accelerator_indices: tuple[int, ...] = ()
+    accelerator_milli: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,8 @@ class LaunchRequest:
         numbers = [placement.rank for placement in self.ranks]
         if not numbers or len(set(numbers)) != len(numbers) or min(numbers) < 0 or max(numbers) >= self.world_size:
             errors.append(FieldError("/ranks", "must be distinct, from 0, below world_size, and at least one"))
+        if any(not 1 <= placement.accelerator_milli <= 1000 for placement in self.ranks):
+            errors.append(FieldError("/ranks", "accelerator_milli must be 1-1000"))
         if errors:
             raise InvalidArgumentError("the run cannot be started as ordered", errors=tuple(errors))
 

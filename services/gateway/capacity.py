@@ -119,7 +119,8 @@ def _suitable(node: NodeCapacity, resources: ResourcesSection, *, real_only: boo
 def _slots(node: NodeCapacity, resources: ResourcesSection, *, real_only: bool) -> int:
     slots = min(math.floor(node.cpus / resources.cpus + 1e-9), node.memory_bytes // resources.memory_bytes)
     if resources.accelerators:
-        slots = min(slots, _suitable(node, resources, real_only=real_only) // resources.accelerators)
+        sharing = 1000 // resources.accelerator_milli
+        slots = min(slots, _suitable(node, resources, real_only=real_only) * sharing // resources.accelerators)
     return slots
 
 

@@ -7,9 +7,11 @@ the models; what several fields show together stands in `inconsistencies`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from google.protobuf.timestamp_pb2 import Timestamp
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from meridian.contracts.common.v1 import types_pb2
 from meridian.contracts.job.v1 import job_pb2
@@ -28,6 +30,21 @@ EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,12
 TypeName = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f]{1,128}$", min_length=1, max_length=128)]
 Path = Annotated[str, StringConstraints(pattern=_NO_NUL, max_length=4096)]
 
+
+def _in_utc(text: str) -> str:
+    """A time as RFC 3339 in UTC, to the microsecond; ValueError without an offset."""
+    at = datetime.fromisoformat(text)
+    if at.tzinfo is None:
+        raise ValueError("a time needs its offset from UTC, as in 2026-03-01T09:00:00Z")
+    try:
+        at = at.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("out of range") from None
+    return at.isoformat().replace("+00:00", "Z")
+
+
+Time = Annotated[str, StringConstraints(max_length=40), AfterValidator(_in_utc)]
+
 JobKindName = Literal["task", "array", "gang", "workflow", "service"]
 _SECTIONS: tuple[Literal["array", "gang", "workflow", "service"], ...] = ("array", "gang", "workflow", "service")
 
@@ -39,19 +56,22 @@ class Section(BaseModel):
 
 
 class ResourcesSection(Section):
-    """What each rank needs."""
+    """What each rank needs; ``accelerator_milli`` thousandths of its accelerator, which it shares with others."""
 
     cpus: float = Field(default=1.0, gt=0, le=4096)
     memory_bytes: int = Field(default=1 << 30, ge=1 << 20, le=1 << 50)
     accelerators: int = Field(default=0, ge=0, le=1024)
     accelerator_types: list[TypeName] = Field(default=[], max_length=32)
+    accelerator_milli: int = Field(default=1000, ge=1, le=1000)
 
 
 class GangSection(Section):
-    """Ranks that start together or not at all."""
+    """Ranks that start together or not at all; with ``min_ranks`` or ``max_ranks`` a policy may run it smaller or larger."""
 
     ranks: int = Field(ge=1, le=10_000)
     allow_cross_domain: bool = False
+    min_ranks: int | None = Field(default=None, ge=1, le=10_000)
+    max_ranks: int | None = Field(default=None, ge=1, le=10_000)
 
 
 class ArraySection(Section):
@@ -106,6 +126,14 @@ class ModelSection(Section):
     recompute: bool = False
 
 
+class RateSection(Section):
+    """Steps per second of the whole job with so many ranks on an accelerator type; 0: it does not run there."""
+
+    accelerator_type: TypeName
+    ranks: int = Field(default=1, ge=1, le=10_000)
+    rate: float = Field(ge=0, le=1e15)
+
+
 class PlacementSection(Section):
     """Where the job may run; no domains means any."""
 
@@ -134,6 +162,8 @@ class JobFile(Section):
     max_run_time_s: float = Field(default=0.0, ge=0, le=10 * 366 * 86400)
     model: ModelSection | None = None
     placement: PlacementSection = PlacementSection()
+    rates: list[RateSection] = Field(default=[], max_length=256)
+    deadline: Time | None = None
 
     @property
     def units(self) -> int:
@@ -151,6 +181,9 @@ def inconsistencies(job: JobFile) -> list[FieldError]:
     found += _resource_errors("/resources", job.resources)
     if job.workflow is not None:
         found += _workflow_errors(job.workflow)
+    if job.gang is not None:
+        found += _gang_errors(job.gang)
+    found += _rate_errors(job.rates)
     for index, domain in enumerate(job.placement.exclude_domains):
         if domain in job.placement.domains:
             found.append(
@@ -182,6 +215,29 @@ def _section_errors(job: JobFile) -> Iterator[FieldError]:
 def _resource_errors(pointer: str, resources: ResourcesSection) -> Iterator[FieldError]:
     if resources.accelerator_types and not resources.accelerators:
         yield FieldError(f"{pointer}/accelerator_types", "types are named but no accelerators are asked for")
+
+    if resources.accelerator_milli < 1000 and resources.accelerators != 1:
+        yield FieldError(
+            f"{pointer}/accelerator_milli", f"a rank that shares asks for one accelerator, not {resources.accelerators}"
+        )
+
+
+def _gang_errors(gang: GangSection) -> Iterator[FieldError]:
+    if gang.min_ranks is not None and gang.min_ranks > gang.ranks:
+        yield FieldError("/gang/min_ranks", f"must be at most ranks, which is {gang.ranks}")
+    if gang.max_ranks is not None and gang.max_ranks < gang.ranks:
+        yield FieldError("/gang/max_ranks", f"must be at least ranks, which is {gang.ranks}")
+
+
+def _rate_errors(rates: Sequence[RateSection]) -> Iterator[FieldError]:
+    known: set[tuple[str, int]] = set()
+    for index, item in enumerate(rates):
+        place = item.accelerator_type, item.ranks
+        if place in known:
+            yield FieldError(
+                f"/rates/{index}", f"the rate of {item.ranks} ranks on {item.accelerator_type!r} is given already"
+            )
+        known.add(place)
 
 
 def _workflow_errors(workflow: WorkflowSection) -> Iterator[FieldError]:
@@ -232,6 +288,7 @@ def _resources(section: ResourcesSection) -> types_pb2.Resources:
         memory_bytes=section.memory_bytes,
         accelerators=section.accelerators,
         accelerator_types=section.accelerator_types,
+        accelerator_milli=section.accelerator_milli if section.accelerator_milli < 1000 else 0,
     )
 
 
@@ -254,7 +311,12 @@ def to_spec(job: JobFile) -> job_pb2.JobSpec:
         priority=job.priority,
         max_run_time_s=job.max_run_time_s,
         placement=job_pb2.PlacementConstraints(**job.placement.model_dump()),
+        min_ranks=(job.gang.min_ranks or 0) if job.gang else 0,
+        max_ranks=(job.gang.max_ranks or 0) if job.gang else 0,
+        rates=[job_pb2.DeclaredRate(**item.model_dump()) for item in job.rates],
     )
+    if job.deadline is not None:
+        spec.deadline.FromJsonString(job.deadline)
     for task in job.workflow.tasks if job.workflow else ():
         spec.tasks.add(
             name=task.name,
@@ -278,7 +340,7 @@ def from_spec(spec: job_pb2.JobSpec) -> dict[str, Any]:
         "working_dir": spec.working_dir,
         "env": dict(spec.env),
         "resources": _resources_body(spec.resources),
-        "gang": {"ranks": spec.ranks, "allow_cross_domain": spec.allow_cross_domain} if kind == "gang" else None,
+        "gang": _gang_body(spec) if kind == "gang" else None,
         "array": {"size": spec.array_size} if kind == "array" else None,
         "service": {"replicas": spec.replicas, "port": spec.service_port} if kind == "service" else None,
         "workflow": {"tasks": [_task_body(task) for task in spec.tasks]} if kind == "workflow" else None,
@@ -295,8 +357,25 @@ def from_spec(spec: job_pb2.JobSpec) -> dict[str, Any]:
             "min_security_level": spec.placement.min_security_level,
             "require_real_accelerators": spec.placement.require_real_accelerators,
         },
+        "rates": [
+            {"accelerator_type": item.accelerator_type, "ranks": item.ranks, "rate": item.rate} for item in spec.rates
+        ],
+        "deadline": _in_utc(_text(spec.deadline)) if spec.HasField("deadline") else None,
     }
     return body
+
+
+def _text(stamp: Timestamp) -> str:
+    return stamp.ToDatetime(UTC).isoformat()
+
+
+def _gang_body(spec: job_pb2.JobSpec) -> dict[str, Any]:
+    return {
+        "ranks": spec.ranks,
+        "allow_cross_domain": spec.allow_cross_domain,
+        "min_ranks": spec.min_ranks or None,
+        "max_ranks": spec.max_ranks or None,
+    }
 
 
 def _resources_body(resources: types_pb2.Resources) -> dict[str, Any]:
@@ -305,6 +384,7 @@ def _resources_body(resources: types_pb2.Resources) -> dict[str, Any]:
         "memory_bytes": resources.memory_bytes,
         "accelerators": resources.accelerators,
         "accelerator_types": list(resources.accelerator_types),
+        "accelerator_milli": resources.accelerator_milli or 1000,
     }
 
 

@@ -260,8 +260,8 @@ def message_of(effect: effects.Effect, at_s: float) -> Message:
 
 
 def share_of(rank: PlacedRank) -> int:
-    """The contracts' form of a rank's part of its devices: 0 is the whole."""
-    return rank.device_milli if rank.device_milli < 1000 else 0
+    """Thousandths of its devices that a rank holds; 0 when it has none."""
+    return rank.device_milli if rank.devices else 0
 
 
 def _placed(effect: effects.Placed) -> job_pb2.JobPlaced:

@@ -64,6 +64,9 @@ class LocalEngineSettings:
     bound_address_space: bool = False
     # By node: the variable that tells a program which accelerators are its own (CUDA_VISIBLE_DEVICES and its like).
     device_variables: Mapping[str, str] = field(default_factory=dict)
+    # Nodes whose accelerators are NVIDIA's, and by node the memory of its accelerators by index (0: unknown).
+    mps_nodes: frozenset[str] = frozenset()
+    device_memory_bytes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def log_path(self, run_id: str, rank: int) -> Path:
         """The log file of a rank; it does not exist while the rank has printed nothing."""
@@ -317,7 +320,11 @@ class LocalEngine(Engine, EmulatedMachines):
         return {
             "rank": placement.rank,
             "env": environment.rank_environment(
-                request, placement, self._settings.device_variables.get(placement.node_id, "")
+                request,
+                placement,
+                self._settings.device_variables.get(placement.node_id, ""),
+                mps=placement.node_id in self._settings.mps_nodes,
+                memory_bytes=self._settings.device_memory_bytes.get(placement.node_id, ()),
             ),
             "log": str(self._settings.log_path(request.run_id, placement.rank)),
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from agent.engines.base import LaunchRequest, RankPlacement
 
@@ -39,18 +39,53 @@ def run_environment(request: LaunchRequest, domain_id: str, agent_mark: str, wor
     return {"PYTHONUNBUFFERED": "1", **request.env, **ours}
 
 
-def rank_environment(request: LaunchRequest, placement: RankPlacement, device_variable: str = "") -> dict[str, str]:
-    """Variables of one rank; ``device_variable`` names the one that limits it to its accelerators, empty for none."""
+def rank_environment(
+    request: LaunchRequest,
+    placement: RankPlacement,
+    device_variable: str = "",
+    *,
+    mps: bool = False,
+    memory_bytes: Sequence[int] = (),
+) -> dict[str, str]:
+    """Variables of one rank; ``device_variable`` names the one that limits it to its accelerators, empty for none.
+
+    ``mps``: the node's accelerators are NVIDIA's, so a share is told to their Multi-Process Service too. ``memory_bytes`` are
+    those of the node's accelerators by index, as far as known.
+    """
     local_world_size = sum(other.node_id == placement.node_id for other in request.ranks)
     devices = ",".join(map(str, placement.accelerator_indices))
     return {
         **({device_variable: devices} if device_variable else {}),
+        **_share(placement, mps=mps, memory_bytes=memory_bytes),
         "MERIDIAN_NODE": placement.node_id,
         "MERIDIAN_ACCELERATORS": devices,
         "RANK": str(placement.rank),
         "LOCAL_RANK": str(placement.local_rank),
         "LOCAL_WORLD_SIZE": str(local_world_size),
     }
+
+
+def _share(placement: RankPlacement, *, mps: bool, memory_bytes: Sequence[int]) -> dict[str, str]:
+    """What a rank is told that shares its accelerators; nothing for one that has them for itself.
+
+    The variables of NVIDIA's Multi-Process Service (docs.nvidia.com/deploy/mps, "Environment Variables"): the part of the
+    threads in percent, and the memory per device as the program numbers them.
+    """
+    milli = placement.accelerator_milli
+    if milli >= 1000 or not placement.accelerator_indices:
+        return {}
+    known = [memory_bytes[index] if index < len(memory_bytes) else 0 for index in placement.accelerator_indices]
+    limits = [amount * milli // 1000 for amount in known]
+    share = {"MERIDIAN_DEVICE_SHARE": f"{milli / 1000:g}"}
+    if all(limits):
+        share["MERIDIAN_DEVICE_MEMORY_BYTES"] = ",".join(map(str, limits))
+    if mps:
+        share["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{milli / 10:g}"
+        if all(limits):
+            share["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(
+                f"{number}={limit // 2**20}M" for number, limit in enumerate(limits)
+            )
+    return share
 
 
 def resolve_command(command: tuple[str, ...]) -> list[str]:

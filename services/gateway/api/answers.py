@@ -60,6 +60,7 @@ class PlacedRank(BaseModel):
     domain_id: str
     node_id: str
     accelerator_indices: list[int]
+    accelerator_milli: int = 1000
 
 
 class Unit(BaseModel):

@@ -80,3 +80,37 @@ def test_only_a_short_list_is_inherited() -> None:
 def test_python_is_the_agents_own() -> None:
     assert resolve_command(("python", "a.py")) == [sys.executable, "a.py"]
     assert resolve_command(("/bin/sh", "-c", "python")) == ["/bin/sh", "-c", "python"]
+
+
+def test_a_rank_that_shares_is_told_its_part_and_its_memory() -> None:
+    request = _request(ranks=(RankPlacement(0, "n1", 0, (1,), 250),), world_size=1)
+    memory = (0, 8 * 2**30)
+    assert (
+        rank_environment(request, request.ranks[0], memory_bytes=memory).items()
+        >= {
+            "MERIDIAN_DEVICE_SHARE": "0.25",
+            "MERIDIAN_DEVICE_MEMORY_BYTES": str(2 * 2**30),
+            "MERIDIAN_ACCELERATORS": "1",
+        }.items()
+    )
+    nvidia = rank_environment(request, request.ranks[0], "CUDA_VISIBLE_DEVICES", mps=True, memory_bytes=memory)
+    assert (
+        nvidia.items()
+        >= {
+            "CUDA_VISIBLE_DEVICES": "1",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2048M",
+        }.items()
+    )
+    # Of unknown memory nothing is said; nor of a share where there is none.
+    unknown = rank_environment(request, request.ranks[0], mps=True)
+    assert {"MERIDIAN_DEVICE_MEMORY_BYTES", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"}.isdisjoint(unknown)
+    whole = _request(ranks=(RankPlacement(0, "n1", 0, (1,)),), world_size=1)
+    found = rank_environment(whole, whole.ranks[0], mps=True, memory_bytes=memory)
+    assert not [name for name in found if "SHARE" in name or "MPS" in name]
+
+
+@pytest.mark.parametrize("milli", [0, -1, 1001])
+def test_a_share_beyond_the_device_is_refused(milli: int) -> None:
+    with pytest.raises(InvalidArgumentError):
+        _request(ranks=(RankPlacement(0, "n1", 0, (1,), milli),), world_size=1)

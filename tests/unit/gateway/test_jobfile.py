@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from datetime import UTC
 from typing import Any
 
 import pytest
@@ -56,13 +57,21 @@ def job_files(draw: Any) -> dict[str, Any]:
     if kind == "array":
         body["array"] = {"size": draw(st.integers(1, 100_000))}
     if kind == "gang":
-        body["gang"] = {"ranks": draw(st.integers(1, 10_000)), "allow_cross_domain": draw(st.booleans())}
+        ranks = draw(st.integers(1, 10_000))
+        body["gang"] = {"ranks": ranks, "allow_cross_domain": draw(st.booleans())}
+        if draw(st.booleans()):
+            body["gang"]["min_ranks"] = draw(st.integers(1, ranks))
+            body["gang"]["max_ranks"] = draw(st.integers(ranks, 10_000))
     if kind == "service":
         body["service"] = {"replicas": draw(st.integers(1, 10_000)), "port": draw(st.integers(0, 65_535))}
     if kind == "workflow":
         body["workflow"] = _workflow(draw)
     if draw(st.booleans()):
         body["model"] = {"parameters": draw(st.integers(0, 10**16)), "precision": "bf16", "steps": 10}
+        body["rates"] = [{"accelerator_type": draw(NAMES), "ranks": 2, "rate": draw(st.floats(0, 1e9))}]
+        body["deadline"] = draw(st.datetimes(timezones=st.just(UTC))).isoformat()
+    if draw(st.booleans()):
+        body["resources"] |= {"accelerators": 1, "accelerator_milli": draw(st.integers(1, 1000))}
     return body
 
 
@@ -103,3 +112,37 @@ def test_a_chain_of_a_thousand_tasks_is_no_cycle() -> None:
     assert (
         inconsistencies(JobFile.model_validate({"name": "n", "kind": "workflow", "workflow": {"tasks": tasks}})) == []
     )
+
+
+BAD = [
+    ({"gang": {"ranks": 2, "min_ranks": 3}}, "/gang/min_ranks"),
+    ({"gang": {"ranks": 2, "max_ranks": 1}}, "/gang/max_ranks"),
+    (
+        {"gang": {"ranks": 2}, "resources": {"accelerators": 2, "accelerator_milli": 500}},
+        "/resources/accelerator_milli",
+    ),
+    ({"gang": {"ranks": 2}, "resources": {"accelerator_milli": 500}}, "/resources/accelerator_milli"),
+    (
+        {
+            "gang": {"ranks": 2},
+            "rates": [{"accelerator_type": "A100", "rate": 1}, {"accelerator_type": "A100", "rate": 2}],
+        },
+        "/rates/1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("more", "pointer"), BAD)
+def test_sizes_shares_and_rates_that_contradict_are_named(more: dict[str, Any], pointer: str) -> None:
+    job = JobFile.model_validate({"name": "n", "kind": "gang", "command": ["x"], **more})
+    assert [error.pointer for error in inconsistencies(job)] == [pointer]
+
+
+def test_a_deadline_is_kept_in_utc_and_needs_its_offset() -> None:
+    body = {"name": "n", "kind": "task", "command": ["x"], "deadline": "2026-03-01T17:00:00+08:00"}
+    job = JobFile.model_validate(body)
+    assert job.deadline == "2026-03-01T09:00:00Z"
+    assert to_spec(job).deadline.seconds == 1_772_355_600
+    for bad in ("2026-03-01T17:00:00", "soon", "0001-01-01T00:00:00+23:00"):
+        with pytest.raises(ValidationError, match="deadline"):
+            JobFile.model_validate({**body, "deadline": bad})
