@@ -12,9 +12,9 @@ from agent import contract_messages
 from agent.bus_clients import Producer
 from agent.collectors.base import Collector, Reading
 from agent.collectors.declared import DeclaredAccelerator, DeclaredCollector
-from agent.collectors.exporter_table import load_table
 from agent.collectors.host import HostCollector
 from agent.collectors.prometheus import PrometheusCollector
+from agent.collectors.table_file import load_table
 from agent.collectors.translation import Device
 from agent.contract_messages import ComputeIds
 from agent.engines.base import Engine, NodeState

@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from agent.collectors.metrics import UNITS, Metric
+from agent.collectors.unknown import UnknownKind
 
 
 class Source(StrEnum):
@@ -31,9 +32,10 @@ class Statistic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One value of one metric. ``value`` is None when it is unknown, and ``reason`` then says why; never a made-up zero.
+    """One value of one metric. ``value`` is None when it is unknown: ``kind`` and ``reason`` say why; never a made-up zero.
 
-    ``accelerator_index`` None: the node as a whole. ``device`` is the vendor's name of the accelerator (uuid), an alias.
+    ``accelerator_index`` None: the node as a whole, or a device that is known by its ``device`` name only (the vendor's:
+    uuid, serial number, PCI address). ``partition``: a part of the accelerator (a MIG instance, a virtual function).
     """
 
     node_id: str
@@ -46,9 +48,12 @@ class Reading:
     statistic: Statistic = Statistic.CURRENT
     reason: str = ""
     emulated: bool = False
+    kind: UnknownKind | None = None
+    partition: str = ""
 
     def __post_init__(self) -> None:
         assert (self.value is None) == bool(self.reason), "unknown needs a reason, and only unknown has one"
+        assert self.kind is None or self.value is None, "a value that is known is of no unknown kind"
 
     @property
     def unit(self) -> str:

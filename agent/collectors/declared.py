@@ -12,6 +12,7 @@ from datetime import datetime
 
 from agent.collectors.base import Collector, Reading, Source
 from agent.collectors.metrics import HEALTH_OK, Metric
+from agent.collectors.unknown import UnknownKind
 
 NODE_DOWN = "the node is down"
 
@@ -59,6 +60,7 @@ class DeclaredCollector(Collector):
                 now,
                 accelerator_index=item.index,
                 reason="" if known else NODE_DOWN,
+                kind=None if known else UnknownKind.UNAVAILABLE,
                 emulated=True,
             )
 

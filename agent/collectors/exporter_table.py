@@ -1,25 +1,23 @@
 """How an exporter's metrics become canonical ones: a table in YAML, one file per exporter, read and checked here.
 
-A metric has alternatives (``from``), the first that gives a known value for a device wins. An alternative names one
-family or the sum of several (``-name`` is subtracted), optionally with label patterns, and how to make the canonical
-value of it: ``value = offset + scale * aggregate(samples)``; ``kind: rate`` first makes a counter a rate per second.
+A metric has alternatives (``from``), the first that gives a known value for a device wins; of ``cpn.health`` the worst that
+is known. An alternative names one family or the sum of several (``-name`` is subtracted), optionally with label patterns,
+and how to make the canonical value of it: ``value = offset + scale * aggregate(samples) / divide_by``; ``kind: rate`` first
+makes a counter a rate per second. Reference of all keys: docs/telemetry.md.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from importlib import resources
-from pathlib import Path
-from typing import Any
-
-import yaml
+from math import inf
 
 from agent.collectors.base import Source, Statistic
 from agent.collectors.metrics import Metric
-from meridian.errors import ConfigurationError
 
 
 class Kind(StrEnum):
@@ -30,8 +28,9 @@ class Kind(StrEnum):
 
 
 class Aggregate(StrEnum):
-    """How samples of one device become one value."""
+    """How samples of one device become one value. ``ONE``: they must all say the same."""
 
+    ONE = "one"
     SUM = "sum"
     MEAN = "mean"
     MAX = "max"
@@ -40,15 +39,21 @@ class Aggregate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One family; ``factor`` is its sign or weight in a sum."""
+    """One family; ``factor`` is its sign or weight in a sum. ``kind`` None: as the alternative says."""
 
     family: str
     factor: float = 1.0
+    labels: Mapping[str, re.Pattern[str]] = field(default_factory=dict)
+    kind: Kind | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One way to a canonical value. Values outside of ``valid`` (after scaling) are unknown."""
+    """One way to a canonical value. Values outside of ``valid`` (after scaling) are unknown.
+
+    ``zero_is_placeholder``: zero is what the exporter says when it does not know. ``times_peak``: the value is a share of the
+    chip's peak. ``steps``: (above, value): the value of the highest step that the raw value exceeds.
+    """
 
     terms: tuple[Term, ...]
     labels: Mapping[str, re.Pattern[str]] = field(default_factory=dict)
@@ -56,127 +61,166 @@ class Alternative:
     aggregate: Aggregate = Aggregate.SUM
     scale: float = 1.0
     offset: float = 0.0
-    valid: tuple[float, float] = (float("-inf"), float("inf"))
+    valid: tuple[float, float] = (-inf, inf)
     enum: Mapping[float, float] | None = None
+    steps: tuple[tuple[float, float], ...] = ()
+    divide_by: Term | None = None
+    times_peak: bool = False
+    zero_is_placeholder: bool = False
     source: Source = Source.DIRECTLY_MEASURED
     statistic: Statistic = Statistic.CURRENT
+
+    @property
+    def is_ratio(self) -> bool:
+        """Whether the raw family should carry a share of one."""
+        return self.scale == 1.0 and self.valid == (0.0, 1.0) and self.enum is None and not self.steps
 
 
 @dataclass(frozen=True, slots=True)
 class Sentinel:
-    """Raw values from ``low`` to ``high`` mean that there is none."""
+    """Raw values from ``low`` to ``high`` mean that there is none. Empty ``families``: of any family."""
 
     low: float
     high: float
     reason: str
+    families: frozenset[str] = frozenset()
+
+
+class PartitionKind(StrEnum):
+    """How an exporter shows parts of a device."""
+
+    # Parts are extra series of the device (MIG instances, virtual functions): the device as a whole is without them.
+    INSTANCES = "instances"
+    # Every part is a device with an index of its own; what is measured of the chip stands at the primary part only.
+    PRIMARY = "primary"
 
 
 @dataclass(frozen=True, slots=True)
+class Partitioning:
+    """The label that numbers the parts; ``whole``: metrics that are measured of the chip and not of a part."""
+
+    label: str
+    kind: PartitionKind
+    whole: frozenset[Metric]
+    primary: frozenset[str] = frozenset({"0"})
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenGuard:
+    """Old values are served when ``counter`` stands still for ``scrapes`` scrapes and ``after_s`` while the device works."""
+
+    counter: str
+    activity: Metric
+    scrapes: int = 3
+    after_s: float = 75.0
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A family that keeps the last error for ever: only its change says something, and only for ``for_s``."""
+
+    family: str
+    health: float
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySum:
+    """Families whose values must add up: used + free (+ reserved) = total, within ``tolerance`` of the total."""
+
+    used: str
+    free: str
+    total: str
+    reserved: str = ""
+    tolerance: float = 0.02
+
+
+@dataclass(frozen=True)
 class ExporterTable:
-    """One exporter's table."""
+    """One exporter's table. Families stand here with the default prefix."""
 
     exporter: str
-    identity_labels: tuple[str, ...]
-    index_label: str
-    # A family whose value is the device's index, for exporters that have no label for it.
-    index_family: str
     metrics: Mapping[Metric, tuple[Alternative, ...]]
+    vendor: str = ""
+    about: str = ""
+    detect: tuple[re.Pattern[str], ...] = ()
+    default_prefix: str = ""
+    other_prefixes: tuple[str, ...] = ()
+    # A sample with this label and a family that ends as one of the table's tells the prefix.
+    prefix_label: str = ""
+    identity_labels: tuple[str, ...] = ()
+    index_labels: tuple[str, ...] = ()
+    # A family whose value is the device's index, for exporters that have no label for it.
+    index_family: str = ""
+    # Devices without an index are numbered in the order of their identities.
+    index_by_order: bool = False
+    node_label: str = ""
+    model_labels: tuple[str, ...] = ()
+    partitioning: Partitioning | None = None
+    # A family that is 1 while the device is partitioned.
+    partitioned_family: str = ""
     sentinels: tuple[Sentinel, ...] = ()
     max_sample_age_s: float = 120.0
-    frozen_counter: str = ""
-    frozen_activity: Metric | None = None
-    frozen_scrapes: int = 4
+    frozen: FrozenGuard | None = None
+    edges: tuple[Edge, ...] = ()
+    memory_sum: MemorySum | None = None
 
-    @property
+    @cached_property
     def families(self) -> frozenset[str]:
         """Every family the table reads."""
-        named = {term.family for ways in self.metrics.values() for alternative in ways for term in alternative.terms}
-        return frozenset(named | ({self.frozen_counter, self.index_family} - {""}))
+        return frozenset(self._families())
+
+    def _families(self) -> Iterator[str]:
+        for alternatives in self.metrics.values():
+            for alternative in alternatives:
+                yield from (term.family for term in alternative.terms)
+                if alternative.divide_by is not None:
+                    yield alternative.divide_by.family
+        for name in (self.index_family, self.partitioned_family, self.frozen.counter if self.frozen else ""):
+            if name:
+                yield name
+        yield from (edge.family for edge in self.edges)
+        if self.memory_sum is not None:
+            parts = self.memory_sum
+            yield from (name for name in (parts.used, parts.free, parts.total, parts.reserved) if name)
 
     @property
     def per_device(self) -> bool:
         """Whether readings are of accelerators; otherwise they are of the node as a whole."""
-        return bool(self.index_label or self.index_family)
+        return bool(self.index_labels or self.index_family or self.index_by_order)
 
-    @property
+    @cached_property
     def rate_families(self) -> frozenset[str]:
         """Families of which rates are taken."""
         return frozenset(
             term.family
             for alternatives in self.metrics.values()
             for alternative in alternatives
-            if alternative.kind is Kind.RATE
             for term in alternative.terms
+            if (term.kind or alternative.kind) is Kind.RATE
         )
+
+    def canonical(self, family: str) -> str:
+        """The family as the table names it; one with no known prefix is returned as it is."""
+        for prefix in self.other_prefixes:
+            if family.startswith(prefix):
+                known = self.default_prefix + family[len(prefix) :]
+                if known in self.families:
+                    return known
+        return family
+
+    def with_prefix(self, prefix: str) -> ExporterTable:
+        """The table for an exporter whose families begin with ``prefix`` instead."""
+        return self if prefix == self.default_prefix else replace(self, other_prefixes=(prefix,))
+
+    def recognises(self, family: str) -> bool:
+        """Whether a family shows that this exporter speaks."""
+        # An exporter that may have no prefix at all is known by its own names only.
+        names = {family, family if "" in self.other_prefixes else self.canonical(family)}
+        return any(pattern.fullmatch(name) for pattern in self.detect for name in names)
 
 
 def shipped_tables() -> tuple[str, ...]:
     """Names of the tables that come with the agent."""
     folder = resources.files("agent.collectors") / "exporters"
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml")))
-
-
-def load_table(name_or_path: str) -> ExporterTable:
-    """A shipped table by its name (``dcgm-exporter``) or one's own by its path.
-
-    :raises ConfigurationError: there is none, or it says what cannot be.
-    """
-    if name_or_path in shipped_tables():
-        text = (resources.files("agent.collectors") / "exporters" / f"{name_or_path}.yaml").read_text()
-    else:
-        try:
-            text = Path(name_or_path).read_text()
-        except OSError as error:
-            raise ConfigurationError(f"no exporter table {name_or_path!r}: {error}") from None
-    try:
-        return parse_table(yaml.safe_load(text))
-    except (KeyError, TypeError, ValueError, yaml.YAMLError, re.error) as error:
-        raise ConfigurationError(f"exporter table {name_or_path!r}: {error!r}") from None
-
-
-def parse_table(table: dict[str, Any]) -> ExporterTable:
-    """A table from its YAML. KeyError, TypeError or ValueError for what cannot be."""
-    frozen = table.get("frozen_guard", {})
-    # Exporters repeat a device's value for each tenant it is shared by: the sum would count it several times.
-    default = Aggregate.MAX if table.get("index_label") or table.get("index_family") else Aggregate.SUM
-    return ExporterTable(
-        exporter=table["exporter"],
-        identity_labels=tuple(table.get("identity_labels", ())),
-        index_label=table.get("index_label", ""),
-        index_family=table.get("index_family", ""),
-        metrics={
-            Metric(name): tuple(_alternative(entry, default) for entry in alternatives)
-            for name, alternatives in table["metrics"].items()
-        },
-        sentinels=tuple(
-            Sentinel(float(entry["from"]), float(entry["to"]), entry["reason"]) for entry in table.get("sentinels", ())
-        ),
-        max_sample_age_s=float(table.get("max_sample_age_s", 120.0)),
-        frozen_counter=frozen.get("counter", ""),
-        frozen_activity=Metric(frozen["while_above_zero"]) if frozen else None,
-        frozen_scrapes=int(frozen.get("scrapes", 4)),
-    )
-
-
-_KNOWN = {"family", "sum_of", "labels", "kind", "aggregate", "scale", "offset", "valid", "enum", "source", "statistic"}
-
-
-def _alternative(entry: dict[str, Any], default: Aggregate) -> Alternative:
-    unknown = set(entry) - _KNOWN
-    if unknown:
-        raise ValueError(f"unknown keys {sorted(unknown)}")
-    named = entry["sum_of"] if "sum_of" in entry else [entry["family"]]
-    terms = [Term(name.removeprefix("-"), -1.0 if name.startswith("-") else 1.0) for name in named]
-    low, high = entry.get("valid", (float("-inf"), float("inf")))
-    return Alternative(
-        terms=tuple(terms),
-        labels={name: re.compile(pattern) for name, pattern in entry.get("labels", {}).items()},
-        kind=Kind(entry.get("kind", "gauge")),
-        aggregate=Aggregate(entry.get("aggregate", default)),
-        scale=float(entry.get("scale", 1.0)),
-        offset=float(entry.get("offset", 0.0)),
-        valid=(float(low), float(high)),
-        enum={float(raw): float(value) for raw, value in entry["enum"].items()} if "enum" in entry else None,
-        source=Source(entry.get("source", "directly_measured")),
-        statistic=Statistic(entry.get("statistic", "cur")),
-    )

@@ -16,8 +16,10 @@ import psutil
 
 from agent.collectors.base import Collector, Reading, Source, Statistic
 from agent.collectors.metrics import Metric
+from agent.collectors.unknown import UnknownKind
 
 NEEDS_TWO_SAMPLES = "a rate needs two samples"
+KINDS = {NEEDS_TWO_SAMPLES: UnknownKind.NEEDS_SECOND_SAMPLE, "a counter went back": UnknownKind.COUNTER_RESET}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,16 @@ class HostCollector(Collector):
         values = host_values(earlier, present, elapsed_s)
         self._earlier = (present, now)
         return [
-            Reading(node_id, metric, item.value, item.source, now, statistic=item.statistic, reason=item.reason)
+            Reading(
+                node_id,
+                metric,
+                item.value,
+                item.source,
+                now,
+                statistic=item.statistic,
+                reason=item.reason,
+                kind=KINDS.get(item.reason, UnknownKind.NOT_EXPORTED) if item.value is None else None,
+            )
             for node_id in self._node_ids
             for metric, item in values.items()
         ]

@@ -9,6 +9,7 @@ import http.client
 import time
 from urllib.parse import urlsplit
 
+from agent.collectors.unknown import UnknownKind
 from meridian.errors import ConfigurationError, UnavailableError
 
 CHUNK_BYTES = 64 * 1024
@@ -19,6 +20,10 @@ class ScrapeError(UnavailableError):
 
     code = "SCRAPE_FAILED"
     title = "Exporter does not answer"
+
+    def __init__(self, detail: str, kind: UnknownKind = UnknownKind.UNAVAILABLE) -> None:
+        super().__init__(detail)
+        self.kind = kind
 
 
 def get_text(url: str, deadline_s: float, max_bytes: int) -> str:
@@ -53,7 +58,7 @@ def get_text(url: str, deadline_s: float, max_bytes: int) -> str:
                 break
             body += chunk
             if len(body) > max_bytes:
-                raise ScrapeError(f"answer exceeds {max_bytes} bytes")
+                raise ScrapeError(f"answer exceeds {max_bytes} bytes", UnknownKind.LIMIT_EXCEEDED)
         return body.decode()
     except TimeoutError:
         raise ScrapeError(f"no complete answer within {deadline_s:g} s") from None

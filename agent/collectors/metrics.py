@@ -69,3 +69,22 @@ UNITS: dict[Metric, str] = {
     Metric.AVAILABILITY: "1",
     Metric.BOOT_TIME: "s",
 }
+
+# The 12 core metrics by their number: four dimensions (compute, storage, network, state) of three.
+CORE: dict[int, tuple[Metric, ...]] = {
+    1: (Metric.GPU_UTILIZATION,),
+    2: (Metric.COMPUTE_EFFECTIVE,),
+    3: (Metric.CAPACITY_FREE,),
+    4: (Metric.GPU_MEMORY_USAGE, Metric.GPU_MEMORY_LIMIT),
+    5: (Metric.MEMORY_BANDWIDTH_UTILIZATION,),
+    6: (Metric.STORAGE_FREE, Metric.STORAGE_IO),
+    7: (Metric.NET_RTT,),
+    8: (Metric.NET_BANDWIDTH_AVAILABLE,),
+    9: (Metric.INTERCONNECT_IO,),
+    10: (Metric.HEALTH,),
+    11: (Metric.POWER, Metric.ENERGY),
+    12: (Metric.QUEUE_DEPTH, Metric.AVAILABILITY),
+}
+# Which of them say something of an accelerator, and which of a node or a domain.
+OF_ACCELERATORS: tuple[Metric, ...] = tuple(metric for number in (1, 2, 3, 4, 5, 9, 10, 11) for metric in CORE[number])
+OF_NODES: tuple[Metric, ...] = tuple(metric for number in (6, 7, 8, 12) for metric in CORE[number])

@@ -7,13 +7,17 @@ from datetime import datetime
 
 from agent.collectors.base import Collector, Reading
 from agent.collectors.exporter_table import ExporterTable
-from agent.collectors.exposition import parse_exposition
+from agent.collectors.exposition import DEFAULT_LIMITS, ExpositionLimits, parse_exposition
 from agent.collectors.http_get import ScrapeError, get_text
-from agent.collectors.translation import Device, Translator
+from agent.collectors.translation import Device, PeakOf, Translator
+from agent.collectors.unknown import UnknownError, UnknownKind
 
 
 class PrometheusCollector(Collector):
-    """Scrapes one exporter of one node; a scrape takes at most ``deadline_s`` and ``max_bytes``."""
+    """Scrapes one exporter of one node; a scrape takes at most ``deadline_s`` and ``max_bytes``.
+
+    Parts of accelerators, and devices whose number is not known, are left out: a report has no place for them.
+    """
 
     def __init__(
         self,
@@ -24,17 +28,32 @@ class PrometheusCollector(Collector):
         *,
         deadline_s: float = 3.0,
         max_bytes: int = 8 * 1024 * 1024,
+        limits: ExpositionLimits = DEFAULT_LIMITS,
+        peak_of: PeakOf | None = None,
     ) -> None:
         self._url = url
         self._table = table
-        self._translator = Translator(table, node_id, expected)
+        self._translator = Translator(table, node_id, expected, peak_of=peak_of)
         self._deadline_s = deadline_s
         self._max_bytes = max_bytes
+        self._limits = limits
+        self._families = table.families
 
     def collect(self, now: datetime) -> list[Reading]:
         try:
             text = get_text(self._url, self._deadline_s, self._max_bytes)
+            exposition = parse_exposition(text, self._is_wanted, self._limits, last_line_may_be_cut=True)
         except ScrapeError as error:
-            return self._translator.unavailable(f"{self._table.exporter}: {error.detail}", now)
-        samples, _ = parse_exposition(text, self._table.families)
-        return self._translator.translate(samples, now)
+            return self._translator.unavailable(error.kind, f"{self._table.exporter}: {error.detail}", now)
+        except UnknownError as unknown:
+            return self._translator.unavailable(unknown.kind, f"{self._table.exporter}: {unknown.reason}", now)
+        readings = self._translator.translate(exposition.samples, now)
+        return [
+            item for item in readings if not item.partition and (item.accelerator_index is not None or not item.device)
+        ]
+
+    def unavailable(self, reason: str, now: datetime) -> list[Reading]:
+        return self._translator.unavailable(UnknownKind.UNAVAILABLE, f"{self._table.exporter}: {reason}", now)
+
+    def _is_wanted(self, family: str) -> bool:
+        return self._table.canonical(family) in self._families

@@ -1,265 +1,409 @@
 """Samples of an exporter become canonical readings. No I/O, no clock of its own; it remembers what it saw.
 
-Doctrine: missing, unsupported, stale and frozen are unknown with a reason, never a healthy zero.
+Doctrine: missing, unsupported, stale and frozen are unknown with a kind and a reason, never a healthy zero.
 
-Steps for one scrape: (1) group samples by device, (2) for each metric take the first alternative that gives a known
-value, (3) devices that were there or should be and are not: unknown, after ``LOST_AFTER`` scrapes failed, (4) a device
-whose counter stands still while it claims to work serves old values: all of it is unknown.
+Steps for one scrape: (1) the exporter's clock is looked at, (2) samples are grouped by device, (3) for each metric the first
+alternative that gives a known value is taken, of health the worst, (4) what contradicts itself within a device is unknown
+(`consistency`), (5) a device whose counter stands still while it claims to work serves old values: all of it is unknown,
+(6) devices that were there or should be and are not: unknown, after ``LOST_AFTER`` scrapes failed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 from agent.collectors.base import Reading, Source
-from agent.collectors.exporter_table import Aggregate, Alternative, ExporterTable, Kind
+from agent.collectors.consistency import consistent
+from agent.collectors.exporter_table import ExporterTable, PartitionKind
 from agent.collectors.exposition import Sample
-from agent.collectors.host import NEEDS_TWO_SAMPLES
 from agent.collectors.metrics import HEALTH_FAILED, Metric
+from agent.collectors.unknown import UnknownError, UnknownKind
+from agent.collectors.values import (
+    FUTURE_TOLERANCE_S,
+    NOT_EXPORTED,
+    DeviceSamples,
+    Moment,
+    Point,
+    SeriesKey,
+    point_of,
+    series_of,
+)
 
 LOST_AFTER = 3
-FUTURE_TOLERANCE_S = 60.0
-NOT_EXPORTED = "not exported"
+# Timestamps of one scrape that differ from our clock by about the same, within this, show the exporter's clock.
+SAME_CLOCK_S = 2.0
+MAX_INDEX = 1023
 
-_AGGREGATES: dict[Aggregate, Callable[[list[float]], float]] = {
-    Aggregate.SUM: math.fsum,
-    Aggregate.MEAN: lambda values: math.fsum(values) / len(values),
-    Aggregate.MAX: max,
-    Aggregate.MIN: min,
-}
-
-SeriesKey = tuple[str, frozenset[tuple[str, str]]]
+PeakOf = Callable[["Device", str], float | None]
+"""Peak of a device (FLOP/s, dense, 16 bit) by the device and the model that the exporter names; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """An accelerator as an exporter names it; the node as a whole has neither index nor name."""
+    """An accelerator as an exporter names it; the node as a whole has neither index nor name.
+
+    ``node``: the node's name where an exporter speaks for many. ``partition``: a part of the accelerator.
+    """
 
     index: int | None = None
     name: str = ""
+    partition: str = ""
+    node: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Point:
+@dataclass(slots=True)
+class _Still:
+    """Since when a device's counter has not moved while it works."""
+
     value: float
-    at_s: float
-
-
-class _UnknownError(Exception):
-    """The value is not known; the message is the reason."""
+    since_s: float
+    scrapes: int
 
 
 class Translator:
-    """Translates the scrapes of one exporter on one node. ``expected`` are the devices the inventory has there."""
+    """Translates the scrapes of one exporter on one node. ``expected`` are the devices that the inventory has there."""
 
-    def __init__(self, table: ExporterTable, node_id: str, expected: Iterable[Device] = ()) -> None:
+    def __init__(
+        self,
+        table: ExporterTable,
+        node_id: str,
+        expected: Iterable[Device] = (),
+        *,
+        peak_of: PeakOf | None = None,
+    ) -> None:
         self._table = table
         self._node_id = node_id
-        self._absent_scrapes: dict[Device, int] = dict.fromkeys(expected, 0)
-        self._rate_families = table.rate_families
-        self._earlier: dict[SeriesKey, _Point] = {}
-        self._still_scrapes: dict[Device, tuple[float, int]] = {}
-        if not table.per_device:
+        self._peak_of = peak_of or (lambda _device, _model: None)
+        self._expected = tuple(expected)
+        self._absent_scrapes: dict[Device, int] = dict.fromkeys(self._expected, 0)
+        self._earlier: dict[SeriesKey, Point] = {}
+        self._edge_values: dict[tuple[Device, str], float] = {}
+        self._edge_until_s: dict[tuple[Device, str], float] = {}
+        self._still: dict[Device, _Still] = {}
+        self._order: dict[str, int] = {}
+        self._not_ratios: set[str] = set()
+        self._ratio_families = frozenset(
+            term.family
+            for alternatives in table.metrics.values()
+            for alternative in alternatives
+            if alternative.is_ratio
+            for term in alternative.terms
+        )
+        if not table.per_device and not table.node_label:
             self._absent_scrapes[Device()] = 0
 
     def translate(self, samples: Iterable[Sample], now: datetime) -> list[Reading]:
-        """Readings of one scrape."""
-        samples = list(samples)
-        indices = {
-            self._name_of(sample.labels): int(sample.value)
-            for sample in samples
-            if sample.family == self._table.index_family and sample.value.is_integer()
-        }
-        grouped: dict[Device, dict[str, list[Sample]]] = {}
-        earlier, self._earlier = self._earlier, {}
-        for sample in samples:
-            if sample.family in self._rate_families:
-                self._earlier[_series(sample)] = _point(sample, now)
-            device = self._device_of(sample.labels, indices)
-            if device is not None:
-                grouped.setdefault(device, {}).setdefault(sample.family, []).append(sample)
+        """Readings of one scrape; families may have any of the table's prefixes."""
+        known = [self._canonical(sample) for sample in samples]
+        moment = self._moment(known, now.timestamp())
+        self._earlier = {series_of(sample): point_of(sample, moment.now_s) for sample in known}
+        grouped = self._grouped(known)
         readings: list[Reading] = []
         for device, families in grouped.items():
-            known = self._known_as(device)
-            self._absent_scrapes[known] = 0
-            taken = [self._read(known, metric, families, now, earlier) for metric in self._table.metrics]
-            readings += self._unless_frozen(known, taken, families)
-        for device in self._absent_scrapes.keys() - {self._known_as(device) for device in grouped}:
+            self._absent_scrapes[device] = 0
+            taken = self._read(device, families, moment, now)
+            readings += self._unless_frozen(device, taken, families, moment)
+        for device in self._absent_scrapes.keys() - grouped.keys():
             readings += self._absent(device, now)
         return readings
 
-    def unavailable(self, reason: str, now: datetime) -> list[Reading]:
+    def unavailable(self, kind: UnknownKind, reason: str, now: datetime) -> list[Reading]:
         """Readings when the exporter gave no answer: all unknown. It says nothing about devices being lost."""
         return [
-            self._unknown(device, metric, reason, now)
+            self._unknown(device, metric, kind, reason, now)
             for device in self._absent_scrapes
             for metric in self._table.metrics
         ]
 
+    # --- the scrape --------------------------------------------------------------------------------------------------
+
+    def _canonical(self, sample: Sample) -> Sample:
+        family = self._table.canonical(sample.family)
+        return sample if family == sample.family else replace(sample, family=family)
+
+    def _moment(self, samples: Sequence[Sample], now_s: float) -> Moment:
+        self._not_ratios |= {
+            sample.family
+            for sample in samples
+            if sample.family in self._ratio_families
+            and 1 + 1e-6 < sample.value <= 100
+            and not self._is_sentinel(sample)
+        }
+        return Moment(now_s, self._earlier, self._skew_s(samples, now_s), frozenset(self._not_ratios))
+
+    def _is_sentinel(self, sample: Sample) -> bool:
+        return any(
+            item.low <= sample.value <= item.high and (not item.families or sample.family in item.families)
+            for item in self._table.sentinels
+        )
+
+    def _skew_s(self, samples: Sequence[Sample], now_s: float) -> float:
+        """The exporter's clock less ours: its timestamps all differ from our clock by the same, and they move with it.
+
+        Without an earlier scrape only a clock that is ahead can be told: old timestamps may as well be old samples.
+        """
+        offsets = [sample.timestamp_s - now_s for sample in samples if sample.timestamp_s is not None]
+        if not offsets or max(offsets) - min(offsets) > SAME_CLOCK_S:
+            return 0.0
+        if min(offsets) > FUTURE_TOLERANCE_S:
+            return min(offsets)
+        moved = [
+            sample.timestamp_s > point.at_s
+            for sample in samples
+            if sample.timestamp_s is not None
+            and (point := self._earlier.get(series_of(sample))) is not None
+            and point.stamped
+        ]
+        return min(offsets) if moved and all(moved) else 0.0
+
+    def _grouped(self, samples: Sequence[Sample]) -> dict[Device, dict[str, list[Sample]]]:
+        indices = self._indices(samples)
+        placed = [(self._device_of(sample.labels, indices), sample) for sample in samples]
+        # Some samples of a device may lack the label that names it.
+        named: dict[Device, set[Device]] = {}
+        for device, _ in placed:
+            if device is not None and device.name and device.index is not None:
+                named.setdefault(replace(device, name=""), set()).add(device)
+        grouped: dict[Device, dict[str, list[Sample]]] = {}
+        for device, sample in placed:
+            if device is None:
+                continue
+            owners = named.get(device, set())
+            owner = self._known_as(next(iter(owners)) if len(owners) == 1 else device)
+            grouped.setdefault(owner, {}).setdefault(sample.family, []).append(sample)
+        return grouped
+
     # --- devices -----------------------------------------------------------------------------------------------------
 
+    def _indices(self, samples: Sequence[Sample]) -> dict[str, int]:
+        """Index by name, for exporters whose samples do not say it."""
+        found = {
+            self._name_of(sample.labels): int(sample.value)
+            for sample in samples
+            if sample.family == self._table.index_family
+            and sample.value.is_integer()
+            and 0 <= sample.value <= MAX_INDEX
+        }
+        if not self._table.index_by_order:
+            return found
+        names = {self._name_of(sample.labels) for sample in samples if sample.family in self._table.families} - {""}
+        declared = {device.name: device.index for device in self._expected if device.name and device.index is not None}
+        self._order |= {name: index for name, index in declared.items() if name in names}
+        new = sorted(names - self._order.keys())
+        free = [index for index in range(len(self._order) + len(new)) if index not in self._order.values()]
+        # With one device missing from the first scrape on, the order would name all others wrongly.
+        if new and (not self._expected or len(names) >= len(self._expected)):
+            self._order |= dict(zip(new, free, strict=False))
+        return self._order
+
     def _device_of(self, labels: Mapping[str, str], indices: Mapping[str, int]) -> Device | None:
-        if not self._table.per_device:
-            return Device()
+        table = self._table
+        node = labels.get(table.node_label, "") if table.node_label else ""
+        if table.node_label and not node:
+            return None
+        if not table.per_device:
+            return Device(node=node)
         name = self._name_of(labels)
-        if self._table.index_family:
-            return Device(indices[name], name) if name in indices else None
-        index = labels.get(self._table.index_label, "")
-        return Device(int(index), name) if index.isdecimal() else None
+        stated = (labels.get(label, "") for label in table.index_labels)
+        index = next((int(text) for text in stated if _is_index(text)), indices.get(name))
+        if (index is None and not name) or (index is not None and index > MAX_INDEX):
+            return None
+        partition = ""
+        if table.partitioning is not None and table.partitioning.kind is PartitionKind.INSTANCES:
+            partition = labels.get(table.partitioning.label, "")
+        return Device(index, name, partition, node)
 
     def _name_of(self, labels: Mapping[str, str]) -> str:
-        return "/".join(labels[label] for label in self._table.identity_labels if labels.get(label))
+        return next((labels[label] for label in self._table.identity_labels if labels.get(label)), "")
 
     def _known_as(self, device: Device) -> Device:
         """The inventory may know a device by its index only."""
-        by_index = Device(device.index)
+        by_index = replace(device, name="")
         return by_index if by_index in self._absent_scrapes else device
 
     def _absent(self, device: Device, now: datetime) -> list[Reading]:
         self._absent_scrapes[device] += 1
         count = self._absent_scrapes[device]
         reason = f"device absent from {count} scrapes"
-        readings = [self._unknown(device, metric, reason, now) for metric in self._table.metrics]
-        if count < LOST_AFTER or device.index is None:
+        readings = [self._unknown(device, metric, UnknownKind.VANISHED, reason, now) for metric in self._table.metrics]
+        if count < LOST_AFTER or device.index is None or device.partition:
             return readings
-        lost = Reading(
-            self._node_id,
-            Metric.HEALTH,
-            HEALTH_FAILED,
-            Source.ESTIMATION,
-            now,
-            accelerator_index=device.index,
-            device=device.name,
-        )
+        lost = self._reading(device, Metric.HEALTH, HEALTH_FAILED, Source.ESTIMATION, now)
         return [lost, *(reading for reading in readings if reading.metric is not Metric.HEALTH)]
 
-    def _unless_frozen(
-        self, device: Device, taken: list[Reading], families: Mapping[str, list[Sample]]
-    ) -> list[Reading]:
-        counter = families.get(self._table.frozen_counter)
-        if not counter:
-            return taken
-        active = any(
-            reading.metric is self._table.frozen_activity and reading.value is not None and reading.value > 0
-            for reading in taken
-        )
-        value = counter[0].value
-        last, count = self._still_scrapes.get(device, (math.nan, 0))
-        count = count + 1 if active and value == last else 1
-        self._still_scrapes[device] = (value, count)
-        if count < self._table.frozen_scrapes:
-            return taken
-        reason = f"frozen: {self._table.frozen_counter} stood still for {count} scrapes while the device claims to work"
-        return [replace(reading, value=None, reason=reason) for reading in taken]
-
-    # --- values ------------------------------------------------------------------------------------------------------
+    # --- readings ----------------------------------------------------------------------------------------------------
 
     def _read(
-        self,
-        device: Device,
-        metric: Metric,
-        families: Mapping[str, list[Sample]],
-        now: datetime,
-        earlier: Mapping[SeriesKey, _Point],
+        self, device: Device, families: Mapping[str, list[Sample]], moment: Moment, now: datetime
+    ) -> list[Reading]:
+        samples = DeviceSamples(self._table, families, moment)
+        model = self._model_of(families)
+        peak = self._peak_of(device, model)
+        readings = [
+            self._worst_health(device, samples, now)
+            if metric is Metric.HEALTH
+            else self._first(device, metric, samples, peak, model, now)
+            for metric in self._table.metrics
+        ]
+        readings = self._with_edges(device, readings, families, moment)
+        readings = consistent(self._table, samples, readings)
+        return [self._of_part(device, reading, families, samples) for reading in readings]
+
+    def _first(
+        self, device: Device, metric: Metric, samples: DeviceSamples, peak: float | None, model: str, now: datetime
     ) -> Reading:
-        reasons: list[str] = []
+        failures: list[UnknownError] = []
         for alternative in self._table.metrics[metric]:
             try:
-                value = self._evaluate(alternative, families, now, earlier)
-            except _UnknownError as unknown:
-                reasons.append(str(unknown))
+                value = samples.value(metric, alternative, peak)
+            except UnknownError as unknown:
+                failures.append(unknown)
                 continue
-            return Reading(
-                self._node_id,
-                metric,
-                value,
-                alternative.source,
-                now,
-                accelerator_index=device.index,
-                device=device.name,
-                statistic=alternative.statistic,
-            )
-        telling = [reason for reason in reasons if reason != NOT_EXPORTED]
-        return self._unknown(device, metric, telling[0] if telling else NOT_EXPORTED, now)
+            reading = self._reading(device, metric, value.value, alternative.source, _time(value.at_s, now))
+            return replace(reading, statistic=alternative.statistic)
+        why = _telling(failures)
+        reason = why.reason
+        if why.kind is UnknownKind.NO_REFERENCE and model:
+            reason = f"{reason}: {model}"
+        return self._unknown(device, metric, why.kind, reason, now)
 
-    def _evaluate(
-        self,
-        alternative: Alternative,
-        families: Mapping[str, list[Sample]],
-        now: datetime,
-        earlier: Mapping[SeriesKey, _Point],
-    ) -> float:
-        total = 0.0
-        for term in alternative.terms:
-            matching = [
-                sample
-                for sample in families.get(term.family, ())
-                if all(pattern.fullmatch(sample.labels.get(name, "")) for name, pattern in alternative.labels.items())
-            ]
-            if not matching:
-                raise _UnknownError(NOT_EXPORTED)
-            values = [self._raw(sample, now) for sample in matching]
-            if alternative.kind is Kind.RATE:
-                values = _rates(matching, now, earlier)
-            total += term.factor * _AGGREGATES[alternative.aggregate](values)
-        if alternative.enum is not None:
-            if total not in alternative.enum:
-                raise _UnknownError(f"unknown state {total:g}")
-            return alternative.enum[total]
-        value = alternative.offset + alternative.scale * total
-        low, high = alternative.valid
-        if not low <= value <= high:
-            raise _UnknownError(f"out of range: {value:g}")
-        return value
+    def _worst_health(self, device: Device, samples: DeviceSamples, now: datetime) -> Reading:
+        failures: list[UnknownError] = []
+        worst: Reading | None = None
+        for alternative in self._table.metrics[Metric.HEALTH]:
+            try:
+                value = samples.value(Metric.HEALTH, alternative)
+            except UnknownError as unknown:
+                failures.append(unknown)
+                continue
+            if worst is None or worst.value is None or value.value < worst.value:
+                worst = self._reading(device, Metric.HEALTH, value.value, alternative.source, _time(value.at_s, now))
+        # An indicator that is there and cannot be read may be the one that would have told.
+        faults = [unknown for unknown in failures if unknown.kind is not UnknownKind.NOT_EXPORTED]
+        if worst is not None and (not faults or worst.value == HEALTH_FAILED):
+            return worst
+        why = _telling(failures)
+        return self._unknown(device, Metric.HEALTH, why.kind, why.reason, now)
 
-    def _raw(self, sample: Sample, now: datetime) -> float:
-        if not math.isfinite(sample.value):
-            raise _UnknownError("not a number")
-        for sentinel in self._table.sentinels:
-            if sentinel.low <= sample.value <= sentinel.high:
-                raise _UnknownError(sentinel.reason)
-        if sample.timestamp_s is not None:
-            age_s = now.timestamp() - sample.timestamp_s
-            if age_s > self._table.max_sample_age_s:
-                raise _UnknownError(f"stale: sample is {age_s:.0f} s old")
-            if age_s < -FUTURE_TOLERANCE_S:
-                raise _UnknownError(f"sample is {-age_s:.0f} s in the future")
-        return sample.value
+    def _with_edges(
+        self, device: Device, readings: list[Reading], families: Mapping[str, list[Sample]], moment: Moment
+    ) -> list[Reading]:
+        """Lower health for a while after an error code changed; one that only stands there says nothing."""
+        for edge in self._table.edges:
+            samples = families.get(edge.family, ())
+            key = device, edge.family
+            if samples and math.isfinite(samples[0].value) and not self._is_sentinel(samples[0]):
+                value = samples[0].value
+                before = self._edge_values.get(key)
+                self._edge_values[key] = value
+                if before is not None and value not in {before, 0}:
+                    self._edge_until_s[key] = moment.now_s + edge.for_s
+            if moment.now_s < self._edge_until_s.get(key, -math.inf):
+                readings = [
+                    replace(reading, value=min(reading.value, edge.health), source=Source.ESTIMATION)
+                    if reading.metric is Metric.HEALTH and reading.value is not None
+                    else reading
+                    for reading in readings
+                ]
+        return readings
 
-    def _unknown(self, device: Device, metric: Metric, reason: str, now: datetime) -> Reading:
+    def _of_part(
+        self, device: Device, reading: Reading, families: Mapping[str, list[Sample]], samples: DeviceSamples
+    ) -> Reading:
+        """What a part of a device cannot say: figures of the whole chip, and zeros that stand for them."""
+        parts = self._table.partitioning
+        if parts is not None and reading.metric in parts.whole:
+            if parts.kind is PartitionKind.INSTANCES and device.partition:
+                return _unknown_from(reading, UnknownKind.PARTITIONED, "measured of the device, not of its part")
+            label = next((sample.labels.get(parts.label, "") for found in families.values() for sample in found), "")
+            secondary = parts.kind is PartitionKind.PRIMARY and label not in parts.primary | {""}
+            if secondary and not reading.value:
+                return _unknown_from(
+                    reading, UnknownKind.PARTITIONED, f"partition {label}: the chip is measured at its primary one"
+                )
+        if self._table.partitioned_family and reading.kind is UnknownKind.NOT_EXPORTED:
+            try:
+                partitioned = samples.single(self._table.partitioned_family) == 1
+            except UnknownError:
+                partitioned = False
+            if partitioned:
+                return _unknown_from(reading, UnknownKind.PARTITIONED, "the device is partitioned: known by part only")
+        return reading
+
+    def _unless_frozen(
+        self, device: Device, taken: list[Reading], families: Mapping[str, list[Sample]], moment: Moment
+    ) -> list[Reading]:
+        guard = self._table.frozen
+        counter = families.get(guard.counter) if guard is not None else None
+        if guard is None or not counter or not math.isfinite(counter[0].value) or self._is_sentinel(counter[0]):
+            return taken
+        active = any(
+            reading.metric is guard.activity and reading.value is not None and reading.value > 0 for reading in taken
+        )
+        value, still = counter[0].value, self._still.get(device)
+        if still is None or not active or value != still.value:
+            self._still[device] = _Still(value, moment.now_s, 1)
+            return taken
+        still.scrapes += 1
+        still_s = moment.now_s - still.since_s
+        if still.scrapes < guard.scrapes or still_s < guard.after_s:
+            return taken
+        reason = f"frozen: {guard.counter} stood still for {still_s:.0f} s while the device claims to work"
+        return [_unknown_from(reading, UnknownKind.FROZEN, reason) for reading in taken]
+
+    # --- small parts -------------------------------------------------------------------------------------------------
+
+    def _model_of(self, families: Mapping[str, list[Sample]]) -> str:
+        for samples in families.values():
+            for sample in samples:
+                for label in self._table.model_labels:
+                    if sample.labels.get(label):
+                        return sample.labels[label]
+        return ""
+
+    def _reading(self, device: Device, metric: Metric, value: float | None, source: Source, at: datetime) -> Reading:
         return Reading(
-            self._node_id,
+            device.node or self._node_id,
+            metric,
+            value,
+            source,
+            at,
+            accelerator_index=device.index,
+            device=device.name,
+            partition=device.partition,
+        )
+
+    def _unknown(self, device: Device, metric: Metric, kind: UnknownKind, reason: str, now: datetime) -> Reading:
+        return Reading(
+            device.node or self._node_id,
             metric,
             None,
             Source.DIRECTLY_MEASURED,
             now,
             accelerator_index=device.index,
             device=device.name,
+            partition=device.partition,
             reason=reason,
+            kind=kind,
         )
 
 
-def _series(sample: Sample) -> SeriesKey:
-    return sample.family, frozenset(sample.labels.items())
+def _is_index(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 6
 
 
-def _point(sample: Sample, now: datetime) -> _Point:
-    return _Point(sample.value, now.timestamp() if sample.timestamp_s is None else sample.timestamp_s)
+def _time(at_s: float | None, now: datetime) -> datetime:
+    return now if at_s is None else datetime.fromtimestamp(at_s, UTC)
 
 
-def _rates(samples: list[Sample], now: datetime, earlier: Mapping[SeriesKey, _Point]) -> list[float]:
-    """Increase per second of each series that was there before."""
-    rates: list[float] = []
-    for sample in samples:
-        before, point = earlier.get(_series(sample)), _point(sample, now)
-        if before is None or point.at_s <= before.at_s:
-            continue
-        if point.value < before.value:
-            raise _UnknownError("a counter went back")
-        rates.append((point.value - before.value) / (point.at_s - before.at_s))
-    if not rates:
-        raise _UnknownError(NEEDS_TWO_SAMPLES)
-    return rates
+def _telling(failures: Sequence[UnknownError]) -> UnknownError:
+    """The failure that says most: not one that only says that a family is not there."""
+    telling = [unknown for unknown in failures if unknown.kind is not UnknownKind.NOT_EXPORTED]
+    return telling[0] if telling else UnknownError(UnknownKind.NOT_EXPORTED, NOT_EXPORTED)
+
+
+def _unknown_from(reading: Reading, kind: UnknownKind, reason: str) -> Reading:
+    return replace(reading, value=None, kind=kind, reason=reason)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.collectors.exporter_table import load_table
 from agent.collectors.metrics import Metric
 from agent.collectors.prometheus import PrometheusCollector
+from agent.collectors.table_file import load_table
 from agent.collectors.translation import Device
 from meridian.errors import ConfigurationError
 
@@ -155,8 +155,9 @@ def test_a_real_npu_exporter() -> None:
     found = _scrape_file(name, "npu-exporter", then)
     assert {index for _, index in found} == set(range(8))
     assert found[Metric.HEALTH, 7] == (1, "")
-    assert found[Metric.GPU_UTILIZATION, 0] == (0, "")
-    assert found[Metric.GPU_MEMORY_LIMIT, 0] == (None, "out of range: 0"), "a total of zero is a placeholder"
+    placeholder = "zero, as all that the exporter says of the device: it does not answer"
+    assert found[Metric.GPU_UTILIZATION, 0] == (None, placeholder), "without memory, power or temperature"
+    assert found[Metric.GPU_MEMORY_LIMIT, 0][0] is None, "a total of zero is a placeholder"
     assert found[Metric.POWER, 0][0] is None
 
 

@@ -7,10 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from agent.collectors.base import Reading
-from agent.collectors.exporter_table import load_table, parse_table, shipped_tables
+from agent.collectors.exporter_table import shipped_tables
 from agent.collectors.exposition import parse_exposition
 from agent.collectors.metrics import UNITS, Metric
+from agent.collectors.table_file import load_table, parse_table
 from agent.collectors.translation import Device, Translator
+from agent.collectors.unknown import UnknownKind
 from meridian.errors import ConfigurationError
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -19,7 +21,7 @@ NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 def _translate(
     translator: Translator, exporter: str, text: str, seconds: float = 0
 ) -> dict[tuple[Metric, int | None], Reading]:
-    samples, _ = parse_exposition(text, load_table(exporter).families)
+    samples = parse_exposition(text, load_table(exporter).families.__contains__).samples
     readings = translator.translate(samples, NOW + timedelta(seconds=seconds))
     found = {(reading.metric, reading.accelerator_index): reading for reading in readings}
     assert len(found) == len(readings), "one reading per metric and device"
@@ -80,12 +82,13 @@ def test_a_value_repeated_for_each_tenant_counts_once() -> None:
 def test_frozen_values_are_not_believed() -> None:
     translator = Translator(load_table("dcgm-exporter"), "n1")
     busy = _dcgm(DEV_GPU_UTIL="90", DEV_TOTAL_ENERGY_CONSUMPTION="1000")
-    for scrape in range(3):
+    # Within two collections of the exporter (30 s each) its counters may rest.
+    for scrape in range(8):
         assert _translate(translator, "dcgm-exporter", busy, scrape * 10)[Metric.GPU_UTILIZATION, 0].value == 0.9
-    frozen = _translate(translator, "dcgm-exporter", busy, 30)
-    assert all(reading.value is None and "frozen" in reading.reason for reading in frozen.values())
+    frozen = _translate(translator, "dcgm-exporter", busy, 80)
+    assert all(reading.value is None and reading.kind is UnknownKind.FROZEN for reading in frozen.values())
     moving = _dcgm(DEV_GPU_UTIL="90", DEV_TOTAL_ENERGY_CONSUMPTION="1001")
-    assert _translate(translator, "dcgm-exporter", moving, 40)[Metric.GPU_UTILIZATION, 0].value == 0.9
+    assert _translate(translator, "dcgm-exporter", moving, 90)[Metric.GPU_UTILIZATION, 0].value == 0.9
 
 
 def test_an_idle_device_is_not_frozen() -> None:
@@ -111,7 +114,7 @@ def test_a_device_that_fell_off_the_bus_is_unknown_and_then_failed() -> None:
 def test_a_silent_exporter_makes_all_unknown_but_nothing_lost() -> None:
     translator = Translator(load_table("dcgm-exporter"), "n1", expected=[Device(0)])
     for _ in range(5):
-        readings = translator.unavailable("dcgm-exporter: refused", NOW)
+        readings = translator.unavailable(UnknownKind.UNAVAILABLE, "dcgm-exporter: refused", NOW)
         assert {reading.reason for reading in readings} == {"dcgm-exporter: refused"}
         assert len(readings) == len(load_table("dcgm-exporter").metrics)
 
@@ -123,8 +126,10 @@ def test_a_stale_timestamp_is_not_believed() -> None:
     assert "stale" in found[Metric.GPU_UTILIZATION, 3].reason
     ahead_ms = int((NOW + timedelta(minutes=10)).timestamp() * 1000)
     text = f'npu_chip_info_utilization{{id="3",vdie_id="V"}} 50 {ahead_ms}\n'
+    text += f'npu_chip_info_power{{id="3",vdie_id="V"}} 300 {int(NOW.timestamp() * 1000)}\n'
     found = _translate(Translator(load_table("npu-exporter"), "n1"), "npu-exporter", text)
     assert "future" in found[Metric.GPU_UTILIZATION, 3].reason
+    assert found[Metric.POWER, 3].value == 300
 
 
 def test_an_unknown_state_is_unknown() -> None:
@@ -170,16 +175,16 @@ nvidia_smi_power_draw_watts{uuid="c"} 300
     found = _translate(translator, "nvidia-gpu-exporter", text)
     assert found[Metric.POWER, 0].value == 100
     assert found[Metric.POWER, 1].value == 200
-    assert {index for _, index in found} == {0, 1}, "a device without an index is none"
+    assert found[Metric.POWER, None].device == "c", "a device without an index is known by its name only"
 
 
 def test_a_bad_line_costs_only_itself() -> None:
     text = (
         _dcgm(DEV_GPU_UTIL="10") + 'DCGM_FI_DEV_POWER_USAGE{gpu="0" 3\n' + _dcgm(DEV_GPU_TEMP="40") + "garbage\x00 {\n"
     )
-    samples, bad = parse_exposition(text, load_table("dcgm-exporter").families)
-    assert [sample.value for sample in samples] == [10, 40]
-    assert bad == 1
+    exposition = parse_exposition(text)
+    assert [sample.value for sample in exposition.samples] == [10, 40]
+    assert [number for number, _ in exposition.bad_lines] == [2, 4]
 
 
 @pytest.mark.parametrize("name", shipped_tables())
@@ -187,7 +192,8 @@ def test_shipped_tables_are_sound(name: str) -> None:
     table = load_table(name)
     assert table.exporter == name
     assert set(table.metrics) <= set(UNITS)
-    assert table.frozen_activity is None or table.frozen_activity in table.metrics
+    assert table.vendor
+    assert table.detect
 
 
 def test_a_wrong_table_is_refused() -> None:
@@ -195,5 +201,5 @@ def test_a_wrong_table_is_refused() -> None:
         load_table("/no/such/table.yaml")
     with pytest.raises(ValueError, match="unknown keys"):
         parse_table({"exporter": "x", "metrics": {"hw.power": [{"family": "p", "scales": 3}]}})
-    with pytest.raises(ValueError, match=r"hw\.magic"):
+    with pytest.raises(ValueError, match="no canonical metric"):
         parse_table({"exporter": "x", "metrics": {"hw.magic": [{"family": "p"}]}})

@@ -1,0 +1,287 @@
+"""Kubernetes as readings: ResourceSlices and ResourceClaims (JSON of ``resource.k8s.io``), and kube-state-metrics.
+
+A pool of a driver on a node is the slices of its newest generation, and only when all of them are there (KEP-4381: a pool is
+updated in several objects). Capacities are nominal. Whether a device is free comes from the claims in the same document: without
+claims it is not known. In kube-state-metrics a pod that has ended keeps its requests, so only pods that run or wait on their
+node count.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from agent.collectors.base import Reading, Source
+from agent.collectors.exposition import Sample
+from agent.collectors.metrics import HEALTH_DEGRADED, HEALTH_FAILED, HEALTH_OK, Metric
+from agent.collectors.unknown import UnknownKind
+
+_QUANTITY = re.compile(r"([+-]?[0-9]{1,18}(?:\.[0-9]{1,9})?)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]{1,2})?")
+_FACTORS = {
+    "": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
+    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60,
+}  # fmt: skip
+# Extended resources as kube-state-metrics writes them: nvidia.com/gpu is nvidia_com_gpu.
+_ACCELERATOR = re.compile(
+    r"\w+_com_(gpu|npu|mlu|dcu\w*|gcu|xpu|ascend\w*|mig_\w+)|gpu_intel_com_(i915|xe)", re.ASCII | re.IGNORECASE
+)
+_LIVE_PHASES = frozenset({"Pending", "Running", "Unknown"})
+Key = tuple[str, str, str]
+"""Driver, pool, device."""
+
+
+def is_kubernetes(content: object) -> bool:
+    """Whether a JSON document is a ResourceSlice, a ResourceClaim or a list with some."""
+    return any(item.get("kind") in {"ResourceSlice", "ResourceClaim"} for item in _items(content))
+
+
+def readings_of(content: object, now: datetime) -> list[Reading]:
+    """Readings of the devices that the slices list, by node and by their order in the node's pools."""
+    items = list(_items(content))
+    claims = [item for item in items if item.get("kind") == "ResourceClaim"]
+    taken = set(_allocated(claims))
+    readings: list[Reading] = []
+    numbers: dict[str, int] = {}
+    for node, driver, pool, devices, problem in _pools([item for item in items if item.get("kind") == "ResourceSlice"]):
+        for device in devices:
+            index = numbers.get(node, 0)
+            numbers[node] = index + 1
+            free = (driver, pool, str(device.get("name"))) not in taken if claims else None
+            readings += _device(node, index, device, free, problem, now)
+    return readings
+
+
+def _items(content: object) -> Iterator[Mapping[str, Any]]:
+    if not isinstance(content, Mapping):
+        return
+    listed = content.get("items")
+    kind = str(content.get("kind", "List"))
+    if isinstance(listed, list) and kind.endswith("List"):
+        inner = kind.removesuffix("List")
+        for item in listed:
+            if isinstance(item, Mapping):
+                # Items of a typed list do not repeat their kind.
+                yield {"kind": inner, **item} if inner else item
+    else:
+        yield content
+
+
+def _map(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _maps(value: object) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _pools(
+    slices: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[str, str, str, list[Mapping[str, Any]], str]]:
+    """Node, driver, pool name, devices, and why they are not to be believed (empty: they are)."""
+    pools: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for item in slices:
+        spec = _map(item.get("spec"))
+        pool = _map(spec.get("pool"))
+        node, driver, name = spec.get("nodeName"), spec.get("driver"), pool.get("name")
+        if all(isinstance(text, str) and text for text in (node, driver, name)):
+            pools.setdefault((str(node), str(driver), str(name)), []).append(spec)
+    for (node, driver, name), specs in sorted(pools.items()):
+        newest = max(_count(_map(spec["pool"]).get("generation")) for spec in specs)
+        current = [spec for spec in specs if _count(_map(spec["pool"]).get("generation")) == newest]
+        wanted = _count(_map(current[0]["pool"]).get("resourceSliceCount"))
+        devices = [device for spec in current for device in _maps(spec.get("devices"))]
+        names = [device.get("name") for device in devices]
+        problem = ""
+        if len(current) != wanted:
+            problem = f"pool {name}: {len(current)} of {wanted} slices of generation {newest}"
+        elif len(set(map(str, names))) != len(names):
+            problem = f"pool {name}: two devices have the same name"
+        yield node, driver, name, devices, problem
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _allocated(claims: Iterable[Mapping[str, Any]]) -> Iterator[Key]:
+    for claim in claims:
+        allocation = _map(_map(claim.get("status")).get("allocation"))
+        for result in _maps(_map(allocation.get("devices")).get("results")):
+            if not result.get("adminAccess"):
+                yield str(result.get("driver")), str(result.get("pool")), str(result.get("device"))
+
+
+def _device(
+    node: str, index: int, device: Mapping[str, Any], free: bool | None, problem: str, now: datetime
+) -> Iterator[Reading]:
+    # Before v1 the description stood one level deeper.
+    basic = _map(device.get("basic")) or device
+    name = _attribute(basic, "uuid") or str(device.get("name", ""))
+
+    def reading(metric: Metric, value: float | None, source: Source, kind: UnknownKind, reason: str) -> Reading:
+        if problem:
+            value, kind, reason = None, UnknownKind.INCONSISTENT, problem
+        return Reading(
+            node, metric, value, source, now, accelerator_index=index, device=name,
+            reason="" if value is not None else reason, kind=None if value is not None else kind,
+        )  # fmt: skip
+
+    memory = _map(basic.get("capacity")).get("memory")
+    if isinstance(memory, Mapping):
+        memory = memory.get("value")
+    size = None if memory is None else quantity(memory)
+    kind = UnknownKind.NOT_EXPORTED if memory is None else UnknownKind.NOT_A_NUMBER
+    reason = "not exported" if memory is None else f"no quantity: {str(memory)[:40]!r}"
+    if size is not None and not 2.0**28 <= size <= 1e13:
+        size, kind, reason = None, UnknownKind.OUT_OF_RANGE, f"out of range: {size:g}"
+    yield reading(Metric.GPU_MEMORY_LIMIT, size, Source.NOMINAL, kind, reason)
+    known = None if free is None else float(free)
+    unknown = "no claims are given, so it is not known who holds the device"
+    yield reading(Metric.CAPACITY_FREE, known, Source.DIRECTLY_MEASURED, UnknownKind.NO_REFERENCE, unknown)
+    effects = {str(taint.get("effect")) for taint in _maps(basic.get("taints"))}
+    if "NoExecute" in effects:
+        yield reading(Metric.HEALTH, HEALTH_FAILED, Source.DIRECTLY_MEASURED, UnknownKind.NOT_EXPORTED, "")
+    elif "NoSchedule" in effects:
+        yield reading(Metric.HEALTH, HEALTH_DEGRADED, Source.DIRECTLY_MEASURED, UnknownKind.NOT_EXPORTED, "")
+    else:
+        # A device without a taint may be well or not looked at.
+        yield reading(Metric.HEALTH, None, Source.DIRECTLY_MEASURED, UnknownKind.NOT_EXPORTED, "not exported")
+
+
+def _attribute(device: Mapping[str, Any], name: str) -> str:
+    for key, value in _map(device.get("attributes")).items():
+        if isinstance(key, str) and key.rpartition("/")[2] == name:
+            text = _map(value).get("string")
+            return text if isinstance(text, str) else ""
+    return ""
+
+
+def quantity(value: object) -> float | None:
+    """A Kubernetes quantity (``80Gi``, ``500m``, ``1e3``) as a number; None: it is none."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        try:
+            return float(value) if math.isfinite(value) else None
+        except OverflowError:
+            return None
+    if not isinstance(value, str):
+        return None
+    found = _QUANTITY.fullmatch(value)
+    if found is None or not value.isascii():
+        return None
+    unit = found[2] or ""
+    factor = _FACTORS.get(unit)
+    return float(found[1] + unit) if factor is None else float(found[1]) * factor
+
+
+# --- kube-state-metrics -------------------------------------------------------------------------------------------------
+
+
+def is_kube_state(families: Iterable[str]) -> bool:
+    """Whether kube-state-metrics speaks."""
+    return any(
+        family.startswith(("kube_node_status_", "kube_pod_status_", "kube_pod_container_resource_"))
+        for family in families
+    )
+
+
+def kube_state_readings(samples: Sequence[Sample], cluster: str, now: datetime) -> list[Reading]:
+    """Free share and health of each node, and the pods that wait (of ``cluster``)."""
+    readings: list[Reading] = []
+    phases = _phases(samples)
+    allocatable = _amounts(samples, "kube_node_status_allocatable")
+    requested = _requested(samples, phases)
+    has_requests = any(sample.family == "kube_pod_container_resource_requests" for sample in samples)
+    for node in sorted({node for node, _ in allocatable} | set(_nodes(samples))):
+        total = sum(amount for (name, _), amount in allocatable.items() if name == node)
+        used = sum(amount for (name, _), amount in requested.items() if name == node)
+        readings.append(_free_share(node, total, used, known=has_requests and bool(phases), now=now))
+        readings.append(_readiness(node, samples, now))
+    if phases:
+        pending = sum(1 for phase in phases.values() if phase == "Pending")
+        readings.append(Reading(cluster, Metric.QUEUE_DEPTH, float(pending), Source.AGGREGATION, now))
+    return readings
+
+
+def _nodes(samples: Iterable[Sample]) -> Iterator[str]:
+    for sample in samples:
+        if sample.family == "kube_node_status_condition" and sample.labels.get("node"):
+            yield sample.labels["node"]
+
+
+def _pod(sample: Sample) -> tuple[str, str, str]:
+    return sample.labels.get("namespace", ""), sample.labels.get("pod", ""), sample.labels.get("uid", "")
+
+
+def _phases(samples: Iterable[Sample]) -> dict[tuple[str, str, str], str]:
+    return {
+        _pod(sample): sample.labels.get("phase", "")
+        for sample in samples
+        if sample.family == "kube_pod_status_phase" and sample.value == 1
+    }
+
+
+def _amounts(samples: Iterable[Sample], family: str) -> dict[tuple[str, str], float]:
+    return {
+        (sample.labels.get("node", ""), sample.labels.get("resource", "")): sample.value
+        for sample in samples
+        if sample.family == family
+        and sample.labels.get("node")
+        and _ACCELERATOR.fullmatch(sample.labels.get("resource", ""))
+        and math.isfinite(sample.value)
+        and sample.value >= 0
+    }
+
+
+def _requested(samples: Iterable[Sample], phases: Mapping[tuple[str, str, str], str]) -> dict[tuple[str, str], float]:
+    found: dict[tuple[str, str], float] = {}
+    for sample in samples:
+        if sample.family != "kube_pod_container_resource_requests" or phases.get(_pod(sample)) not in _LIVE_PHASES:
+            continue
+        for key, amount in _amounts([sample], sample.family).items():
+            found[key] = found.get(key, 0.0) + amount
+    return found
+
+
+def _free_share(node: str, total: float, used: float, *, known: bool, now: datetime) -> Reading:
+    value: float | None = None
+    kind, reason = UnknownKind.NOT_EXPORTED, ""
+    if not total:
+        reason = "the node lists no accelerator"
+    elif not known:
+        kind, reason = UnknownKind.NO_REFERENCE, "no requests and phases of pods are given"
+    elif used > total:
+        kind, reason = UnknownKind.INCONSISTENT, f"{used:g} of {total:g} accelerators requested"
+    else:
+        value = 1 - used / total
+    return Reading(
+        node,
+        Metric.CAPACITY_FREE,
+        value,
+        Source.AGGREGATION,
+        now,
+        reason=reason,
+        kind=None if value is not None else kind,
+    )
+
+
+def _readiness(node: str, samples: Iterable[Sample], now: datetime) -> Reading:
+    states = {
+        sample.labels.get("status", "")
+        for sample in samples
+        if sample.family == "kube_node_status_condition"
+        and sample.labels.get("node") == node
+        and sample.labels.get("condition") == "Ready"
+        and sample.value == 1
+    }
+    if states == {"true"}:
+        return Reading(node, Metric.HEALTH, HEALTH_OK, Source.DIRECTLY_MEASURED, now)
+    if states == {"false"}:
+        return Reading(node, Metric.HEALTH, HEALTH_FAILED, Source.DIRECTLY_MEASURED, now)
+    kind = UnknownKind.NOT_EXPORTED if not states else UnknownKind.UNKNOWN_STATE
+    reason = "not exported" if not states else "the control plane does not hear the node"
+    return Reading(node, Metric.HEALTH, None, Source.DIRECTLY_MEASURED, now, reason=reason, kind=kind)
