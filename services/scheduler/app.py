@@ -20,6 +20,7 @@ from services.scheduler.policy_file import parse
 from services.scheduler.promises_api import PromisesCollector, create_promises_router
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.shards.live import OwnTenants, TwoLevelScheduler
+from services.scheduler.tenants_api import create_tenants_router
 
 
 def part_name() -> str:
@@ -59,6 +60,7 @@ def build(kernel: Kernel) -> None:
     kernel.http.include_router(create_router(kernel.database, live))
     kernel.http.include_router(create_policy_router(kernel.database, live))
     kernel.http.include_router(create_promises_router(live))
+    kernel.http.include_router(create_tenants_router(live))
     PromisesCollector(live, kernel.registry)
 
 

@@ -24,7 +24,7 @@ from meridian.database import is_passing
 from meridian.errors import MeridianError, PreconditionFailedError
 from meridian.leadership import AdvisoryLock
 from meridian.observability import child_traceparent
-from meridian.outbox import Transaction
+from meridian.outbox import Outbox, Transaction
 from meridian.service import Kernel
 from services.scheduler import policy_changes, store
 from services.scheduler.core import lifecycle
@@ -47,6 +47,7 @@ from services.scheduler.metrics import SchedulerMetrics
 from services.scheduler.policy_changes import Outcome
 from services.scheduler.promises_kept import PromisesKept
 from services.scheduler.settings import SchedulerSettings
+from services.scheduler.tenants import Tenants
 from services.scheduler.wire import message_of
 
 log = logging.getLogger(__name__)
@@ -77,7 +78,13 @@ class LiveScheduler:
         self._waiting = WaitingUnits()
         self.journal = Journal(kernel.database)
         self.accounts = PromisesKept(kernel.database)
+        self.tenants = Tenants()
         self._saved_observations = 0
+
+    @property
+    def outbox(self) -> Outbox:
+        """Where transactions begin that write something and tell of it."""
+        return self._kernel.outbox
 
     def now_s(self) -> float:
         """The present time in seconds since 1970."""
@@ -99,8 +106,12 @@ class LiveScheduler:
         await self._leadership.take()
         async with self._kernel.database.transaction() as connection:
             self._term = self.journal.term = await store.begin_term(connection)
+            await self.tenants.load(connection)
             self.policy = await policy_changes.at_start(
-                connection, self.file_policy, self.now_s(), from_file=self._settings.policy_from_file
+                connection,
+                self.tenants.over(self.file_policy),
+                self.now_s(),
+                from_file=self._settings.policy_from_file,
             )
             loaded = await store.load(connection)
             self._rebuild(loaded, await self._learned(connection))
@@ -170,7 +181,9 @@ class LiveScheduler:
         if await store.current_term(transaction.connection) != self._term:
             raise LeadershipLostError("another scheduler leads in a newer term")
         if self._doubtful:
-            self.policy = await policy_changes.in_force(transaction.connection, self.policy, self.file_policy)
+            await self.tenants.load(transaction.connection)
+            from_file = self.tenants.over(self.file_policy)
+            self.policy = await policy_changes.in_force(transaction.connection, self.policy, from_file)
             loaded = await store.load(transaction.connection)
             self._rebuild(loaded, await self._learned(transaction.connection))
         return self.book.draft()
@@ -220,6 +233,7 @@ class LiveScheduler:
         Returns the policy before, and whether anything changed. PreconditionFailedError when ``condition`` (If-Match) does
         not hold. A cycle in progress ends by the policy it began with, as it holds the writer's lock.
         """
+        policy = self.tenants.over(policy)
         origin = policy_changes.API if source else policy_changes.FILE
         change = policy_changes.change_to(policy, self.now_s(), origin=origin, changed_by=changed_by, source=source)
         async with self._kernel.outbox.transaction() as transaction:
@@ -250,6 +264,10 @@ class LiveScheduler:
             # Plugins may be anybody's code.
             why = error.detail if isinstance(error, MeridianError) else f"{type(error).__name__}: {error}"
             raise PolicyError(f"a cycle by the policy {policy.version} fails: {why}") from error
+
+    def use(self, policy: Policy) -> None:
+        """A policy that was written is in force from the next cycle on."""
+        self._use(policy)
 
     def _use(self, policy: Policy) -> None:
         now_s = self.now_s()

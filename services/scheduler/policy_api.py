@@ -80,6 +80,7 @@ def create_policy_router(database: Database, live: LiveScheduler) -> APIRouter:
     async def _change_to(
         wanted: Policy, source: str, response: Response, *, dry_run: bool, changed_by: str, if_match: str | None
     ) -> Json:
+        wanted = live.tenants.over(wanted)
         live.try_policy(wanted)
         if dry_run:
             before, changed = live.policy, False

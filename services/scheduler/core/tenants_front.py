@@ -8,7 +8,7 @@ Running jobs are left alone. Nothing is decided here: what was picked is for the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from services.scheduler.core.placement import Candidates
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.scoring.affinity import relative_rates
 from services.scheduler.core.scoring.data import transfer_cost, transfer_seconds
+from services.scheduler.core.solvers import Solver
 from services.scheduler.core.table import Floats, Ints
 from services.scheduler.core.tenants_objectives import REFERENCE_S, devices_of, filled, watts_of
 
@@ -112,11 +113,13 @@ def front_json(
     wait_s: float = REFERENCE_S,
     solves: int = _SOLVES,
     seed: int = 0,
+    solver: Callable[[AssignmentProblem], Solver] | None = None,
 ) -> dict[str, Any]:
     """For an API: `Front.as_json` with jobs and places by name, and ``choice``: the point that ``weights`` choose, or the
-    point ``index``, with its reasons; null when neither is given. PolicyError for both, or bad ones."""
+    point ``index``, with its reasons; null when neither is given. PolicyError for both, or bad ones. ``solver`` makes one for
+    the problem (default: as `explore` has it)."""
     problem = problem_for(jobs, cluster, tenant, wait_s=wait_s)
-    front = explore(problem, solves, seed=seed)
+    front = explore(problem, solves, seed=seed, solver=None if solver is None else solver(problem))
     body = {"tenant": tenant, **front.as_json(problem), "choice": None}
     if weights is not None or index is not None:
         row = None
