@@ -1,0 +1,109 @@
+"""From a name as vendors, tools and benchmark lists write it to a chip: looked up, never guessed.
+
+Steps: (1) spelling is made canonical: case, width, separators, vendor words, power in brackets, "80 GB" and "80G";
+(2) a count is split off ("2x", "4xV100", "A100 * 8"); (3) labels of machines in front of it and of versions behind it
+are taken away, if they are known labels or a count stands between; (4) what is left must be an alias, whole.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_VENDORS = """
+nvidia tesla geforce amd instinct radeon huawei habana intel google graphcore cambricon hygon iluvatar corex biren
+kunlunxin enflame moore threads mthreads aws gpu gpus accelerator accelerators card chip cloud
+英伟达 华为 寒武纪 海光 天数智芯 天数 沐曦 摩尔线程 昆仑 燧原 燧原科技 壁仞 壁仞科技 加速卡 训练卡 推理卡 单卡
+"""
+_VENDOR_WORDS = frozenset(_VENDORS.split())
+_SPLIT_AFTER = (
+    "英伟达",
+    "华为",
+    "寒武纪",
+    "海光",
+    "天数智芯",
+    "沐曦",
+    "摩尔线程",
+    "燧原科技",
+    "燧原",
+    "壁仞科技",
+    "壁仞",
+)
+# Labels that benchmark lists put before a chip: owners and kinds of machines.
+_LABELS = frozenset(
+    ("lambdacloud", "lambdaod", "lambda", "1cc", "dell", "delltexas", "texas", "smc", "raidz1", "ngc", "azure", "gcp")
+)
+_TRAILING = re.compile(r"^(gen\d|v\d|cts|\d{1,3}([-.]\d{1,3}){3})$")
+_COUNT = re.compile(r"^(\d{1,5})[x×*]$|^[x×*](\d{1,5})$")
+_BRACKETS = re.compile(r"\((?:r|tm|c|\d+\s*w)\)|[®™]", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What a name stands for: ``chip_id`` or, when None, the ``reason`` and the chips it may mean; ``count`` if stated."""
+
+    name: str
+    chip_id: str | None
+    count: int | None = None
+    reason: str = ""
+    candidates: tuple[str, ...] = ()
+
+
+def canonical(name: str) -> str:
+    """The spelling under which a name without count and labels is looked up."""
+    return "".join(_words(name))
+
+
+def _words(name: str) -> list[str]:
+    text = unicodedata.normalize("NFKC", _BRACKETS.sub(" ", name)).lower()
+    for word in _SPLIT_AFTER:
+        text = text.replace(word, f" {word} ")
+    text = re.sub(r"(?<![a-z0-9])(\d{1,5})[x×*](?=[a-z])", r" \1x ", text)
+    text = re.sub(r"(\d{1,3})[-.](\d{1,3})[-.](\d{1,3})[-.](\d{1,3})(?!\d)", r" \1.\2.\3.\4 ", text)
+    text = re.sub(r"(?<=\d)\s*g(?:i?b)?(?![a-z0-9])", "gb", text)
+    text = re.sub(r"(?<![a-z0-9.])(\d+)\s+gb", r"\1gb", text)
+    text = re.sub(r"(?:\s[x×]|[*])\s*(\d{1,5})(?=\s|$)", r" x\1 ", text)
+    text = re.sub(r"(\d)\s+([x×*])\s", r"\1x ", text)
+    words = re.split(r"[\s_,/()\[\]|-]+", text)
+    return [word for word in words if word and word not in _VENDOR_WORDS]
+
+
+def resolve(name: str, aliases: Mapping[str, tuple[str, ...]]) -> Resolution:
+    """Look ``name`` up in ``aliases`` (canonical alias -> ids, one or the members of a family).
+
+    The answer's ``chip_id`` is None and ``candidates`` are the members when an alias stands for several chips.
+    """
+    words = _words(name)
+    found = aliases.get("".join(words))
+    count = None
+    if found is None:
+        words, count = _without_labels(words)
+        found = aliases.get("".join(words)) if words else None
+    if found is None:
+        return Resolution(name, None, count, "the name is not in the alias table")
+    if len(found) > 1:
+        return Resolution(name, None, count, "the name states no variant", found)
+    return Resolution(name, found[0], count)
+
+
+def _without_labels(words: list[str]) -> tuple[list[str], int | None]:
+    count = None
+    start = 0
+    for position, word in enumerate(words):
+        match = _COUNT.match(word)
+        if match and match[1]:
+            # What stands before a count names the machine, not the chip.
+            count, start = int(match[1]), position + 1
+    words = words[start:]
+    while words and words[0] in _LABELS:
+        words = words[1:]
+    while words:
+        match = _COUNT.match(words[-1])
+        if match and match[2] and count is None:
+            count = int(match[2])
+        elif not _TRAILING.match(words[-1]):
+            break
+        words = words[:-1]
+    return words, count

@@ -1,0 +1,83 @@
+"""Cells (chip, column) as arrays: codes of what they share, scale, and standardised features of the chip."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meridian.hardware import Chip
+from services.telemetry.index import features
+from services.telemetry.index.features import Array
+from services.telemetry.index.matrix import Column
+
+Codes = NDArray[np.int64]
+Cell = tuple[str, Column]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """``n`` cells; codes are equal where the thing is the same, features are (n, d) with mean 0 and deviation 1."""
+
+    chip: Codes
+    task: Codes
+    precision: Codes
+    group: Codes
+    column: Codes
+    log_scale: Array
+    features: Array
+
+    def __len__(self) -> int:
+        return len(self.chip)
+
+
+@dataclass(slots=True)
+class Encoder:
+    """Gives codes in the order of first sight, and the standardisation of the cells it was made from."""
+
+    chips: Mapping[str, Chip]
+    mean: Array
+    deviation: Array
+    _codes: dict[tuple[str, object], int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, cells: Sequence[Cell], chips: Mapping[str, Chip]) -> Encoder:
+        """The encoder whose standardisation comes from ``cells``; chips are looked up in ``chips`` by id."""
+        raw = _raw(cells, chips)
+        known = ~np.isnan(raw)
+        count = np.maximum(known.sum(axis=0), 1)
+        filled = np.where(known, raw, 0.0)
+        mean = filled.sum(axis=0) / count
+        variance = (np.where(known, raw - mean, 0.0) ** 2).sum(axis=0) / count
+        # A feature that does not vary among these chips says nothing about them.
+        return cls(chips, mean, np.sqrt(variance) + 1e-3)
+
+    def encode(self, cells: Sequence[Cell]) -> Encoded:
+        """The arrays of ``cells``; a fact nobody states stands at the mean."""
+        raw = _raw(cells, self.chips)
+        return Encoded(
+            chip=self._code("chip", [chip_id for chip_id, _ in cells]),
+            task=self._code("task", [column.task for _, column in cells]),
+            precision=self._code("precision", [column.precision for _, column in cells]),
+            group=self._code("group", [column.group for _, column in cells]),
+            column=self._code("column", [column for _, column in cells]),
+            log_scale=np.log2(np.array([column.n_accel for _, column in cells], dtype=np.float64)),
+            features=np.nan_to_num((raw - self.mean) / self.deviation),
+        )
+
+    def _code(self, kind: str, values: Sequence[object]) -> Codes:
+        codes = self._codes
+        return np.array([codes.setdefault((kind, value), len(codes)) for value in values], dtype=np.int64)
+
+
+def _raw(cells: Sequence[Cell], chips: Mapping[str, Chip]) -> Array:
+    known: dict[tuple[str, str], Array] = {}
+    for chip_id, column in cells:
+        key = (chip_id, column.precision)
+        if key not in known:
+            known[key] = features.vector(chips[chip_id], column.precision)
+    if not cells:
+        return np.zeros((0, len(features.NAMES)))
+    return np.array([known[chip_id, column.precision] for chip_id, column in cells])

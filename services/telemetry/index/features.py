@@ -1,0 +1,62 @@
+"""What a chip is to the index: logarithms of its facts, one vector per precision, gaps filled and said.
+
+The vector holds no name and no vendor: a chip never seen is judged by its numbers alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meridian.hardware import Chip
+
+Array = NDArray[np.float64]
+NAMES = ("peak", "bandwidth", "vector_fp32", "year", "tdp", "memory")
+# Where a precision has no peak of its own, the arithmetic that runs instead.
+_FALLBACKS: Mapping[str, Sequence[str]] = {
+    "fp64": ("fp64", "fp32"),
+    "fp32": ("tf32", "fp32", "fp16"),
+    "tf32": ("tf32", "fp32", "fp16"),
+    "fp16": ("fp16", "fp32"),
+    "bf16": ("fp16", "fp32"),
+    "fp8": ("fp8", "fp16", "fp32"),
+    "int8": ("int8", "fp16", "fp32"),
+}
+
+
+def peak_flops(chip: Chip, precision: str) -> float | None:
+    """Dense peak that work at ``precision`` finds on ``chip``, FLOP/s.
+
+    Single precision counts TF32 where there is such a mode; a precision that is not stated or mixed counts as 16 bits.
+    """
+    for name in _FALLBACKS.get(precision, _FALLBACKS["fp16"]):
+        found = chip.peak_flops(name)
+        if found is not None:
+            return found
+    return None
+
+
+def vector(chip: Chip, precision: str) -> Array:
+    """Features in the order of ``NAMES``; NaN where no fact is known."""
+    single = chip.peak_flops("fp32")
+    values = (
+        _log(peak_flops(chip, precision)),
+        _log(chip.bandwidth_bytes_per_s),
+        _log(single),
+        (chip.year - 2020) / 2 if chip.year else math.nan,
+        _log(chip.tdp_watts),
+        _log(chip.memory_bytes),
+    )
+    return np.array(values)
+
+
+def _log(value: float | None) -> float:
+    return math.log(value) if value else math.nan
+
+
+def usable(chip: Chip, precision: str) -> bool:
+    """Whether enough is known: a peak and a bandwidth."""
+    return peak_flops(chip, precision) is not None and chip.bandwidth_bytes_per_s is not None
