@@ -29,6 +29,31 @@ class ReadingStatistic(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     READING_STATISTIC_MAX: _ClassVar[ReadingStatistic]
     READING_STATISTIC_MIN: _ClassVar[ReadingStatistic]
 
+class UnknownKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    UNKNOWN_KIND_UNSPECIFIED: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_NOT_EXPORTED: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_NEEDS_SECOND_SAMPLE: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_NO_REFERENCE: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_UNAVAILABLE: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_LIMIT_EXCEEDED: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_SENTINEL: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_NOT_A_NUMBER: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_UNKNOWN_STATE: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_OUT_OF_RANGE: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_WRONG_UNIT: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_PLACEHOLDER: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_DUPLICATE: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_INCONSISTENT: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_STALE: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_FROM_FUTURE: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_CLOCK_SKEW: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_FROZEN: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_COUNTER_RESET: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_VANISHED: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_PARTITIONED: _ClassVar[UnknownKind]
+    UNKNOWN_KIND_UNKNOWN_DEVICE: _ClassVar[UnknownKind]
+
 class NodeProcessState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     NODE_PROCESS_STATE_UNSPECIFIED: _ClassVar[NodeProcessState]
@@ -45,6 +70,28 @@ READING_STATISTIC_CURRENT: ReadingStatistic
 READING_STATISTIC_MEAN: ReadingStatistic
 READING_STATISTIC_MAX: ReadingStatistic
 READING_STATISTIC_MIN: ReadingStatistic
+UNKNOWN_KIND_UNSPECIFIED: UnknownKind
+UNKNOWN_KIND_NOT_EXPORTED: UnknownKind
+UNKNOWN_KIND_NEEDS_SECOND_SAMPLE: UnknownKind
+UNKNOWN_KIND_NO_REFERENCE: UnknownKind
+UNKNOWN_KIND_UNAVAILABLE: UnknownKind
+UNKNOWN_KIND_LIMIT_EXCEEDED: UnknownKind
+UNKNOWN_KIND_SENTINEL: UnknownKind
+UNKNOWN_KIND_NOT_A_NUMBER: UnknownKind
+UNKNOWN_KIND_UNKNOWN_STATE: UnknownKind
+UNKNOWN_KIND_OUT_OF_RANGE: UnknownKind
+UNKNOWN_KIND_WRONG_UNIT: UnknownKind
+UNKNOWN_KIND_PLACEHOLDER: UnknownKind
+UNKNOWN_KIND_DUPLICATE: UnknownKind
+UNKNOWN_KIND_INCONSISTENT: UnknownKind
+UNKNOWN_KIND_STALE: UnknownKind
+UNKNOWN_KIND_FROM_FUTURE: UnknownKind
+UNKNOWN_KIND_CLOCK_SKEW: UnknownKind
+UNKNOWN_KIND_FROZEN: UnknownKind
+UNKNOWN_KIND_COUNTER_RESET: UnknownKind
+UNKNOWN_KIND_VANISHED: UnknownKind
+UNKNOWN_KIND_PARTITIONED: UnknownKind
+UNKNOWN_KIND_UNKNOWN_DEVICE: UnknownKind
 NODE_PROCESS_STATE_UNSPECIFIED: NodeProcessState
 NODE_PROCESS_STATE_RUNNING: NodeProcessState
 NODE_PROCESS_STATE_EXITED: NodeProcessState
@@ -77,7 +124,7 @@ class Accelerator(_message.Message):
     def __init__(self, index: _Optional[int] = ..., compute_id: _Optional[str] = ..., vendor: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., peak_flops: _Optional[float] = ..., emulated: _Optional[bool] = ..., aliases: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class NodeInventory(_message.Message):
-    __slots__ = ("node_id", "compute_id", "cpus", "memory_bytes", "accelerators", "labels", "site", "address", "wake_s")
+    __slots__ = ("node_id", "compute_id", "cpus", "memory_bytes", "accelerators", "labels", "site", "address", "wake_s", "user_resources")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -94,6 +141,7 @@ class NodeInventory(_message.Message):
     SITE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     WAKE_S_FIELD_NUMBER: _ClassVar[int]
+    USER_RESOURCES_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     compute_id: str
     cpus: float
@@ -103,7 +151,71 @@ class NodeInventory(_message.Message):
     site: str
     address: str
     wake_s: float
-    def __init__(self, node_id: _Optional[str] = ..., compute_id: _Optional[str] = ..., cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., accelerators: _Optional[_Iterable[_Union[Accelerator, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., site: _Optional[str] = ..., address: _Optional[str] = ..., wake_s: _Optional[float] = ...) -> None: ...
+    user_resources: _containers.RepeatedCompositeFieldContainer[ResourceAmount]
+    def __init__(self, node_id: _Optional[str] = ..., compute_id: _Optional[str] = ..., cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., accelerators: _Optional[_Iterable[_Union[Accelerator, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., site: _Optional[str] = ..., address: _Optional[str] = ..., wake_s: _Optional[float] = ..., user_resources: _Optional[_Iterable[_Union[ResourceAmount, _Mapping]]] = ...) -> None: ...
+
+class ResourceDefinition(_message.Message):
+    __slots__ = ("name", "description", "dynamic", "consumable", "shareable", "value", "command", "interval_s", "scope")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    DYNAMIC_FIELD_NUMBER: _ClassVar[int]
+    CONSUMABLE_FIELD_NUMBER: _ClassVar[int]
+    SHAREABLE_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    description: str
+    dynamic: bool
+    consumable: bool
+    shareable: bool
+    value: float
+    command: _containers.RepeatedScalarFieldContainer[str]
+    interval_s: int
+    scope: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., dynamic: _Optional[bool] = ..., consumable: _Optional[bool] = ..., shareable: _Optional[bool] = ..., value: _Optional[float] = ..., command: _Optional[_Iterable[str]] = ..., interval_s: _Optional[int] = ..., scope: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ResourceAmount(_message.Message):
+    __slots__ = ("name", "value", "consumable", "shareable", "dynamic", "attributes", "unknown_kind", "reason")
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    CONSUMABLE_FIELD_NUMBER: _ClassVar[int]
+    SHAREABLE_FIELD_NUMBER: _ClassVar[int]
+    DYNAMIC_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_KIND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    consumable: bool
+    shareable: bool
+    dynamic: bool
+    attributes: _containers.ScalarMap[str, str]
+    unknown_kind: UnknownKind
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ..., consumable: _Optional[bool] = ..., shareable: _Optional[bool] = ..., dynamic: _Optional[bool] = ..., attributes: _Optional[_Mapping[str, str]] = ..., unknown_kind: _Optional[_Union[UnknownKind, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ResourceDefined(_message.Message):
+    __slots__ = ("name", "definition", "removed", "actor_id", "at")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_ID_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    definition: ResourceDefinition
+    removed: bool
+    actor_id: str
+    at: _timestamp_pb2.Timestamp
+    def __init__(self, name: _Optional[str] = ..., definition: _Optional[_Union[ResourceDefinition, _Mapping]] = ..., removed: _Optional[bool] = ..., actor_id: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Link(_message.Message):
     __slots__ = ("from_domain_id", "to_domain_id", "rtt_s", "bandwidth_bytes_per_s", "price_per_gb", "emulated", "loss")
@@ -150,7 +262,7 @@ class DomainInventory(_message.Message):
     def __init__(self, domain_id: _Optional[str] = ..., name: _Optional[str] = ..., region: _Optional[str] = ..., owner: _Optional[str] = ..., emulated: _Optional[bool] = ..., security_level: _Optional[int] = ..., price_per_accelerator_hour: _Optional[_Union[_types_pb2.Money, _Mapping]] = ..., carbon_g_per_kwh: _Optional[float] = ..., nodes: _Optional[_Iterable[_Union[NodeInventory, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., agent_url: _Optional[str] = ...) -> None: ...
 
 class Reading(_message.Message):
-    __slots__ = ("node_id", "accelerator_index", "metric", "value", "unit", "source", "statistic", "observed_at", "reason")
+    __slots__ = ("node_id", "accelerator_index", "metric", "value", "unit", "source", "statistic", "observed_at", "reason", "unknown_kind")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ACCELERATOR_INDEX_FIELD_NUMBER: _ClassVar[int]
     METRIC_FIELD_NUMBER: _ClassVar[int]
@@ -160,6 +272,7 @@ class Reading(_message.Message):
     STATISTIC_FIELD_NUMBER: _ClassVar[int]
     OBSERVED_AT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_KIND_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     accelerator_index: int
     metric: str
@@ -169,7 +282,8 @@ class Reading(_message.Message):
     statistic: ReadingStatistic
     observed_at: _timestamp_pb2.Timestamp
     reason: str
-    def __init__(self, node_id: _Optional[str] = ..., accelerator_index: _Optional[int] = ..., metric: _Optional[str] = ..., value: _Optional[float] = ..., unit: _Optional[str] = ..., source: _Optional[_Union[ReadingSource, str]] = ..., statistic: _Optional[_Union[ReadingStatistic, str]] = ..., observed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+    unknown_kind: UnknownKind
+    def __init__(self, node_id: _Optional[str] = ..., accelerator_index: _Optional[int] = ..., metric: _Optional[str] = ..., value: _Optional[float] = ..., unit: _Optional[str] = ..., source: _Optional[_Union[ReadingSource, str]] = ..., statistic: _Optional[_Union[ReadingStatistic, str]] = ..., observed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ..., unknown_kind: _Optional[_Union[UnknownKind, str]] = ...) -> None: ...
 
 class ResourceReported(_message.Message):
     __slots__ = ("domain_id", "agent_id", "incarnation", "inventory", "readings", "reported_at")

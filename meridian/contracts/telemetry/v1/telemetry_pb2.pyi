@@ -24,6 +24,15 @@ class QualityIssueKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     QUALITY_ISSUE_KIND_NOT_A_NUMBER: _ClassVar[QualityIssueKind]
     QUALITY_ISSUE_KIND_FROZEN: _ClassVar[QualityIssueKind]
     QUALITY_ISSUE_KIND_DUPLICATE: _ClassVar[QualityIssueKind]
+    QUALITY_ISSUE_KIND_SENTINEL: _ClassVar[QualityIssueKind]
+    QUALITY_ISSUE_KIND_PLACEHOLDER: _ClassVar[QualityIssueKind]
+    QUALITY_ISSUE_KIND_VANISHED: _ClassVar[QualityIssueKind]
+    QUALITY_ISSUE_KIND_CLOCK_SKEW: _ClassVar[QualityIssueKind]
+    QUALITY_ISSUE_KIND_COUNTER_RESET: _ClassVar[QualityIssueKind]
+    QUALITY_ISSUE_KIND_PARTITIONED: _ClassVar[QualityIssueKind]
+    QUALITY_ISSUE_KIND_INCONSISTENT: _ClassVar[QualityIssueKind]
+    QUALITY_ISSUE_KIND_UNAVAILABLE: _ClassVar[QualityIssueKind]
+    QUALITY_ISSUE_KIND_LIMIT_EXCEEDED: _ClassVar[QualityIssueKind]
 QUALITY_ISSUE_KIND_UNSPECIFIED: QualityIssueKind
 QUALITY_ISSUE_KIND_OUT_OF_RANGE: QualityIssueKind
 QUALITY_ISSUE_KIND_UNKNOWN_METRIC: QualityIssueKind
@@ -34,6 +43,15 @@ QUALITY_ISSUE_KIND_UNKNOWN_DEVICE: QualityIssueKind
 QUALITY_ISSUE_KIND_NOT_A_NUMBER: QualityIssueKind
 QUALITY_ISSUE_KIND_FROZEN: QualityIssueKind
 QUALITY_ISSUE_KIND_DUPLICATE: QualityIssueKind
+QUALITY_ISSUE_KIND_SENTINEL: QualityIssueKind
+QUALITY_ISSUE_KIND_PLACEHOLDER: QualityIssueKind
+QUALITY_ISSUE_KIND_VANISHED: QualityIssueKind
+QUALITY_ISSUE_KIND_CLOCK_SKEW: QualityIssueKind
+QUALITY_ISSUE_KIND_COUNTER_RESET: QualityIssueKind
+QUALITY_ISSUE_KIND_PARTITIONED: QualityIssueKind
+QUALITY_ISSUE_KIND_INCONSISTENT: QualityIssueKind
+QUALITY_ISSUE_KIND_UNAVAILABLE: QualityIssueKind
+QUALITY_ISSUE_KIND_LIMIT_EXCEEDED: QualityIssueKind
 
 class QualityIssue(_message.Message):
     __slots__ = ("kind", "node_id", "accelerator_index", "metric", "detail")
