@@ -1,0 +1,171 @@
+"""Scheduler, graph, telemetry and failover with a real agent and real programs: sizes that change, devices that are shared."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meridian.contracts.common.v1.types_pb2 import Resources
+from meridian.contracts.job.v1 import job_pb2
+from meridian.contracts.job.v1.job_pb2 import JobCancelRequested, JobFinished, JobPlaced, JobPreempted
+from meridian.contracts.run.v1.run_pb2 import Assignment, RunFailed, RunProgress, RunStarted
+from services.scheduler.events import event_name
+from services.scheduler.replay import replay
+from tests.harness import ROOT, Environment, RunningService, environment
+from tests.integration.agent.agent_process import AgentProcess, agent_running, configuration
+from tests.integration.scheduler.test_replay_live import recorded
+from tests.integration.scheduler.test_service import starts, submission, until
+
+TRAINING = ROOT / "examples" / "train_transformer"
+SMALL = ("--layers", "1", "--hidden", "16", "--heads", "2", "--seq", "16", "--batch", "12")
+STEP = re.compile(r"^(\d+),", re.MULTILINE)
+
+
+@dataclass(slots=True)
+class Network:
+    """What a test drives."""
+
+    stack: Environment
+    scheduler: RunningService
+    agent: AgentProcess
+
+    def log(self, run_id: str, rank: int = 0) -> str:
+        """What a rank printed."""
+        return (Path(self.agent.settings["data_dir"]) / "logs" / run_id / f"rank-{rank}.log").read_text()
+
+    async def use(self, text: str) -> None:
+        """Decide by another policy."""
+        answer = await self.scheduler.http.put("/v1/policy", content=text.encode())
+        assert answer.status_code == 200, answer.text
+
+    async def check_replay(self) -> None:
+        """Everything that was decided is decided again."""
+        async with asyncio.timeout(10):
+            while True:
+                entries = await recorded(self.scheduler)
+                events = {event_name(item): item for item in self.stack.bus.seen}
+                if all(name in events for entry in entries if entry.kind == "events" for name in entry.body["events"]):
+                    break
+                await asyncio.sleep(0.1)
+        found = replay(entries, events)
+        assert found.differences == []
+        assert found.cycles > 0
+
+
+@asynccontextmanager
+async def network(
+    database_url: str, directory: Path, accelerators: int, nodes: int = 1, **node: Any
+) -> AsyncIterator[Network]:
+    """One domain with nodes of so many accelerators."""
+    async with AsyncExitStack() as life:
+        stack = await life.enter_async_context(environment(database_url))
+        quick = {"MERIDIAN_FAILOVER_START_GRACE_S": "0.5", "MERIDIAN_FAILOVER_AGENT_GRACE_S": "0.5"}
+        services = {}
+        for name in ("telemetry", "graph", "scheduler", "failover"):
+            services[name] = await life.enter_async_context(
+                stack.service(name, env=quick if name == "failover" else None)
+            )
+        settings = configuration(directory, stack.bootstrap_servers)
+        group = {**settings["domain"]["nodes"][0]["accelerators"][0], "count": accelerators}
+        settings["domain"]["nodes"] = [
+            {"node_id": f"north-{n}", "cpus": 8, "memory_bytes": 2**34, "accelerators": [group], **node}
+            for n in range(1, nodes + 1)
+        ]
+        agent = await life.enter_async_context(agent_running(settings, directory))
+        await until(services["scheduler"], lambda body: len(body["items"]) == nodes, "/v1/nodes")
+        yield Network(stack, services["scheduler"], agent)
+
+
+def training(name: str, steps: int, **more: Any) -> job_pb2.JobSubmitted:
+    command = ["python", "train.py", "--steps", str(steps), "--step-time-s", "0.1", "--checkpoint-every", "10", *SMALL]
+    return submission(
+        name,
+        kind=job_pb2.JOB_KIND_GANG,
+        command=command,
+        working_dir=str(TRAINING),
+        resources=Resources(cpus=0.1, accelerators=1),
+        **more,
+    )
+
+
+ELASTIC = "extends: balanced\nname: e\nplanner: elastic-exact\ninterval_s: 1\nrestarts: {least_run_s: 2, restart_cost_s: 0.5}\n"
+
+
+@pytest.mark.timeout(120)
+async def test_a_training_run_shrinks_for_another_grows_again_and_makes_every_step_once(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with network(database_url, tmp_path, accelerators=4) as found:
+        bus = found.stack.bus
+        await found.use(ELASTIC)
+        sizes = {"min_ranks": 1, "ranks": 2, "max_ranks": 4}
+        await bus.publish(training("long", 80, **sizes))
+        first = await bus.expect(RunProgress, lambda event: event.job_id == "long")
+        await bus.publish(training("late", 10, **sizes))
+        await bus.expect(JobFinished, count=2, timeout_s=45)
+        assert {event.outcome for event in bus.events(JobFinished)} == {job_pb2.JOB_OUTCOME_SUCCEEDED}
+        runs = bus.events(Assignment, lambda event: event.job_id == "long" and event.world_size > 0)
+        assert [item.world_size for item in runs] == [4, 2, 4]
+        steps: list[int] = []
+        for item in runs:
+            text = found.log(item.run_id)
+            assert f"rank 0 of {item.world_size}," in text
+            if item.run_id != first.run_id:
+                assert f"resuming at step {steps[-1]} from" in text
+            steps += [int(number) for number in STEP.findall(text)]
+        assert steps == list(range(1, 81))
+        unit = (await found.scheduler.http.get("/v1/jobs/long/explanation")).json()["units"][0]
+        assert (unit["program_failures"], unit["recoveries"], unit["epoch"]) == (0, 0, 3)
+        await found.check_replay()
+
+
+SHOW = "echo share=$MERIDIAN_DEVICE_SHARE mps=$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE memory=$MERIDIAN_DEVICE_MEMORY_BYTES on=$MERIDIAN_ACCELERATORS; sleep 60"
+
+
+@pytest.mark.timeout(60)
+async def test_two_jobs_share_one_accelerator_and_the_third_waits_with_a_reason(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with network(database_url, tmp_path, accelerators=1) as found:
+        bus = found.stack.bus
+
+        def sharing(name: str, milli: int) -> job_pb2.JobSubmitted:
+            resources = Resources(cpus=0.1, accelerators=1, accelerator_milli=milli)
+            return submission(name, command=["sh", "-c", SHOW], resources=resources)
+
+        await bus.publish(sharing("a", 600), sharing("b", 400))
+        await bus.expect(RunStarted, count=2)
+        for name, milli in (("a", 600), ("b", 400)):
+            order = bus.events(Assignment, starts(name))[0]
+            assert [(list(rank.accelerator_indices), rank.accelerator_milli) for rank in order.ranks] == [([0], milli)]
+            memory = 85899345920 * milli // 1000
+            said = f"share={milli / 1000:g} mps={milli / 10:g} memory={memory} on=0\n"
+            async with asyncio.timeout(10):
+                while found.log(order.run_id) != said:
+                    await asyncio.sleep(0.05)
+        placed = bus.events(JobPlaced)[0]
+        assert placed.ranks[0].accelerator_milli in {400, 600}
+        await bus.publish(sharing("c", 300))
+        await until(
+            found.scheduler,
+            lambda body: [item["reason"].split(":")[0] for item in body["items"]] == ["waiting for capacity"],
+        )
+        assert not bus.events(JobPlaced, lambda event: event.job_id == "c")
+        # What is left by the smaller one is too little by itself for a whole device, enough for the third.
+        await bus.publish(submission("whole", command=["true"], resources=Resources(cpus=0.1, accelerators=1)))
+        await bus.publish(JobCancelRequested(job_id="b", tenant_id="lab"))
+        await bus.expect(RunStarted, lambda event: event.job_id == "c")
+        assert bus.events(Assignment, starts("c"))[0].ranks[0].accelerator_milli == 300
+        await until(found.scheduler, lambda body: [item["job_id"] for item in body["items"]] == ["whole"])
+        await bus.publish(*(JobCancelRequested(job_id=name, tenant_id="lab") for name in ("a", "c")))
+        await bus.expect(RunFailed, lambda event: event.job_id == "c")
+        await bus.expect(JobFinished, lambda event: event.job_id == "whole")
+        assert not bus.events(JobPreempted)
+        await found.check_replay()
