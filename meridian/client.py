@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 
@@ -301,6 +302,37 @@ class Client:
         answer: Json = self._send(
             "DELETE", "/v1/policy", params={"dry_run": dry_run}, headers=_condition(if_match)
         ).json()
+        return answer
+
+    # -- promises and objectives ---------------------------------------------------------------------------------
+
+    def shares(self, *, windows: int | None = None) -> Json:
+        """Planned against given shares of the domains per window, the newest first."""
+        return self.get("/v1/shares", windows=windows)
+
+    def service_levels(self, tenant: str | None = None) -> Json:
+        """How service-level objectives stand: one's own; operators see those of all, or of one tenant."""
+        return self.get("/v1/service-levels", tenant=tenant)
+
+    def front(
+        self, *, tenant: str | None = None, jobs: Sequence[str] | None = None, index: int | None = None
+    ) -> Json:
+        """The front of one's waiting jobs; ``index`` explains one point, with the weights that stand for it."""
+        return self.get("/v1/front", tenant=tenant, job=list(jobs) if jobs else None, index=index)
+
+    def objectives(self, tenant: str) -> Json:
+        """What a tenant weighs when a domain is chosen for its jobs."""
+        return self.get(f"/v1/tenants/{quote(tenant, safe='')}/objectives")
+
+    def put_objectives(self, tenant: str, weights: Mapping[str, float]) -> Json:
+        """Weigh a tenant's objectives so from the next cycle on: completion, idle, transfer, energy."""
+        path = f"/v1/tenants/{quote(tenant, safe='')}/objectives"
+        answer: Json = self._send("PUT", path, json={"weights": dict(weights)}).json()
+        return answer
+
+    def delete_objectives(self, tenant: str) -> Json:
+        """Weigh a tenant's objectives as the policy says."""
+        answer: Json = self._send("DELETE", f"/v1/tenants/{quote(tenant, safe='')}/objectives").json()
         return answer
 
     def events(

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from meridian.database import is_passing
 from meridian.service import Kernel
 from meridian.settings import load
-from services.gateway.api import jobs, network, policy, status_page, stream, tokens
+from services.gateway.api import jobs, network, policy, promises, status_page, stream, tokens
 from services.gateway.auth import Authority, KeyCache, RevocationList
 from services.gateway.context import Capacities, Gateway
 from services.gateway.edge import Edge
@@ -27,7 +27,15 @@ from services.gateway.upstream import Upstream
 
 log = logging.getLogger(__name__)
 
-ROUTERS = (tokens.router, jobs.router, network.router, policy.router, stream.router, status_page.router)
+ROUTERS = (
+    tokens.router,
+    jobs.router,
+    network.router,
+    policy.router,
+    promises.router,
+    stream.router,
+    status_page.router,
+)
 _FORGET_EVERY_S = 300.0
 
 

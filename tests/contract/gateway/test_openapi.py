@@ -25,6 +25,10 @@ SETTINGS = {
     "MERIDIAN_GATEWAY_RATE_LIMIT": "1000000/second",
     "MERIDIAN_GATEWAY_LOGIN_RATE_LIMIT": "1000000/second",
 }
+FRONT: dict[str, object] = {"tenant": "tenant-c", "policy_version": "balanced-0", "waiting": 0, "looked_at": 0}
+FRONT |= {"objectives": [], "points": [], "knee": None, "choice": None, "weights": None}
+OBJECTIVES: dict[str, object] = {"tenant_id": "tenant-c", "own": False, "in_force": False, "policy_version": "balanced-0"}
+OBJECTIVES |= {"weights": {}, "changed_by": "", "changed_at": None}
 # What each of the others answers matters not here, only that it answers.
 ELSEWHERE = {
     ("POST", "/v1/tokens"): (200, {"access_token": "t", "token_type": "Bearer", "expires_in": 60, "scope": ""}),
@@ -35,6 +39,12 @@ ELSEWHERE = {
     ("PUT", "/v1/policy"): (200, {"version": "balanced-0"}),
     ("DELETE", "/v1/policy"): (200, {"version": "balanced-0"}),
     ("GET", "/v1/policy/versions"): (200, {"items": [], "next_before": None}),
+    ("GET", "/v1/shares"): (200, {"policy_version": "balanced-0", "plan": None, "windows": []}),
+    ("GET", "/v1/service-levels"): (200, {"policy_version": "balanced-0", "at": None, "items": []}),
+    ("GET", "/v1/front"): (200, FRONT),
+    ("GET", "/v1/tenants/tenant-c/objectives"): (200, OBJECTIVES),
+    ("PUT", "/v1/tenants/tenant-c/objectives"): (200, OBJECTIVES),
+    ("DELETE", "/v1/tenants/tenant-c/objectives"): (200, OBJECTIVES),
 }
 
 
