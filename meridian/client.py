@@ -314,9 +314,7 @@ class Client:
         """How service-level objectives stand: one's own; operators see those of all, or of one tenant."""
         return self.get("/v1/service-levels", tenant=tenant)
 
-    def front(
-        self, *, tenant: str | None = None, jobs: Sequence[str] | None = None, index: int | None = None
-    ) -> Json:
+    def front(self, *, tenant: str | None = None, jobs: Sequence[str] | None = None, index: int | None = None) -> Json:
         """The front of one's waiting jobs; ``index`` explains one point, with the weights that stand for it."""
         return self.get("/v1/front", tenant=tenant, job=list(jobs) if jobs else None, index=index)
 

@@ -27,7 +27,12 @@ SETTINGS = {
 }
 FRONT: dict[str, object] = {"tenant": "tenant-c", "policy_version": "balanced-0", "waiting": 0, "looked_at": 0}
 FRONT |= {"objectives": [], "points": [], "knee": None, "choice": None, "weights": None}
-OBJECTIVES: dict[str, object] = {"tenant_id": "tenant-c", "own": False, "in_force": False, "policy_version": "balanced-0"}
+OBJECTIVES: dict[str, object] = {
+    "tenant_id": "tenant-c",
+    "own": False,
+    "in_force": False,
+    "policy_version": "balanced-0",
+}
 OBJECTIVES |= {"weights": {}, "changed_by": "", "changed_at": None}
 # What each of the others answers matters not here, only that it answers.
 ELSEWHERE = {
