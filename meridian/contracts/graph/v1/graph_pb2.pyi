@@ -32,7 +32,7 @@ NODE_STATE_ASLEEP: NodeState
 NODE_STATE_FAILED: NodeState
 
 class GraphNode(_message.Message):
-    __slots__ = ("inventory", "state", "state_reason", "metrics", "certified")
+    __slots__ = ("inventory", "state", "state_reason", "metrics", "certified", "expected_load")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -45,12 +45,14 @@ class GraphNode(_message.Message):
     STATE_REASON_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     CERTIFIED_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_LOAD_FIELD_NUMBER: _ClassVar[int]
     inventory: _resource_pb2.NodeInventory
     state: NodeState
     state_reason: str
     metrics: _containers.ScalarMap[str, float]
     certified: bool
-    def __init__(self, inventory: _Optional[_Union[_resource_pb2.NodeInventory, _Mapping]] = ..., state: _Optional[_Union[NodeState, str]] = ..., state_reason: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ..., certified: _Optional[bool] = ...) -> None: ...
+    expected_load: float
+    def __init__(self, inventory: _Optional[_Union[_resource_pb2.NodeInventory, _Mapping]] = ..., state: _Optional[_Union[NodeState, str]] = ..., state_reason: _Optional[str] = ..., metrics: _Optional[_Mapping[str, float]] = ..., certified: _Optional[bool] = ..., expected_load: _Optional[float] = ...) -> None: ...
 
 class GraphUpdated(_message.Message):
     __slots__ = ("domain_id", "version", "full", "domain", "nodes", "removed_node_ids", "links", "oldest_reading_at", "updated_at")

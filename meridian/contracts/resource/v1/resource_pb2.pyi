@@ -218,7 +218,7 @@ class ResourceDefined(_message.Message):
     def __init__(self, name: _Optional[str] = ..., definition: _Optional[_Union[ResourceDefinition, _Mapping]] = ..., removed: _Optional[bool] = ..., actor_id: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Link(_message.Message):
-    __slots__ = ("from_domain_id", "to_domain_id", "rtt_s", "bandwidth_bytes_per_s", "price_per_gb", "emulated", "loss")
+    __slots__ = ("from_domain_id", "to_domain_id", "rtt_s", "bandwidth_bytes_per_s", "price_per_gb", "emulated", "loss", "measured_at")
     FROM_DOMAIN_ID_FIELD_NUMBER: _ClassVar[int]
     TO_DOMAIN_ID_FIELD_NUMBER: _ClassVar[int]
     RTT_S_FIELD_NUMBER: _ClassVar[int]
@@ -226,6 +226,7 @@ class Link(_message.Message):
     PRICE_PER_GB_FIELD_NUMBER: _ClassVar[int]
     EMULATED_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_AT_FIELD_NUMBER: _ClassVar[int]
     from_domain_id: str
     to_domain_id: str
     rtt_s: float
@@ -233,7 +234,8 @@ class Link(_message.Message):
     price_per_gb: _types_pb2.Money
     emulated: bool
     loss: float
-    def __init__(self, from_domain_id: _Optional[str] = ..., to_domain_id: _Optional[str] = ..., rtt_s: _Optional[float] = ..., bandwidth_bytes_per_s: _Optional[float] = ..., price_per_gb: _Optional[_Union[_types_pb2.Money, _Mapping]] = ..., emulated: _Optional[bool] = ..., loss: _Optional[float] = ...) -> None: ...
+    measured_at: _timestamp_pb2.Timestamp
+    def __init__(self, from_domain_id: _Optional[str] = ..., to_domain_id: _Optional[str] = ..., rtt_s: _Optional[float] = ..., bandwidth_bytes_per_s: _Optional[float] = ..., price_per_gb: _Optional[_Union[_types_pb2.Money, _Mapping]] = ..., emulated: _Optional[bool] = ..., loss: _Optional[float] = ..., measured_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class DomainInventory(_message.Message):
     __slots__ = ("domain_id", "name", "region", "owner", "emulated", "security_level", "price_per_accelerator_hour", "carbon_g_per_kwh", "nodes", "links", "agent_url")
