@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
+
 from meridian.periodic import every
 from meridian.service import Kernel
 from meridian.settings import load
@@ -9,8 +12,12 @@ from services.graph.api import graph_router
 from services.graph.events import INPUTS, GraphIntake
 from services.graph.measures import GraphMeasures
 from services.graph.publication import Publication
+from services.graph.recognition.model import SHIPPED, ModelUnavailableError, NodeStateModel
+from services.graph.recognition.recogniser import Recogniser
 from services.graph.settings import GraphSettings
 from services.graph.upkeep import Upkeep
+
+_log = logging.getLogger(__name__)
 
 
 def build(kernel: Kernel) -> None:
@@ -18,9 +25,21 @@ def build(kernel: Kernel) -> None:
     settings = load(GraphSettings)
     kernel.http_settings = settings
     measures = GraphMeasures(kernel.registry)
-    publication = Publication(settings, measures)
+    recogniser = Recogniser(_model(settings), kernel.clock, settings.model_slowest_s)
+    publication = Publication(settings, measures, recogniser)
     intake = GraphIntake(kernel.clock, publication)
     upkeep = Upkeep(settings, kernel.outbox, kernel.clock, publication, measures)
     kernel.bus.subscribe_batch("inputs", INPUTS, intake.handle)
     kernel.add_task("upkeep", every(settings.tick_s, upkeep.tick))
     kernel.http.include_router(graph_router(kernel.database, kernel.clock))
+
+
+def _model(settings: GraphSettings) -> NodeStateModel | None:
+    """The model that serves; None when there is none, and then the rules do."""
+    if settings.model == "none":
+        return None
+    try:
+        return NodeStateModel(Path(settings.model) if settings.model else SHIPPED)
+    except ModelUnavailableError as error:
+        _log.warning("no model of node states, rules decide: %s", error)
+        return None

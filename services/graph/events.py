@@ -63,6 +63,7 @@ class GraphIntake:
         facts = domain.facts
         if isinstance(event, telemetry_pb2.ObservationRecorded):
             facts.observe(event)
+            domain.observed = True
         elif isinstance(event, identity_pb2.IdentityIssued):
             facts.certify(event)
             touched[event.identity_id] = event.domain_id

@@ -53,7 +53,7 @@ class NodeIncident:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The rule in force for a node, and since when."""
+    """The rule in force for a node (or the model, by the name of its state), and since when."""
 
     rule: Rule
     reason: str

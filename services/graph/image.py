@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from meridian.contracts.graph.v1 import graph_pb2
 from meridian.contracts.resource.v1 import resource_pb2
 from services.graph.facts import WHOLE_NODE, Certificate, Decided, DomainFacts, node_metrics
-from services.graph.node_state import NodeState, Thresholds, node_state
+from services.graph.node_state import Assessment, NodeState, Thresholds, node_state
 
 
 @dataclass(slots=True)
@@ -38,6 +39,18 @@ class StateChange:
     decided: Decided
 
 
+class Judge(Protocol):
+    """Decides beside the rules."""
+
+    def decide(self, node_id: str, rule: Assessment, before: Decided | None) -> Assessment:
+        """The state of a node, given what the rules say and what was in force."""
+        ...
+
+    def expected_load(self, node_id: str) -> float | None:
+        """Its load one interval later, 0-1; None unknown."""
+        ...
+
+
 def _bare(inventory: resource_pb2.DomainInventory) -> resource_pb2.DomainInventory:
     bare = resource_pb2.DomainInventory()
     bare.CopyFrom(inventory)
@@ -46,8 +59,10 @@ def _bare(inventory: resource_pb2.DomainInventory) -> resource_pb2.DomainInvento
     return bare
 
 
-def build_image(facts: DomainFacts, now_s: float, limits: Thresholds) -> tuple[DomainImage, dict[str, Decided]]:
-    """The image that the facts give, and the rule in force for each node.
+def build_image(
+    facts: DomainFacts, now_s: float, limits: Thresholds, judge: Judge | None = None
+) -> tuple[DomainImage, dict[str, Decided]]:
+    """The image that the facts give, and the rule in force for each node. ``judge``: what the model has to say beside the rules.
 
     While the same rule holds, its reason and time stay those of its beginning, so that a number in a reason that moves a
     little changes nothing.
@@ -61,6 +76,8 @@ def build_image(facts: DomainFacts, now_s: float, limits: Thresholds) -> tuple[D
         node_id = inventory.node_id
         before = facts.decided.get(node_id)
         found = node_state(facts.signals(inventory, now_s), before.rule if before else None, limits)
+        if judge is not None:
+            found = judge.decide(node_id, found, before)
         if before is not None and before.rule is found.rule:
             decided[node_id] = before
         else:
@@ -71,6 +88,7 @@ def build_image(facts: DomainFacts, now_s: float, limits: Thresholds) -> tuple[D
             state_reason=decided[node_id].reason,
             metrics=node_metrics(facts.readings.get(node_id, {})),
             certified=_certified(identities, inventory),
+            expected_load=judge.expected_load(node_id) if judge is not None else None,
         )
         _name(identities, node.inventory)
         image.nodes[node_id] = node
@@ -106,6 +124,12 @@ def _moved(before: Mapping[str, float], after: Mapping[str, float], tolerance: f
     if before.keys() != after.keys():
         return True
     return any(abs(after[name] - before[name]) > tolerance * max(abs(before[name]), abs(after[name])) for name in after)
+
+
+def _load_moved(before: graph_pb2.GraphNode, after: graph_pb2.GraphNode, tolerance: float) -> bool:
+    if before.HasField("expected_load") is not after.HasField("expected_load"):
+        return True
+    return abs(after.expected_load - before.expected_load) > tolerance
 
 
 def _same_but_metrics(before: graph_pb2.GraphNode, after: graph_pb2.GraphNode) -> bool:
@@ -144,7 +168,7 @@ def difference(
         if known is None or not _same_but_metrics(known, node):
             structure = True
             update.nodes.append(node)
-        elif metrics and _moved(known.metrics, node.metrics, tolerance):
+        elif metrics and (_moved(known.metrics, node.metrics, tolerance) or _load_moved(known, node, tolerance)):
             update.nodes.append(node)
     changed_links = [link for key, link in after.links.items() if before.links.get(key) != link]
     if before.links.keys() - after.links.keys():

@@ -68,6 +68,11 @@ class Rule(StrEnum):
     ALLOCATED = "allocated"
     UTILISED = "utilised"
     FIT = "fit"
+    # Not rules of this module: the trained model decided, see `services.graph.recognition.judgement`.
+    MODEL_HEALTHY = "model-healthy"
+    MODEL_BUSY = "model-busy"
+    MODEL_DEGRADED = "model-degraded"
+    MODEL_FAILING = "model-failing"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,11 @@ from datetime import UTC, datetime
 from meridian.contracts.graph.v1 import graph_pb2
 from meridian.outbox import Transaction
 from services.graph import store
+from services.graph.image import Judge
 from services.graph.measures import GraphMeasures
 from services.graph.node_state import Thresholds
+from services.graph.recognition.judges import Heard, Standing
+from services.graph.recognition.recogniser import Recogniser
 from services.graph.settings import GraphSettings
 from services.graph.update_plan import ChangeKind, Pace, PlannedUpdate, TrackedDomain, plan_updates
 
@@ -17,8 +20,9 @@ from services.graph.update_plan import ChangeKind, Pace, PlannedUpdate, TrackedD
 class Publication:
     """Turns tracked domains into versioned updates."""
 
-    def __init__(self, settings: GraphSettings, measures: GraphMeasures) -> None:
+    def __init__(self, settings: GraphSettings, measures: GraphMeasures, recogniser: Recogniser) -> None:
         self._measures = measures
+        self._recogniser = recogniser
         self._limits = Thresholds(silent_after_s=settings.silent_after_s)
         self._pace = Pace(
             metric_refresh_s=settings.metric_refresh_s,
@@ -30,7 +34,11 @@ class Publication:
 
     async def publish(self, transaction: Transaction, domains: Sequence[TrackedDomain], now_s: float) -> None:
         """Publish what is due and store the domains; their locks must be held."""
-        planned = [item for domain in domains for item in plan_updates(domain, now_s, self._pace, self._limits)]
+        planned = [
+            item
+            for domain in domains
+            for item in plan_updates(domain, now_s, self._pace, self._limits, self._judge_of(domain))
+        ]
         await store.save(transaction.connection, domains, now_s)
         if not planned:
             return
@@ -48,6 +56,15 @@ class Publication:
                 changes.append(store.LoggedChange(version, item.update.domain_id, at, item.kind.value, item.update))
         await store.add_changes(transaction.connection, changes)
         transaction.on_commit(lambda: self._count(planned))
+
+    def _judge_of(self, domain: TrackedDomain) -> Judge | None:
+        if not self._recogniser.name:
+            return None
+        if not domain.observed:
+            # Nothing new was seen; only facts change what stands, whoever follows the windows of this domain.
+            return Standing(domain.facts.decided, domain.published)
+        followed = self._recogniser.look(domain.facts)
+        return Heard(followed, self._recogniser.name) if followed is not None else None
 
     @staticmethod
     def _publish_states(transaction: Transaction, item: PlannedUpdate, version: int) -> None:

@@ -26,4 +26,8 @@ class GraphSettings(HttpSettings):
     log_image_interval_s: float = Field(default=600.0, gt=0)
     log_retention_s: float = Field(default=86_400.0, gt=0)
     metric_log_retention_s: float = Field(default=3600.0, gt=0)
+    # Path of a model of node states with its card beside it; empty: the one that is shipped; ``none``: rules only.
+    model: str = ""
+    # A model that took longer than this for a domain is left alone for a minute.
+    model_slowest_s: float = Field(default=0.5, gt=0)
     tick_s: float = Field(default=1.0, gt=0)

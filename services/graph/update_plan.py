@@ -11,6 +11,7 @@ from services.graph.facts import DomainFacts
 from services.graph.image import (
     Difference,
     DomainImage,
+    Judge,
     StateChange,
     applied,
     build_image,
@@ -31,13 +32,17 @@ class ChangeKind(StrEnum):
 
 @dataclass(slots=True)
 class TrackedDomain:
-    """The facts of a domain, and what was told about it and when (seconds since 1970; 0 never)."""
+    """The facts of a domain, and what was told about it and when (seconds since 1970; 0 never).
+
+    ``observed``: an observation was folded since it was loaded.
+    """
 
     facts: DomainFacts
     published: DomainImage = field(default_factory=DomainImage)
     metrics_published_at_s: float = 0.0
     image_published_at_s: float = 0.0
     image_logged_at_s: float = 0.0
+    observed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,9 @@ class PlannedUpdate:
     states: tuple[StateChange, ...] = ()
 
 
-def plan_updates(domain: TrackedDomain, now_s: float, pace: Pace, limits: Thresholds) -> list[PlannedUpdate]:
+def plan_updates(
+    domain: TrackedDomain, now_s: float, pace: Pace, limits: Thresholds, judge: Judge | None = None
+) -> list[PlannedUpdate]:
     """The updates that are due; ``domain`` then stands as if they were published.
 
     1. A domain that was never shown, and one that lost a link, is shown whole.
@@ -72,7 +79,7 @@ def plan_updates(domain: TrackedDomain, now_s: float, pace: Pace, limits: Thresh
     if facts.inventory is None:
         return []
     facts.forget_readings_before(now_s - pace.reading_ttl_s)
-    after, decided = build_image(facts, now_s, limits)
+    after, decided = build_image(facts, now_s, limits, judge)
     metrics_due = now_s - domain.metrics_published_at_s >= pace.metric_refresh_s
     if not domain.image_published_at_s:
         found: Difference | None = Difference(whole(after), structure=True)

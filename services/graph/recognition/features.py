@@ -1,0 +1,148 @@
+"""What the model of node states looks at: canonical metrics of a node over a short window. Shared by training and serving.
+
+A sample is one node at one observation: ``len(QUANTITIES)`` numbers, NaN where nothing is known. A window is the newest
+``WINDOW`` samples, oldest first, and `encoded` makes of it what the network takes: scaled values with zeros for the
+unknown, and beside them which are known. Pure numpy; no value is ever invented for what was not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+# metric -> accelerator index (-1: the node) -> value and time in seconds since 1970
+Readings = Mapping[str, Mapping[int, tuple[float, float]]]
+
+WINDOW = 8
+WHOLE_NODE = -1
+
+
+class Quantity(IntEnum):
+    """Places in a sample. Shares are 0-1, watts and FLOP/s are means per accelerator."""
+
+    UTILIZATION = 0
+    UTILIZATION_LEAST = 1
+    FREE = 2
+    HOTTEST_CELSIUS = 3
+    WATTS = 4
+    DEVICE_MEMORY = 5
+    PROCESSORS = 6
+    MEMORY = 7
+    NETWORK_BYTES_PER_S = 8
+    INTERCONNECT_BYTES_PER_S = 9
+    BANDWIDTH_BITS_PER_S = 10
+    RTT_S = 11
+    EFFECTIVE = 12  # share of the declared peak
+    HEALTH = 13
+    DECLARED_ASLEEP = 14
+    AGE_S = 15  # of the sample when the newest of the window was taken
+    SUSPECTED = 16  # 1 while failover suspects the node
+
+
+QUANTITIES = len(Quantity)
+SUMMARIES = 6
+INPUTS = SUMMARIES * QUANTITIES
+_LOGARITHMIC = {
+    Quantity.NETWORK_BYTES_PER_S: 1e6,
+    Quantity.INTERCONNECT_BYTES_PER_S: 1e6,
+    Quantity.BANDWIDTH_BITS_PER_S: 1e6,
+    Quantity.RTT_S: 1e-4,
+}
+_LINEAR = {
+    Quantity.HOTTEST_CELSIUS: (60.0, 25.0),
+    Quantity.WATTS: (250.0, 250.0),
+    Quantity.AGE_S: (0.0, 60.0),
+}
+
+
+def sample(readings: Readings, peak_flops: float, *, asleep: bool, suspected: bool = False) -> Floats:
+    """One node now: ``QUANTITIES`` numbers. ``peak_flops``: mean declared peak of its accelerators, FLOP/s, 0 unknown.
+
+    For a node of which nothing is read all is NaN but what was declared of it and failover's suspicion.
+    """
+    found = np.full(QUANTITIES, np.nan, dtype=np.float32)
+    utilization = _chips(readings, "hw.gpu.utilization")
+    if utilization:
+        found[Quantity.UTILIZATION] = sum(utilization) / len(utilization)
+        found[Quantity.UTILIZATION_LEAST] = min(utilization)
+    _put(found, Quantity.FREE, _mean(_chips(readings, "cpn.compute.capacity_free")))
+    _put(found, Quantity.HOTTEST_CELSIUS, max(_chips(readings, "hw.temperature"), default=None))
+    _put(found, Quantity.WATTS, _mean(_chips(readings, "hw.power")))
+    _put(
+        found,
+        Quantity.DEVICE_MEMORY,
+        _share(_chips(readings, "hw.gpu.memory.usage"), _chips(readings, "hw.gpu.memory.limit")),
+    )
+    _put(found, Quantity.PROCESSORS, _whole(readings, "system.cpu.utilization"))
+    used, limit = _whole(readings, "system.memory.usage"), _whole(readings, "system.memory.limit")
+    if used is not None and limit:
+        found[Quantity.MEMORY] = used / limit
+    _put(found, Quantity.NETWORK_BYTES_PER_S, _whole(readings, "system.network.io"))
+    _put(found, Quantity.INTERCONNECT_BYTES_PER_S, _mean(_chips(readings, "cpn.interconnect.io")))
+    _put(found, Quantity.BANDWIDTH_BITS_PER_S, _whole(readings, "cpn.net.bandwidth_available"))
+    _put(found, Quantity.RTT_S, _whole(readings, "cpn.net.rtt"))
+    effective = _mean(_chips(readings, "cpn.compute.effective"))
+    if effective is not None and peak_flops > 0:
+        found[Quantity.EFFECTIVE] = effective / peak_flops
+    health = [value for value, _ in readings.get("cpn.health", {}).values()]
+    _put(found, Quantity.HEALTH, min(health, default=None))
+    if asleep:
+        found[Quantity.DECLARED_ASLEEP] = 1.0
+    if suspected:
+        found[Quantity.SUSPECTED] = 1.0
+    return found
+
+
+def encoded(windows: npt.NDArray[np.floating]) -> Floats:
+    """``[nodes, WINDOW, QUANTITIES]`` -> ``[nodes, INPUTS]``.
+
+    Of each quantity, scaled: the newest value, the mean of the known ones, their spread, how far the newest is from the oldest
+    known one, whether the newest is known, and the share of the window that is known. Zero stands for what is not known.
+    """
+    assert windows.shape[1:] == (WINDOW, QUANTITIES), windows.shape
+    values = windows.astype(np.float32)
+    known = np.isfinite(values)
+    values = np.where(known, values, 0.0)
+    for quantity, unit in _LOGARITHMIC.items():
+        values[:, :, quantity] = np.log1p(np.maximum(values[:, :, quantity], 0.0) / unit) / 5.0
+    for quantity, (middle, spread) in _LINEAR.items():
+        values[:, :, quantity] = (values[:, :, quantity] - middle) / spread
+    values = np.where(known, np.clip(values, -4.0, 4.0), 0.0)
+    count = known.sum(axis=1)
+    some = np.maximum(count, 1)
+    mean = values.sum(axis=1) / some
+    square = (values * values).sum(axis=1) / some
+    spread_of = np.sqrt(np.maximum(square - mean * mean, 0.0))
+    oldest = np.take_along_axis(values, np.argmax(known, axis=1)[:, None], axis=1)[:, 0]
+    newest_known = known[:, -1]
+    moved = np.where(newest_known, values[:, -1] - oldest, 0.0)
+    parts = [values[:, -1], mean, 3.0 * spread_of, 2.0 * moved, newest_known, count / WINDOW]
+    return np.ascontiguousarray(np.concatenate(parts, axis=1), dtype=np.float32)
+
+
+def _chips(readings: Readings, metric: str) -> list[float]:
+    return [value for index, (value, _) in readings.get(metric, {}).items() if index != WHOLE_NODE]
+
+
+def _whole(readings: Readings, metric: str) -> float | None:
+    item = readings.get(metric, {}).get(WHOLE_NODE)
+    return None if item is None else item[0]
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _share(used: list[float], limits: list[float]) -> float | None:
+    limit = _mean(limits)
+    mean = _mean(used)
+    return None if mean is None or not limit else mean / limit
+
+
+def _put(found: Floats, quantity: Quantity, value: float | None) -> None:
+    if value is not None:
+        found[quantity] = value

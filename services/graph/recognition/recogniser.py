@@ -1,0 +1,110 @@
+"""Keeps the windows of the domains that this process follows, and asks the model after each observation.
+
+The model may be missing, slow or fail: then nobody has an opinion, and the rules serve. A model that took longer than it
+may is left alone for a while.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from meridian.clock import Clock
+from meridian.contracts.resource.v1 import resource_pb2
+from services.graph.facts import POWER_STATE_LABEL, DomainFacts
+from services.graph.node_state import Incident
+from services.graph.recognition.features import Floats, sample
+from services.graph.recognition.judgement import Leaning, Opinion
+from services.graph.recognition.model import NodeStateModel
+from services.graph.recognition.neighbourhood import SITE_LINKS_LABEL, SWITCH_LABEL, Place, neighbourhood_of
+from services.graph.recognition.windows import Windows
+
+_log = logging.getLogger(__name__)
+# The network never saw a shorter window in training.
+LEAST_SAMPLES = 3
+PAUSE_S = 60.0
+
+
+@dataclass(slots=True)
+class Followed:
+    """One domain: its windows, what the model says of its nodes and has said before."""
+
+    windows: Windows = field(default_factory=Windows)
+    opinions: Mapping[str, Opinion] = field(default_factory=dict)
+    leanings: Mapping[str, Leaning] = field(default_factory=dict)
+
+
+class Recogniser:
+    """``model`` None: no opinions, only rules."""
+
+    def __init__(self, model: NodeStateModel | None, clock: Clock, slowest_s: float) -> None:
+        self._model = model
+        self._clock = clock
+        self._slowest_s = slowest_s
+        self._paused_until_s = 0.0
+        self._domains: dict[str, Followed] = {}
+        self.took_s = 0.0
+
+    @property
+    def name(self) -> str:
+        """Of the model; empty without one."""
+        return self._model.card.name if self._model is not None else ""
+
+    def look(self, facts: DomainFacts) -> Followed | None:
+        """Opinions on the domain as of its newest observation; None without a model. Repeating it changes nothing."""
+        if self._model is None or facts.inventory is None:
+            return None
+        followed = self._domains.setdefault(facts.domain_id, Followed())
+        nodes = list(facts.inventory.nodes)
+        if not followed.windows.add(facts.observed_at_s, {node.node_id: _sample(facts, node) for node in nodes}):
+            return followed
+        followed.opinions = {}
+        now_s = self._clock.monotonic_s()
+        if nodes and followed.windows.count >= LEAST_SAMPLES and now_s >= self._paused_until_s:
+            followed.opinions = self._ask(self._model, followed.windows, nodes)
+            followed.leanings = {
+                node_id: followed.leanings.get(node_id, Leaning()).then(opinion)
+                for node_id, opinion in followed.opinions.items()
+            }
+        return followed
+
+    def forget(self, domain_id: str) -> None:
+        """The domain is followed elsewhere, or its transaction failed."""
+        self._domains.pop(domain_id, None)
+
+    def _ask(
+        self, model: NodeStateModel, windows: Windows, nodes: list[resource_pb2.NodeInventory]
+    ) -> dict[str, Opinion]:
+        node_ids = [node.node_id for node in nodes]
+        began_s = self._clock.monotonic_s()
+        answer = model.answer(windows.of(node_ids), neighbourhood_of([place_of(node) for node in nodes]))
+        self.took_s = self._clock.monotonic_s() - began_s
+        if self.took_s > self._slowest_s:
+            self._paused_until_s = self._clock.monotonic_s() + PAUSE_S
+            _log.warning("the model of node states took %.3f s for %d nodes; rules serve", self.took_s, len(nodes))
+        likeliest = answer.probabilities.argmax(axis=1)
+        return {
+            node_id: Opinion(model.card.classes[best], float(row[best]), float(load))
+            for node_id, best, row, load in zip(
+                node_ids, likeliest.tolist(), answer.probabilities, answer.load, strict=True
+            )
+        }
+
+
+def place_of(node: resource_pb2.NodeInventory) -> Place:
+    """Where the node stands, by its site and its labels ``switch`` and ``site_links`` (names of sites, by commas)."""
+    links = node.labels.get(SITE_LINKS_LABEL, "")
+    names = tuple(name.strip() for name in links.split(",") if name.strip())
+    return Place(node.site, node.labels.get(SWITCH_LABEL, ""), names)
+
+
+def _sample(facts: DomainFacts, node: resource_pb2.NodeInventory) -> Floats:
+    peaks = [item.peak_flops for item in node.accelerators]
+    incident = facts.incidents.get(node.node_id)
+    return sample(
+        facts.readings.get(node.node_id, {}),
+        sum(peaks) / len(peaks) if peaks else 0.0,
+        asleep=node.labels.get(POWER_STATE_LABEL, "") == "asleep",
+        suspected=incident is not None and incident.incident is not Incident.NONE,
+    )

@@ -1,0 +1,118 @@
+"""Rule and model together: who decides, when, and what the model may not say."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.graph.node_state import Assessment, NodeState, Rule
+from services.graph.recognition.judgement import FACTS, Leaning, Limits, Opinion, judged
+
+FIT = Assessment(NodeState.HEALTHY, Rule.FIT, "")
+HOT = Assessment(NodeState.DEGRADED, Rule.HOT, "an accelerator has 93 Cel")
+POOR = Assessment(NodeState.DEGRADED, Rule.HEALTH_POOR, "health 0.5 is reported")
+
+
+def said(state: NodeState, confidence: float) -> Opinion:
+    return Opinion(state, confidence, 0.5)
+
+
+def times(state: NodeState, count: int) -> Leaning:
+    leaning = Leaning()
+    for _ in range(count):
+        leaning = leaning.then(said(state, 0.9))
+    return leaning
+
+
+def decided(
+    rule: Assessment, state: NodeState, confidence: float, count: int = 1, before: Rule | None = None
+) -> Assessment:
+    return judged(rule, said(state, confidence), times(state, count), before, "m")
+
+
+def test_counting_starts_again_with_another_state() -> None:
+    leaning = times(NodeState.BUSY, 3)
+    assert leaning == Leaning(NodeState.BUSY, 3)
+    assert leaning.then(said(NodeState.HEALTHY, 0.9)) == Leaning(NodeState.HEALTHY, 1)
+    assert leaning.then(said(NodeState.BUSY, 0.5)) == Leaning(NodeState.UNSPECIFIED, 1)
+
+
+@pytest.mark.parametrize("rule", sorted(FACTS))
+def test_facts_decide_whatever_the_model_says(rule: Rule) -> None:
+    fact = Assessment(NodeState.UNREACHABLE, rule, "why")
+    assert decided(fact, NodeState.HEALTHY, 0.99, 9, Rule.MODEL_HEALTHY) == fact
+
+
+def test_without_an_opinion_the_rule_decides() -> None:
+    assert judged(HOT, None, Leaning(), Rule.MODEL_BUSY, "m") == HOT
+
+
+def test_an_unsure_model_is_mentioned_and_not_heard() -> None:
+    found = decided(FIT, NodeState.DEGRADED, 0.59, 9)
+    assert (found.state, found.rule) == (NodeState.HEALTHY, Rule.FIT)
+    assert found.reason == "m says degraded with confidence 0.59: unsure, so the rule decides"
+
+
+def test_agreement_keeps_the_rule() -> None:
+    found = decided(HOT, NodeState.DEGRADED, 0.8)
+    assert (found.state, found.rule) == (NodeState.DEGRADED, Rule.HOT)
+    assert found.reason == "an accelerator has 93 Cel; m says degraded with confidence 0.80, as the rule"
+
+
+def test_a_certain_alarm_is_raised_at_once_and_a_fair_one_the_second_time() -> None:
+    certain = decided(FIT, NodeState.DEGRADED, 0.95)
+    assert (certain.state, certain.rule) == (NodeState.DEGRADED, Rule.MODEL_DEGRADED)
+    assert certain.reason == "m says degraded with confidence 0.95; the rule fit says healthy"
+    assert decided(FIT, NodeState.DEGRADED, 0.7).rule is Rule.FIT
+    assert decided(FIT, NodeState.DEGRADED, 0.7, 2).rule is Rule.MODEL_DEGRADED
+
+
+def test_an_alarm_stands_until_it_is_called_off_three_times() -> None:
+    for count in (1, 2):
+        found = decided(HOT, NodeState.BUSY, 0.99, count, Rule.HOT)
+        assert (found.state, found.rule) == (NodeState.DEGRADED, Rule.HOT)
+    found = decided(HOT, NodeState.BUSY, 0.99, 3, Rule.HOT)
+    assert (found.state, found.rule) == (NodeState.BUSY, Rule.MODEL_BUSY)
+
+
+def test_what_the_model_decided_stands_while_it_wavers() -> None:
+    busy = Assessment(NodeState.BUSY, Rule.ALLOCATED, "every accelerator is allocated")
+    for count in (1, 2):
+        found = decided(busy, NodeState.HEALTHY, 0.99, count, Rule.MODEL_DEGRADED)
+        assert (found.state, found.rule) == (NodeState.DEGRADED, Rule.MODEL_DEGRADED)
+    assert decided(busy, NodeState.HEALTHY, 0.99, 3, Rule.MODEL_DEGRADED).rule is Rule.MODEL_HEALTHY
+
+
+def test_an_unsure_word_or_agreement_does_not_end_an_alarm_at_once() -> None:
+    unsure = said(NodeState.HEALTHY, 0.5)
+    for count in (1, 2):
+        leaning = Leaning(NodeState.UNSPECIFIED, count)
+        assert judged(FIT, unsure, leaning, Rule.MODEL_DEGRADED).rule is Rule.MODEL_DEGRADED
+        assert decided(FIT, NodeState.HEALTHY, 0.99, count, Rule.MODEL_DEGRADED).rule is Rule.MODEL_DEGRADED
+    assert judged(FIT, unsure, Leaning(NodeState.UNSPECIFIED, 3), Rule.MODEL_DEGRADED).rule is Rule.FIT
+    assert decided(FIT, NodeState.HEALTHY, 0.99, 3, Rule.MODEL_DEGRADED).rule is Rule.FIT
+
+
+@pytest.mark.parametrize("state", [NodeState.UNREACHABLE, NodeState.ASLEEP])
+def test_the_model_alone_takes_no_node_away(state: NodeState) -> None:
+    found = decided(FIT, state, 0.99, 9)
+    assert (found.state, found.rule) == (NodeState.HEALTHY, Rule.FIT)
+    assert "failover" in found.reason
+
+
+def test_failing_needs_the_nodes_own_word() -> None:
+    alone = decided(FIT, NodeState.FAILING, 0.99)
+    assert (alone.state, alone.rule) == (NodeState.DEGRADED, Rule.MODEL_DEGRADED)
+    assert "not confirmed" in alone.reason
+    together = decided(POOR, NodeState.FAILING, 0.99, 2, Rule.HEALTH_POOR)
+    assert decided(POOR, NodeState.FAILING, 0.99, 3, Rule.HEALTH_POOR).rule is Rule.MODEL_FAILING
+    assert together.state is NodeState.DEGRADED
+
+
+def test_poor_health_is_not_talked_away() -> None:
+    assert decided(POOR, NodeState.HEALTHY, 0.99, 9, Rule.HEALTH_POOR).state is NodeState.DEGRADED
+
+
+def test_limits_are_settable() -> None:
+    opinion = said(NodeState.DEGRADED, 0.7)
+    strict = Limits(sure=0.8)
+    assert judged(FIT, opinion, Leaning(NodeState.DEGRADED, 9), None, "m", strict).rule is Rule.FIT
