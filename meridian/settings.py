@@ -39,6 +39,7 @@ class KernelSettings(BaseSettings):
     telemetry_url: str = "http://127.0.0.1:4102"
     graph_url: str = "http://127.0.0.1:4103"
     forecast_url: str = "http://127.0.0.1:4104"
+    # For a scheduler in shards: the addresses of all of them, in their order, separated by commas.
     scheduler_url: str = "http://127.0.0.1:4105"
     failover_url: str = "http://127.0.0.1:4106"
     gateway_url: str = "http://127.0.0.1:4100"

@@ -26,6 +26,16 @@ from meridian.errors import InvalidArgumentError, MeridianError
 @click.option(
     "--port", "gateway_port", type=click.IntRange(1, 65535), help="Port of the gateway. [default: a free one]"
 )
+@click.option(
+    "--shards", type=click.IntRange(1, 100), default=1, show_default=True, help="Schedulers that share the tenants."
+)
+@click.option(
+    "--levels",
+    type=click.Choice(["one", "two"]),
+    default="one",
+    show_default=True,
+    help="Two: schedulers choose domains, a decider of its own chooses nodes.",
+)
 @click.option("--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C stops everything.")
 @click.option("--timeout", "timeout_s", default=120.0, show_default=True)
 @json_option
@@ -35,6 +45,8 @@ def up(
     compact: bool,
     domains_file: Path | None,
     gateway_port: int | None,
+    shards: int,
+    levels: str,
     foreground: bool,
     timeout_s: float,
 ) -> None:
@@ -44,7 +56,9 @@ def up(
     """
     from meridian.embedded import stack
 
-    options = stack.StackOptions(context.data_dir, compact, domains_file, gateway_port=gateway_port)
+    options = stack.StackOptions(
+        context.data_dir, compact, domains_file, gateway_port=gateway_port, shards=shards, levels=levels
+    )
     if foreground:
         asyncio.run(stack.run_foreground(options))
         return

@@ -44,7 +44,8 @@ EXTERNAL = {
 class StackOptions:
     """What to run. An external address, by default from the environment, takes the place of the server of ours.
 
-    ``compact`` runs all services in one process. ``domains_file`` None stands for the five emulated domains.
+    ``compact`` runs all services in one process. ``domains_file`` None stands for the five emulated domains. With ``levels``
+    "two" the scheduler runs as ``shards`` processes beside a decider of domains.
     """
 
     data_dir: Path
@@ -52,6 +53,8 @@ class StackOptions:
     domains_file: Path | None = None
     services: tuple[str, ...] = SERVICES
     gateway_port: int | None = None
+    shards: int = 1
+    levels: str = "one"
     kafka_bootstrap_servers: str | None = field(default_factory=lambda: os.environ.get("KAFKA_BOOTSTRAP_SERVERS"))
     database_url: str | None = field(default_factory=lambda: os.environ.get("DATABASE_URL"))
     redis_url: str | None = field(default_factory=lambda: os.environ.get("REDIS_URL"))
@@ -74,6 +77,7 @@ def compose(options: StackOptions) -> Composition:
     unknown = set(options.services) - set(SERVICES)
     if unknown:
         raise ConfigurationError(f"unknown services: {', '.join(sorted(unknown))}; known are {', '.join(SERVICES)}")
+    parts = _parts(options)
     data_dir = options.data_dir.resolve()
     log_dir = data_dir / "log"
     domains = read_domains(options.domains_file or DEFAULT_FILE)
@@ -81,11 +85,11 @@ def compose(options: StackOptions) -> Composition:
     ports = kept_ports(
         state_dir(data_dir) / "ports.json",
         [*(("postgres",) if not options.database_url else ()), *(("valkey",) if not options.redis_url else ()),
-         *(("broker",) if not options.kafka_bootstrap_servers else ()), *options.services, *agents.values()],
+         *(("broker",) if not options.kafka_bootstrap_servers else ()), *parts, *agents.values()],
         wanted={"gateway": options.gateway_port} if options.gateway_port else None,
     )  # fmt: skip
     infrastructure: list[ProcessSpec] = []
-    urls = {name: f"http://{HOST}:{ports[name]}" for name in (*options.services, *agents.values())}
+    urls = {name: f"http://{HOST}:{ports[name]}" for name in (*parts, *agents.values())}
 
     if options.database_url:
         urls["database"] = options.database_url.replace("postgresql://", "postgresql+asyncpg://", 1)
@@ -118,15 +122,26 @@ def compose(options: StackOptions) -> Composition:
         "MERIDIAN_INSTANCE": "local",
         "MERIDIAN_IDENTITY_BOOTSTRAP_FILE": str(credentials.bootstrap_path),
         "MERIDIAN_GATEWAY_AGENT_TOKEN": credentials.join_token,
-        **{f"MERIDIAN_{name.upper()}_HTTP_PORT": str(ports[name]) for name in options.services},
-        **{f"MERIDIAN_{name.upper()}_URL": urls[name] for name in options.services},
+        **{f"MERIDIAN_{part.service.upper()}_HTTP_PORT": str(ports[name]) for name, part in parts.items()},
+        **{f"MERIDIAN_{part.service.upper()}_URL": urls[name] for name, part in parts.items()},
     }
+    if options.levels == "two" and "scheduler" in options.services:
+        environment["MERIDIAN_SCHEDULER_LEVELS"] = "two"
+        environment["MERIDIAN_SCHEDULER_SHARDS"] = str(options.shards)
+        shards = [urls[name] for name, part in parts.items() if part.service == "scheduler"]
+        environment["MERIDIAN_SCHEDULER_URL"] = ",".join(shards)
 
-    def python(name: str, *arguments: str, needs: tuple[str, ...], answers: Sequence[str] = ()) -> ProcessSpec:
+    def python(
+        name: str,
+        *arguments: str,
+        needs: tuple[str, ...],
+        answers: Sequence[str] = (),
+        more: Mapping[str, str] | None = None,
+    ) -> ProcessSpec:
         return ProcessSpec(
             name=name,
             argv=(sys.executable, "-m", *arguments),
-            env=plain if name in agents.values() else environment,
+            env=plain if name in agents.values() else {**environment, **(more or {})},
             cwd=data_dir,
             log_path=log_dir / f"{name}.log",
             ready=all_of(*(http_ok(f"{urls[answer]}/health/ready") for answer in answers)),
@@ -145,7 +160,17 @@ def compose(options: StackOptions) -> Composition:
         if options.compact:
             services.append(python("services", program, "all", needs=(*needed, *steps), answers=options.services))
         else:
-            services += [python(n, program, n, needs=(*needed, *steps), answers=(n,)) for n in options.services]
+            services += [
+                python(
+                    name,
+                    program,
+                    part.service,
+                    needs=(*needed, *steps),
+                    answers=(name,),
+                    more={f"MERIDIAN_{part.service.upper()}_HTTP_PORT": str(ports[name]), **part.environment},
+                )
+                for name, part in parts.items()
+            ]
     for domain in domains:
         agent = agents[domain.domain_id]
         connection: dict[str, str | int] = {
@@ -159,6 +184,31 @@ def compose(options: StackOptions) -> Composition:
         infra = tuple(name for name in needed if name == "broker")
         services.append(python(agent, "agent", "--config", str(config), needs=(*infra, *steps), answers=(agent,)))
     return Composition((*infrastructure, *services), ports, urls)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A process of a service, and what tells it which one it is."""
+
+    service: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def _parts(options: StackOptions) -> dict[str, _Part]:
+    """The processes of the services by name. ConfigurationError for a split that cannot be."""
+    if options.levels not in {"one", "two"}:
+        raise ConfigurationError(f"levels: {options.levels!r} is neither one nor two")
+    if options.shards < 1 or (options.shards > 1 and options.levels == "one"):
+        raise ConfigurationError(f"shards: {options.shards} need two levels, and at least 1 is needed")
+    if options.levels == "two" and options.compact:
+        raise ConfigurationError("compact: two levels are several processes of the scheduler")
+    parts = {name: _Part(name) for name in options.services}
+    if options.levels == "two" and parts.pop("scheduler", None) is not None:
+        for number in range(options.shards):
+            name = "scheduler" if options.shards == 1 else f"scheduler-{number}"
+            parts[name] = _Part("scheduler", {"MERIDIAN_SCHEDULER_SHARD": str(number)})
+        parts["scheduler-domain"] = _Part("scheduler_domain")
+    return parts
 
 
 def _broker(data_dir: Path, port: int) -> ProcessSpec:
@@ -206,6 +256,7 @@ def start_detached(options: StackOptions, timeout_s: float = 120.0) -> StackStat
     argv += ["--compact"] if options.compact else []
     argv += ["--domains-file", str(options.domains_file.resolve())] if options.domains_file else []
     argv += ["--gateway-port", str(options.gateway_port)] if options.gateway_port else []
+    argv += ["--shards", str(options.shards), "--levels", options.levels]
     external = {EXTERNAL[name]: getattr(options, name) or "" for name in EXTERNAL}
     return control.spawn_and_wait(
         argv,
@@ -247,9 +298,19 @@ def main() -> int:
     parser.add_argument("--domains-file", type=Path)
     parser.add_argument("--services", default=",".join(SERVICES))
     parser.add_argument("--gateway-port", type=int)
+    parser.add_argument("--shards", type=int, default=1)
+    parser.add_argument("--levels", choices=["one", "two"], default="one")
     chosen = parser.parse_args()
     services = tuple(name for name in chosen.services.split(",") if name)
-    options = StackOptions(chosen.data_dir, chosen.compact, chosen.domains_file, services, chosen.gateway_port)
+    options = StackOptions(
+        chosen.data_dir,
+        chosen.compact,
+        chosen.domains_file,
+        services,
+        chosen.gateway_port,
+        shards=chosen.shards,
+        levels=chosen.levels,
+    )
     try:
         asyncio.run(run_foreground(options))
     except MeridianError as error:

@@ -20,6 +20,7 @@ from services.gateway.events import Handlers, Signals
 from services.gateway.feed import Feed
 from services.gateway.openapi import install_openapi
 from services.gateway.rates import RateLimiter, parse_limit
+from services.gateway.schedulers import Schedulers
 from services.gateway.settings import GatewaySettings
 from services.gateway.store import stream as event_table
 from services.gateway.store import submissions
@@ -62,7 +63,7 @@ def build(kernel: Kernel) -> None:
         capacities=capacities,
         feed=feed,
         identity=Upstream(http, "identity service", addresses.identity_url),
-        scheduler=Upstream(http, "scheduler", addresses.scheduler_url),
+        scheduler=Schedulers(http, addresses.scheduler_url),
         forecast=Upstream(http, "forecast service", addresses.forecast_url),
         http=http,
     )

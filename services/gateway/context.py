@@ -14,6 +14,7 @@ from services.gateway.auth import Authority, Caller, NoTokenError, Scope
 from services.gateway.capacity import DomainCapacity
 from services.gateway.feed import Feed
 from services.gateway.rates import RateLimiter, RateLimitError, Standing
+from services.gateway.schedulers import Schedulers
 from services.gateway.settings import GatewaySettings
 from services.gateway.store import network
 from services.gateway.upstream import Upstream
@@ -56,7 +57,7 @@ class Gateway:
     capacities: Capacities
     feed: Feed
     identity: Upstream
-    scheduler: Upstream
+    scheduler: Schedulers
     forecast: Upstream
     http: Any
 

@@ -308,11 +308,12 @@ async def get_explanation(
 ) -> Any:
     """Why the job is where it is, or why it waits, for whom and until when: the scheduler's own account."""
     async with parts.kernel.database.reading() as connection:
-        await _own(connection, caller, job_id)
+        row = await _own(connection, caller, job_id)
     params: dict[str, Any] = {} if unit is None else {"unit": unit}
     if counterfactuals:
         params["counterfactuals"] = "true"
-    return await parts.scheduler.ask("GET", f"/v1/jobs/{job_id}/explanation", params=params)
+    shard = parts.scheduler.of(row.summary["tenant_id"])
+    return await shard.ask("GET", f"/v1/jobs/{job_id}/explanation", params=params)
 
 
 @router.get("/jobs/{job_id}/logs", response_model=answers.Log, responses=problems(401, 403, 404, 409, 429, 503))

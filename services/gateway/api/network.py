@@ -156,7 +156,8 @@ async def what_if(parts: Parts, caller: JobReader, job: WhatIf) -> Any:
     plain = JobFile(**job.model_dump(exclude={"change"}))
     check([("", plain)], await parts.capacities.get())
     body = {"spec": json_format.MessageToDict(to_spec(plain), preserving_proto_field_name=True), "change": job.change}
-    return await parts.scheduler.ask("POST", "/v1/what-if", json=body, params={"tenant_id": caller.tenant_id})
+    shard = parts.scheduler.of(caller.tenant_id)
+    return await shard.ask("POST", "/v1/what-if", json=body, params={"tenant_id": caller.tenant_id})
 
 
 @router.get(

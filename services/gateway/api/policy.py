@@ -76,7 +76,7 @@ async def put_policy(
     media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
     _check(media_type, body)
     content_type = {"content-type": media_type or "application/yaml"}
-    found = await parts.scheduler.ask(
+    found = await parts.scheduler.change(
         "PUT",
         "/v1/policy",
         content=body,
@@ -89,7 +89,7 @@ async def put_policy(
 @router.delete("", response_model=dict[str, Any], responses={200: _ETAG, **_CHANGE})
 async def delete_policy(parts: Parts, caller: Operator, dry_run: DryRun = False, if_match: IfMatch = None) -> Response:
     """Give up what was put: the policy that the scheduler was started with applies again."""
-    found = await parts.scheduler.ask(
+    found = await parts.scheduler.change(
         "DELETE",
         "/v1/policy",
         params=_params(caller, dry_run=dry_run),

@@ -165,3 +165,33 @@ def test_children_import_what_we_import(monkeypatch: pytest.MonkeyPatch) -> None
     root = str(Path(__file__).parents[3])
     monkeypatch.setenv("PYTHONPATH", f"/elsewhere:{root}")
     assert import_path() == f"{root}:/elsewhere"
+
+
+def test_two_levels_run_a_process_per_shard_and_a_decider(tmp_path: Path) -> None:
+    one = compose(StackOptions(tmp_path / "one", **EXTERNAL))
+    assert "MERIDIAN_SCHEDULER_LEVELS" not in {process.name: process for process in one.processes}["scheduler"].env
+    composition = compose(StackOptions(tmp_path / "two", shards=2, levels="two", **EXTERNAL))
+    found = {process.name: process for process in composition.processes}
+    assert {name for name in found if name.startswith("scheduler")} == {
+        "scheduler-0",
+        "scheduler-1",
+        "scheduler-domain",
+    }
+    for number in range(2):
+        process = found[f"scheduler-{number}"]
+        assert process.argv[-1] == "scheduler"
+        assert process.env["MERIDIAN_SCHEDULER_SHARD"] == str(number)
+        assert process.env["MERIDIAN_SCHEDULER_HTTP_PORT"] == str(composition.ports[f"scheduler-{number}"])
+    gateway = found["gateway"].env
+    assert gateway["MERIDIAN_SCHEDULER_URL"] == ",".join(composition.urls[f"scheduler-{number}"] for number in range(2))
+    assert (gateway["MERIDIAN_SCHEDULER_SHARDS"], gateway["MERIDIAN_SCHEDULER_LEVELS"]) == ("2", "two")
+    assert found["scheduler-domain"].argv[-1] == "scheduler_domain"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [({"shards": 2}, "shards"), ({"levels": "three"}, "levels"), ({"levels": "two", "compact": True}, "compact")],
+)
+def test_a_split_that_cannot_be_is_refused(tmp_path: Path, wrong: dict[str, object], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        compose(StackOptions(tmp_path, **wrong, **EXTERNAL))
