@@ -131,6 +131,8 @@ class Agent:
             await resources.report()
             ordering = self._start_part("orders", orders.run())
             self._start_part("resource reports", resources.run())
+            for name, part in resources.parts().items():
+                self._start_part(name, part)
             self._start_part("log removal", self._remove_old_logs())
             if registration is not None:
                 self._start_part("registration", self._renew(registration, heartbeats, resources))

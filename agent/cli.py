@@ -10,6 +10,7 @@ import click
 
 from agent.collectors.base import Reading
 from agent.collectors.metrics import CORE
+from agent.collectors.peaks import peak_source
 from agent.collectors.sensing import AUTO, Sensed, sense
 from agent.collectors.table_file import load_table
 from meridian.cli.output import print_json, print_table
@@ -78,6 +79,7 @@ def parse(
         vendor=vendor,
         previous=None if previous is None else _text(previous),
         interval_s=interval,
+        peak_of=peak_source(),
     )
     if as_json or bool(getattr(ctx.obj, "as_json", False)):
         print_json(_document(file, sensed))

@@ -9,6 +9,7 @@ from pathlib import Path
 from google.protobuf.message import Message
 
 from agent.collectors.base import Reading, Source, Statistic
+from agent.collectors.unknown import UnknownKind
 from agent.engines.base import (
     Checkpoint,
     FailureKind,
@@ -27,6 +28,7 @@ from agent.engines.base import (
     StopRequest,
 )
 from agent.settings import AgentSettings, Domain
+from agent.user_resources import Amount
 from meridian.contracts.common.v1 import types_pb2
 from meridian.contracts.resource.v1 import resource_pb2
 from meridian.contracts.run.v1 import run_pb2
@@ -34,6 +36,7 @@ from meridian.contracts.run.v1 import run_pb2
 _FAILURE_KINDS = {kind: f"RUN_FAILURE_KIND_{kind.name}" for kind in FailureKind}
 _SOURCES = {source: f"READING_SOURCE_{source.name}" for source in Source}
 _STATISTICS = {item: f"READING_STATISTIC_{item.name}" for item in Statistic}
+_UNKNOWN_KINDS = {kind: f"UNKNOWN_KIND_{kind.name}" for kind in UnknownKind}
 _NODE_STATES = {
     NodeState.STARTING: resource_pb2.NODE_PROCESS_STATE_UNSPECIFIED,
     NodeState.RUNNING: resource_pb2.NODE_PROCESS_STATE_RUNNING,
@@ -154,9 +157,26 @@ def reading(item: Reading) -> resource_pb2.Reading:
         source=_SOURCES[item.source],
         statistic=_STATISTICS[item.statistic],
         reason=item.reason,
+        unknown_kind=_UNKNOWN_KINDS[item.kind] if item.kind is not None else None,
     )
     message.observed_at.FromDatetime(item.observed_at)
     return message
+
+
+def add_amounts(inventory: resource_pb2.DomainInventory, amounts: Mapping[str, Iterable[Amount]]) -> None:
+    """Say in an inventory what its nodes have of user-defined resources."""
+    for node in inventory.nodes:
+        for amount in amounts.get(node.node_id, ()):
+            node.user_resources.add(
+                name=amount.resource.name,
+                value=amount.value,
+                consumable=amount.resource.consumable,
+                shareable=amount.resource.shareable,
+                dynamic=amount.resource.dynamic,
+                attributes=amount.attributes,
+                unknown_kind=_UNKNOWN_KINDS[amount.kind] if amount.kind is not None else None,
+                reason=amount.reason,
+            )
 
 
 def inventory(settings: AgentSettings, compute_ids: ComputeIds, agent_url: str) -> resource_pb2.DomainInventory:

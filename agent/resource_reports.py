@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Set
+from collections.abc import Coroutine, Mapping, Sequence, Set
+from typing import Any
 
 from aiokafka.errors import KafkaError
 
 from agent import contract_messages
 from agent.bus_clients import Producer
-from agent.collectors.base import Collector, Reading
+from agent.collectors.base import Collector
 from agent.collectors.declared import DeclaredAccelerator, DeclaredCollector
+from agent.collectors.document import DocumentCollector
 from agent.collectors.host import HostCollector
+from agent.collectors.peaks import peak_source
 from agent.collectors.prometheus import PrometheusCollector
 from agent.collectors.table_file import load_table
 from agent.collectors.translation import Device
 from agent.contract_messages import ComputeIds
 from agent.engines.base import Engine, NodeState
+from agent.merged_readings import merged
+from agent.resource_definitions import ResourceDefinitions
+from agent.scrapes import Scrapes
+from agent.sensing_settings import Exporter, Source
 from agent.settings import AgentSettings
+from agent.user_resources import UserResources
 from meridian.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -50,7 +58,26 @@ class ResourceReports:
         self._sequence = 0
         self.agent_id = ""
         self.compute_ids: ComputeIds = {}
+        domain = settings.domain
+        self.user_resources = UserResources(
+            domain.domain_id,
+            [node.node_id for node in domain.nodes],
+            [item.resource for item in domain.resources],
+            settings.resource_commands.policy,
+            settings.data_dir,
+            shell_names=frozenset(item.resource.name for item in domain.resources if item.shell),
+        )
+        self._scrapes = Scrapes(clock)
         self._collectors = self._make_collectors()
+
+    def parts(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """What runs beside the reports, by name: scrapes, commands of user-defined resources, their definitions."""
+        definitions = ResourceDefinitions(self._settings, self.user_resources)
+        return {
+            "scrapes": self._scrapes.run(),
+            "user resources": self.user_resources.run(),
+            "resource definitions": definitions.run(),
+        }
 
     async def run(self) -> None:
         """Report until cancelled."""
@@ -67,7 +94,8 @@ class ResourceReports:
             node.node_id: node.accelerators_in_use for node in self._engine.nodes() if node.state is NodeState.RUNNING
         }
         taken = await asyncio.gather(*(asyncio.to_thread(collector.collect, now) for collector in self._collectors))
-        readings: list[Reading] = [reading for part in taken for reading in part]
+        # What an exporter measures stands before what is declared, and this before what the agent's own machine shows.
+        readings = merged([self._scrapes.newest(now), *reversed(taken)])
         self._sequence += 1
         message = contract_messages.resource_report(
             domain=contract_messages.inventory(self._settings, self.compute_ids, self._agent_url),
@@ -76,6 +104,7 @@ class ResourceReports:
             readings=readings,
             now=self._clock.now(),
         )
+        contract_messages.add_amounts(message.inventory, self.user_resources.amounts())
         try:
             event_id = f"report-{self._incarnation}-{self._sequence}"
             await (await self._producer.send(message, event_id=event_id, time=now))
@@ -91,10 +120,9 @@ class ResourceReports:
         for node in domain.nodes:
             groups = [group for group in node.accelerators for _ in range(group.count)]
             uuids = [uuid for group in node.accelerators for uuid in (*group.uuids, *[""] * group.count)[: group.count]]
+            peaks = [group.peak_flops for group in groups]
             for exporter in node.exporters:
-                table = load_table(exporter.table)
-                expected = [Device(index, uuid) for index, uuid in enumerate(uuids)] if table.per_device else []
-                collectors.append(PrometheusCollector(exporter.url, table, node.node_id, expected))
+                self._add_exporter(exporter, node.node_id, uuids, peaks)
             if domain.emulated:
                 declared += [
                     DeclaredAccelerator(
@@ -111,4 +139,45 @@ class ResourceReports:
                 ]
         if declared:
             collectors.append(DeclaredCollector(tuple(declared), lambda: self._in_use))
+        for exporter in domain.exporters:
+            self._add_exporter(exporter, "", (), ())
+        for source in domain.sources:
+            self._add_source(source)
         return collectors
+
+    def _add_exporter(
+        self, exporter: Exporter, node_id: str, uuids: Sequence[str], peaks: Sequence[float]
+    ) -> None:
+        """``node_id`` empty: an exporter that speaks of the domain, or of nodes by their names."""
+        scraping = self._settings.scraping
+        deadline_s = exporter.deadline_s or scraping.deadline_s
+        table = load_table(exporter.table)
+        if exporter.prefix:
+            table = table.with_prefix(exporter.prefix)
+        collector = PrometheusCollector(
+            exporter.url,
+            table,
+            node_id,
+            [Device(index, uuid) for index, uuid in enumerate(uuids)] if table.per_device else [],
+            deadline_s=deadline_s,
+            max_bytes=scraping.max_bytes,
+            limits=scraping.limits,
+            peak_of=peak_source(peaks),
+        )
+        self._scrapes.add(collector, exporter.interval_s or scraping.interval_s, deadline_s)
+
+    def _add_source(self, source: Source) -> None:
+        scraping = self._settings.scraping
+        deadline_s = source.deadline_s or scraping.deadline_s
+        collector = DocumentCollector(
+            source.url or source.command[0],
+            [node.node_id for node in self._settings.domain.nodes],
+            url=source.url,
+            command=source.command,
+            headers=source.headers,
+            deadline_s=deadline_s,
+            max_bytes=scraping.max_bytes,
+            limits=scraping.limits,
+            working_dir=self._settings.data_dir,
+        )
+        self._scrapes.add(collector, source.interval_s or scraping.interval_s, deadline_s)

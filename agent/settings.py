@@ -8,6 +8,7 @@ from typing import Annotated
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
+from agent.sensing_settings import Exporter, OwnResource, ResourceCommands, Scraping, Source
 from meridian.errors import ConfigurationError
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
@@ -28,13 +29,6 @@ class AcceleratorGroup(_Section):
     idle_watts: float = Field(0.0, ge=0)
     peak_watts: float = Field(0.0, ge=0)
     uuids: tuple[str, ...] = ()
-
-
-class Exporter(_Section):
-    """A Prometheus exporter of a node and the table that reads it (a shipped one by name, one's own by path)."""
-
-    url: str
-    table: str
 
 
 class Node(_Section):
@@ -84,12 +78,19 @@ class Domain(_Section):
     location: Location | None = None
     nodes: tuple[Node, ...] = Field(min_length=1)
     links: tuple[Link, ...] = ()
+    # Exporters and sources that speak of the nodes by their names.
+    exporters: tuple[Exporter, ...] = ()
+    sources: tuple[Source, ...] = ()
+    resources: tuple[OwnResource, ...] = ()
 
     @model_validator(mode="after")
     def _node_ids_are_unique(self) -> Domain:
         names = [node.node_id for node in self.nodes]
         if len(set(names)) != len(names):
             raise ValueError("two nodes have the same node_id")
+        resources = [item.resource.name for item in self.resources]
+        if len(set(resources)) != len(resources):
+            raise ValueError("two resources have the same name")
         return self
 
 
@@ -109,6 +110,8 @@ class AgentSettings(_Section):
     http_port: int = Field(0, ge=0, le=65535)
     heartbeat_hz: float = Field(5.0, gt=0, le=50)
     report_interval_s: float = Field(5.0, gt=0)
+    scraping: Scraping = Scraping()
+    resource_commands: ResourceCommands = ResourceCommands()
     lease_s: float = Field(10.0, ge=4)
     restart_after_s: float = Field(15.0, ge=0)
     log_bytes: int = Field(16 * 1024 * 1024, ge=1024)

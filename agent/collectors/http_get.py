@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import time
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from agent.collectors.unknown import UnknownKind
@@ -26,7 +27,7 @@ class ScrapeError(UnavailableError):
         self.kind = kind
 
 
-def get_text(url: str, deadline_s: float, max_bytes: int) -> str:
+def get_text(url: str, deadline_s: float, max_bytes: int, headers: Mapping[str, str] | None = None) -> str:
     """The body of a 200 answer. Blocking for at most about ``deadline_s``.
 
     :raises ScrapeError: refused, too slow, too large, another status, or not UTF-8.
@@ -40,7 +41,8 @@ def get_text(url: str, deadline_s: float, max_bytes: int) -> str:
     connection = kind(parts.hostname, parts.port, timeout=deadline_s)
     path = (parts.path or "/metrics") + (f"?{parts.query}" if parts.query else "")
     try:
-        connection.request("GET", path, headers={"Accept": "text/plain;version=0.0.4", "Connection": "close"})
+        sent = {"Accept": "text/plain;version=0.0.4, application/json;q=0.5", "Connection": "close", **(headers or {})}
+        connection.request("GET", path, headers=sent)
         assert connection.sock is not None
         descriptor = connection.sock
         descriptor.settimeout(max(ends_at - time.monotonic(), 0.001))
@@ -64,7 +66,7 @@ def get_text(url: str, deadline_s: float, max_bytes: int) -> str:
         raise ScrapeError(f"no complete answer within {deadline_s:g} s") from None
     except UnicodeDecodeError:
         raise ScrapeError("answer is not UTF-8") from None
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise ScrapeError(str(error) or type(error).__name__) from None
     finally:
         connection.close()

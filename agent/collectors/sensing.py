@@ -29,6 +29,7 @@ from meridian.errors import InvalidArgumentError
 
 AUTO = "auto"
 NODE = "node"
+CLUSTER = "cluster"
 MAX_JSON_DEPTH = 64
 LEDGER_TELLS = "only the ledger of allocations knows it (scheduler, Slurm, Kubernetes)"
 
@@ -102,7 +103,7 @@ def sense(
         readings += translator.translate(read.samples, at)
     sources = [(table.exporter, table.vendor) for table in tables]
     if kube:
-        readings += kubernetes.kube_state_readings(read.samples, NODE, at)
+        readings += kubernetes.kube_state_readings(read.samples, CLUSTER, at)
         sources.append(("kube-state-metrics", "Kubernetes"))
     strange = [name for name in unread(read.samples, tables) if not (kube and name.startswith("kube_"))]
     return Sensed(
@@ -174,7 +175,7 @@ def _json(text: str) -> Any:
 
 def _of_document(document: Any, at: datetime) -> Sensed:
     if slurm.is_slurm(document):
-        readings, source = slurm.readings_of(document, "cluster", at), ("slurm", "SchedMD")
+        readings, source = slurm.readings_of(document, CLUSTER, at), ("slurm", "SchedMD")
     elif kubernetes.is_kubernetes(document):
         readings, source = kubernetes.readings_of(document, at), ("resource.k8s.io", "Kubernetes")
     else:
