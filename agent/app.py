@@ -71,6 +71,7 @@ class Agent:
                 for node in settings.domain.nodes
                 if any(group.vendor.lower() == "nvidia" for group in node.accelerators)
             ),
+            sleeping=settings.domain.sleeping,
             device_memory_bytes={
                 node.node_id: tuple(group.memory_bytes for group in node.accelerators for _ in range(group.count))
                 for node in settings.domain.nodes
@@ -105,7 +106,13 @@ class Agent:
         run_reports = RunReports(self.engine, producer, domain_id, self.book.agent_mark, self._ids)
         orders = Orders(settings, self.engine, producer, lease, self._clock, run_reports.traces)
         resources = ResourceReports(
-            settings, self.engine, producer, self._clock, incarnation=incarnation, agent_url=agent_url
+            settings,
+            self.engine,
+            producer,
+            self._clock,
+            incarnation=incarnation,
+            agent_url=agent_url,
+            wanted=self.engine.power_changed,
         )
         server = self._http_server(lease, orders, run_reports)
         async with contextlib.AsyncExitStack() as cleanup:

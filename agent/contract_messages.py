@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from agent.engines.base import (
     RunStarted,
     StopRequest,
 )
-from agent.settings import AgentSettings, Domain
+from agent.settings import POWER_STATE_LABEL, AgentSettings, Domain
 from agent.user_resources import Amount
 from meridian.contracts.common.v1 import types_pb2
 from meridian.contracts.resource.v1 import resource_pb2
@@ -179,8 +179,10 @@ def add_amounts(inventory: resource_pb2.DomainInventory, amounts: Mapping[str, I
             )
 
 
-def inventory(settings: AgentSettings, compute_ids: ComputeIds, agent_url: str) -> resource_pb2.DomainInventory:
-    """The domain as declared, with the compute ids it was given."""
+def inventory(
+    settings: AgentSettings, compute_ids: ComputeIds, agent_url: str, asleep: Collection[str] = ()
+) -> resource_pb2.DomainInventory:
+    """The domain as declared, with the compute ids it was given, and the power states of the nodes that the agent can wake."""
     domain = settings.domain
     return resource_pb2.DomainInventory(
         domain_id=domain.domain_id,
@@ -193,7 +195,7 @@ def inventory(settings: AgentSettings, compute_ids: ComputeIds, agent_url: str) 
             micro_units=domain.price_micro_per_accelerator_hour, currency=domain.currency
         ),
         carbon_g_per_kwh=domain.carbon_g_per_kwh,
-        nodes=_nodes(domain, compute_ids),
+        nodes=_nodes(domain, compute_ids, asleep),
         links=[
             resource_pb2.Link(
                 from_domain_id=domain.domain_id,
@@ -210,16 +212,19 @@ def inventory(settings: AgentSettings, compute_ids: ComputeIds, agent_url: str) 
     )
 
 
-def _nodes(domain: Domain, compute_ids: ComputeIds) -> Iterable[resource_pb2.NodeInventory]:
+def _nodes(domain: Domain, compute_ids: ComputeIds, asleep: Collection[str]) -> Iterable[resource_pb2.NodeInventory]:
+    can_wake = domain.sleeping
     for node in domain.nodes:
+        power = {POWER_STATE_LABEL: "asleep" if node.node_id in asleep else "awake"} if node.node_id in can_wake else {}
         message = resource_pb2.NodeInventory(
             node_id=node.node_id,
             compute_id=compute_ids.get((node.node_id, None), ""),
             cpus=node.cpus,
             memory_bytes=node.memory_bytes,
-            labels=node.labels,
+            labels={**node.labels, **power},
             site=node.site,
             address=node.address,
+            wake_s=node.wake_s,
         )
         for group in node.accelerators:
             for number in range(group.count):

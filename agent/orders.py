@@ -27,7 +27,12 @@ from agent.settings import AgentSettings
 from meridian.catalogue import catalogue
 from meridian.clock import Clock
 from meridian.codec import Record, decode
-from meridian.contracts.run.v1.run_pb2 import ASSIGNMENT_ACTION_START, ASSIGNMENT_ACTION_STOP, Assignment
+from meridian.contracts.run.v1.run_pb2 import (
+    ASSIGNMENT_ACTION_START,
+    ASSIGNMENT_ACTION_STOP,
+    ASSIGNMENT_ACTION_WAKE,
+    Assignment,
+)
 from meridian.errors import ContractError, InvalidArgumentError
 
 _log = logging.getLogger(__name__)
@@ -183,6 +188,8 @@ class Orders:
                 await self._engine.stop(contract_messages.stop_request(order))
             elif order.action == ASSIGNMENT_ACTION_START:
                 await self._start(order)
+            elif order.action == ASSIGNMENT_ACTION_WAKE:
+                await self._engine.wake(order.node_ids)
             else:
                 _log.error("order for run %r has no action", order.run_id)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine, Mapping, Sequence, Set
 from typing import Any
@@ -47,6 +48,7 @@ class ResourceReports:
         *,
         incarnation: int,
         agent_url: str,
+        wanted: asyncio.Event | None = None,
     ) -> None:
         self._settings = settings
         self._engine = engine
@@ -58,6 +60,7 @@ class ResourceReports:
         self._sequence = 0
         self.agent_id = ""
         self.compute_ids: ComputeIds = {}
+        self.wanted = wanted or asyncio.Event()
         domain = settings.domain
         self.user_resources = UserResources(
             domain.domain_id,
@@ -85,7 +88,10 @@ class ResourceReports:
             began_s = self._clock.monotonic_s()
             await self.report()
             took_s = self._clock.monotonic_s() - began_s
-            await asyncio.sleep(max(self._settings.report_interval_s - took_s, 0.1))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(self._settings.report_interval_s - took_s, 0.1)):
+                    await self.wanted.wait()
+            self.wanted.clear()
 
     async def report(self) -> None:
         """Take readings and publish once; a report that the bus does not take is dropped, a newer one follows."""
@@ -98,7 +104,9 @@ class ResourceReports:
         readings = merged([self._scrapes.newest(now), *reversed(taken)])
         self._sequence += 1
         message = contract_messages.resource_report(
-            domain=contract_messages.inventory(self._settings, self.compute_ids, self._agent_url),
+            domain=contract_messages.inventory(
+                self._settings, self.compute_ids, self._agent_url, self._engine.asleep()
+            ),
             agent_id=self.agent_id,
             incarnation=self._incarnation,
             readings=readings,
@@ -145,9 +153,7 @@ class ResourceReports:
             self._add_source(source)
         return collectors
 
-    def _add_exporter(
-        self, exporter: Exporter, node_id: str, uuids: Sequence[str], peaks: Sequence[float]
-    ) -> None:
+    def _add_exporter(self, exporter: Exporter, node_id: str, uuids: Sequence[str], peaks: Sequence[float]) -> None:
         """``node_id`` empty: an exporter that speaks of the domain, or of nodes by their names."""
         scraping = self._settings.scraping
         deadline_s = exporter.deadline_s or scraping.deadline_s

@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from agent.sensing_settings import Exporter, OwnResource, ResourceCommands, Scraping, Source
 from meridian.errors import ConfigurationError
 
+POWER_STATE_LABEL = "power_state"
+
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
 
 
@@ -32,7 +34,8 @@ class AcceleratorGroup(_Section):
 
 
 class Node(_Section):
-    """A machine. ``address`` is where ranks of other nodes reach it."""
+    """A machine. ``address`` is where ranks of other nodes reach it. One of an emulated domain whose label ``power_state`` is
+    ``asleep`` sleeps when the agent starts, and is awake ``wake_s`` after it was asked to wake."""
 
     node_id: Name
     cpus: float = Field(0.0, ge=0)
@@ -40,6 +43,7 @@ class Node(_Section):
     site: str = ""
     address: str = "127.0.0.1"
     labels: dict[str, str] = {}
+    wake_s: float = Field(0.0, ge=0)
     aliases: dict[str, str] = {}
     accelerators: tuple[AcceleratorGroup, ...] = ()
     exporters: tuple[Exporter, ...] = ()
@@ -92,6 +96,17 @@ class Domain(_Section):
         if len(set(resources)) != len(resources):
             raise ValueError("two resources have the same name")
         return self
+
+    @property
+    def sleeping(self) -> dict[str, float]:
+        """Waking times, by node, of the emulated nodes that sleep when the agent starts."""
+        if not self.emulated:
+            return {}
+        return {
+            node.node_id: node.wake_s
+            for node in self.nodes
+            if node.labels.get(POWER_STATE_LABEL) == "asleep" and node.wake_s > 0
+        }
 
 
 class AgentSettings(_Section):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -268,6 +268,15 @@ class Engine(ABC):
 
         An epoch not seen yet is remembered, so that a start that comes late is refused, and reported as stopped.
         """
+
+    async def wake(self, node_ids: Collection[str]) -> frozenset[str]:
+        """Wake nodes that sleep; returns those that are waking now. Their power state in the inventory says when they are
+        awake. An engine whose nodes do not sleep does nothing."""
+        return frozenset()
+
+    def asleep(self) -> frozenset[str]:
+        """Nodes that sleep, also those that are waking and not awake yet."""
+        return frozenset()
 
     @abstractmethod
     def report(self, event: RunEvent) -> None:

@@ -161,7 +161,11 @@ def _waiting(live: LiveScheduler, unit: Unit) -> Json:
         return {"reason": f"waiting for a recovery plan: {unit.reason}", "until": rfc3339(unit.recovery_due_s)}
     if unit.nomination is not None:
         left = sorted(name for name in unit.nomination.waits_for if name in live.book.runs)
+        ranks = unit.nomination.ranks
+        asleep = sorted({rank.node_id for rank in ranks if live.book.fleet.sleeps(rank.node_id)})
         for_whom = f"its nodes are kept for it until {', '.join(left)} has ended" if left else "its nodes are free now"
+        if asleep:
+            for_whom = f"it fits only where nodes sleep; {', '.join(asleep)} is being woken for it"
         return {"reason": for_whom, "until": rfc3339(unit.nomination.until_s)}
     former = sorted(live.book.runs_of.get(unit.key, ()))
     if former:

@@ -182,6 +182,7 @@ def node_from(message: graph_pb2.GraphNode, domain_id: str) -> Node:
         state=node_state(message.state),
         state_reason=message.state_reason,
         certified=message.certified,
+        wake_s=inventory.wake_s,
     )
 
 
@@ -235,6 +236,17 @@ def message_of(effect: effects.Effect, at_s: float) -> Message:
                 tenant_id=run.tenant_id,
                 reason=effect.reason,
                 grace_s=effect.grace_s,
+                assigned_at=timestamp(at_s),
+            )
+        case effects.Wake():
+            return run_pb2.Assignment(
+                domain_id=effect.domain_id,
+                action=run_pb2.ASSIGNMENT_ACTION_WAKE,
+                job_id=effect.key.job_id,
+                unit_index=effect.key.unit_index,
+                tenant_id=effect.job.tenant_id,
+                node_ids=effect.node_ids,
+                reason=effect.reason,
                 assigned_at=timestamp(at_s),
             )
         case effects.Preempted():

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,8 @@ class LocalEngineSettings:
     # Nodes whose accelerators are NVIDIA's, and by node the memory of its accelerators by index (0: unknown).
     mps_nodes: frozenset[str] = frozenset()
     device_memory_bytes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    # Emulated nodes that sleep at the start, with their waking times.
+    sleeping: Mapping[str, float] = field(default_factory=dict)
 
     def log_path(self, run_id: str, rank: int) -> Path:
         """The log file of a rank; it does not exist while the rank has printed nothing."""
@@ -105,6 +107,9 @@ class LocalEngine(Engine, EmulatedMachines):
         self._waiting: dict[UnitKey, LaunchRequest] = {}
         self._unit_locks: WeakValueDictionary[UnitKey, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._asleep = dict(settings.sleeping)
+        self._waking: set[str] = set()
+        self.power_changed = asyncio.Event()
         self._lease_held = True
         self._closing = False
         self.malformed_count = 0
@@ -174,6 +179,21 @@ class LocalEngine(Engine, EmulatedMachines):
             for run in self._runs_of(unit):
                 if run.gang.request.epoch <= request.epoch:
                     self._stop_run(run, FailureKind.STOPPED, request.reason, request.grace_s)
+
+    async def wake(self, node_ids: Collection[str]) -> frozenset[str]:
+        for node_id in sorted(set(node_ids) & self._asleep.keys() - self._waking):
+            self._waking.add(node_id)
+            self._spawn(self._wake_after(node_id, self._asleep[node_id]))
+        return frozenset(self._waking)
+
+    async def _wake_after(self, node_id: str, wake_s: float) -> None:
+        await asyncio.sleep(wake_s)
+        self._waking.discard(node_id)
+        del self._asleep[node_id]
+        self.power_changed.set()
+
+    def asleep(self) -> frozenset[str]:
+        return frozenset(self._asleep)
 
     def report(self, event: RunEvent) -> None:
         self._emit(event)
@@ -282,6 +302,9 @@ class LocalEngine(Engine, EmulatedMachines):
             if link is None:
                 reason = f"no node {placement.node_id!r} in this domain"
                 return Cause(FailureKind.NOT_STARTABLE, reason, placement.rank, placement.node_id)
+            if placement.node_id in self._asleep:
+                reason = f"node {placement.node_id} is asleep"
+                return Cause(FailureKind.NODE_LOST, reason, placement.rank, placement.node_id)
             if not link.ready:
                 reason = f"node {placement.node_id} is not up"
                 return Cause(FailureKind.NODE_LOST, reason, placement.rank, placement.node_id)

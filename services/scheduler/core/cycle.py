@@ -16,6 +16,9 @@ from services.scheduler.core.explanation import with_cause
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import Nomination, PlacedRank, Run, RunState, UnitKey, UnitState
 
+_WAKE_PATIENCE = 3.0
+"""A node that has not woken after so many times its waking time is given up for a while."""
+
 
 @dataclass(slots=True)
 class Cycle:
@@ -34,7 +37,8 @@ def run_cycle(draft: Draft, policy: Policy, now_s: float, new_id: Callable[[], s
     1. Units whose nodes were kept for them, and are free now, are placed there.
     2. The policy decides on the book's cluster (`decide`).
     3. Runs that are preempted are told to stop. A placement on a node where one of them still runs is not carried out: the
-       unit is nominated, its nodes are kept for it for at most ``stop_timeout_s``. All others are placed.
+       unit is nominated, its nodes are kept for it for at most ``stop_timeout_s``. So it is for nodes that sleep: they are woken,
+       and kept for some times their waking time longer. All others are placed.
     """
     cycle = begin_cycle(draft, policy, now_s)
     carry_out(draft, cycle, policy, now_s, new_id)
@@ -92,10 +96,13 @@ def _carry_out(
     waits_for = {run.run_id for run in draft.runs_of(placement.key)}
     for rank in placement.ranks:
         waits_for |= leaving.get(rank.node_id, set())
-    if waits_for:
-        until_s = now_s + timeout_s
+    wake_s = max((_wake_s(draft, rank) for rank in placement.ranks), default=0.0)
+    woken: tuple[str, ...] = ()
+    if waits_for or wake_s:
+        until_s = now_s + timeout_s + _WAKE_PATIENCE * wake_s
         kept = Nomination(placement.ranks, frozenset(waits_for), until_s, decision_id, version, reason)
         lifecycle.nominate(draft, placement.key, kept)
+        woken = lifecycle.wake(draft, placement.key, kept)
         cycle.nominated.append((placement.key, kept))
     else:
         run = lifecycle.place(
@@ -108,7 +115,14 @@ def _carry_out(
             reason=reason,
         )
         cycle.begun.append(run)
-    kind = "nominated" if waits_for else "placed"
+    kind = "nominated" if waits_for or wake_s else "placed"
     off = [(str(item.key), item.reason) for item in cycle.decisions.preempted if item.beneficiary == placement.key]
     explanation = with_cause(placement.explanation.as_json(), placement.reason, off)
+    if woken:
+        explanation["woken"] = {"nodes": list(woken), "wake_s": wake_s}
     draft.record(DecisionRecord(decision_id, placement.key, kind, now_s, version, explanation))
+
+
+def _wake_s(draft: Draft, rank: PlacedRank) -> float:
+    node = draft.fleet.nodes.get(rank.node_id)
+    return node.wake_s if node is not None and draft.fleet.sleeps(rank.node_id) else 0.0

@@ -52,6 +52,17 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Wake:
+    """The agent of ``domain_id`` is to wake nodes: a unit of the job waits for them."""
+
+    job: Job
+    key: UnitKey
+    domain_id: str
+    node_ids: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Preempted:
     """A run lost its nodes; to ``beneficiary`` when a unit took them."""
 
@@ -70,7 +81,7 @@ class Finished:
     reason: str
 
 
-Effect = Queued | Placed | Start | Stop | Preempted | Finished
+Effect = Queued | Placed | Start | Stop | Wake | Preempted | Finished
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,6 +154,11 @@ class Fleet:
             return f"its state is {node.state}" + (f" ({node.state_reason})" if node.state_reason else "")
         return ""
 
+    def sleeps(self, node_id: str) -> bool:
+        """Whether the node would have to be woken before anything can start on it."""
+        node = self.nodes.get(node_id)
+        return node is not None and node.state is NodeState.ASLEEP
+
     def usable(self, device: Device) -> bool:
         """Whether the device's identity is not revoked."""
         return not device.compute_id or (MarkKind.DEVICE_REVOKED, device.compute_id) not in self.marks

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from services.scheduler.core.book import Deadline, Draft
-from services.scheduler.core.effects import DecisionRecord, Finished, Placed, Preempted, Queued, Start, Stop
+from services.scheduler.core.effects import DecisionRecord, Finished, Placed, Preempted, Queued, Start, Stop, Wake
 from services.scheduler.core.errors import MalformedJobError
 from services.scheduler.core.fleet import DEFAULT_ADDRESS, Fleet, Mark, MarkKind
 from services.scheduler.core.policy import RestartRules
@@ -206,6 +206,16 @@ def nominate(draft: Draft, key: UnitKey, nomination: Nomination) -> None:
     draft.units[key] = replace(unit, nomination=nomination, reason=nomination.reason)
 
 
+def wake(draft: Draft, key: UnitKey, nomination: Nomination) -> tuple[str, ...]:
+    """Ask for the nodes of a nomination that sleep to be woken; returns them."""
+    job, _ = _known(draft, key)
+    asleep = {rank.node_id: rank.domain_id for rank in nomination.ranks if draft.fleet.sleeps(rank.node_id)}
+    for domain_id in sorted(set(asleep.values())):
+        nodes = tuple(sorted(node_id for node_id, place in asleep.items() if place == domain_id))
+        draft.effects.append(Wake(job, key, domain_id, nodes, f"{key} waits for them"))
+    return tuple(sorted(asleep))
+
+
 def carry_out_nomination(draft: Draft, key: UnitKey, now_s: float, *, room: bool) -> Run | None:
     """Place a nominated unit when the runs it waits for have ended. Without ``room`` (a node went away) it waits like others."""
     _, unit = _known(draft, key)
@@ -216,6 +226,8 @@ def carry_out_nomination(draft: Draft, key: UnitKey, now_s: float, *, room: bool
         _drop_nomination(draft, unit)
         return None
     if draft.runs_of(key) or any(_is_open(draft, run_id) for run_id in kept.waits_for):
+        return None
+    if any(draft.fleet.sleeps(rank.node_id) for rank in kept.ranks):
         return None
     if not room:
         _drop_nomination(draft, unit)
@@ -255,8 +267,10 @@ def _is_open(draft: Draft, run_id: str) -> bool:
     return run is not None and run.state is not RunState.ENDED
 
 
-def _drop_nomination(draft: Draft, unit: Unit) -> None:
-    draft.units[unit.key] = replace(unit, nomination=None, reason="the nodes that were kept for it did not become free")
+def _drop_nomination(
+    draft: Draft, unit: Unit, reason: str = "the nodes that were kept for it did not become free"
+) -> None:
+    draft.units[unit.key] = replace(unit, nomination=None, reason=reason)
 
 
 def address_of(fleet: Fleet, node_id: str) -> str:
@@ -443,7 +457,13 @@ def tick(draft: Draft, due: Iterable[Deadline], now_s: float, rules: RestartRule
             kept = unit.nomination if unit is not None else None
             if unit is None or kept is None or kept.until_s > now_s:
                 continue
-            if draft.runs_of(key) or any(_is_open(draft, run_id) for run_id in kept.waits_for):
+            asleep = frozenset(rank.node_id for rank in kept.ranks if draft.fleet.sleeps(rank.node_id))
+            if asleep:
+                # Another node is tried; this one again later.
+                until_s = now_s + rules.exclusion_s
+                unit = replace(unit, excluded_nodes=unit.excluded_nodes | asleep, excluded_until_s=until_s)
+                _drop_nomination(draft, unit, f"{', '.join(sorted(asleep))} did not wake in time")
+            elif draft.runs_of(key) or any(_is_open(draft, run_id) for run_id in kept.waits_for):
                 _drop_nomination(draft, unit)
 
 

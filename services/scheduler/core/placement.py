@@ -262,13 +262,18 @@ class Candidates:
 
     def choose(self, limit: Ints | None = None) -> Choice | None:
         """The best place for one unit now; None when it does not fit. ``limit`` (N) are the ranks that each node may take
-        at most (what reservations leave)."""
+        at most (what reservations leave). Nodes that the fleet says are asleep are taken only when the others do not suffice."""
         self.refresh()
         self._limit = limit
-        if limit is None:
-            return self.choose_of(self.fits, self.domain_fits)
-        fits = np.minimum(self.fits, limit)
-        return self.choose_of(fits, self._per_domain(fits))
+        fits = self.fits if limit is None else np.minimum(self.fits, limit)
+        asleep = self._view.to_be_woken()
+        if asleep is not None:
+            awake = np.where(asleep, 0, fits)
+            found = self.choose_of(awake, self._per_domain(awake))
+            if found is not None:
+                self._limit = awake
+                return found
+        return self.choose_of(fits, self.domain_fits if limit is None else self._per_domain(fits))
 
     def choose_of(self, fits: Ints, domain_fits: Ints | None = None) -> Choice | None:
         """The best place when ``fits`` (N) ranks fit on the nodes."""

@@ -295,6 +295,15 @@ class View:
         )
         return fits(self.table, free, demand, columns, rows)
 
+    def to_be_woken(self) -> Bools | None:
+        """Nodes (N) that the fleet says are asleep and that nothing was given to yet; None when none is asleep."""
+        table = self.table
+        if not table.asleep.any():
+            return None
+        idle = (self.free_cpus >= table.cpus) & (self.free_device_totals >= table.device_totals)
+        result: Bools = table.asleep & idle & (self.free_memory_bytes >= table.memory_bytes)
+        return result
+
     def port_free(self, row: int, port: int) -> bool:
         """Whether no run was given the port on the node's address."""
         address = self.table.addresses[row]

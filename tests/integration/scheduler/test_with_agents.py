@@ -15,13 +15,14 @@ import pytest
 from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.job.v1.job_pb2 import JobCancelRequested, JobFinished, JobPlaced, JobPreempted
+from meridian.contracts.run.v1.run_pb2 import ASSIGNMENT_ACTION_WAKE as WAKE
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunFailed, RunProgress, RunStarted
 from services.scheduler.events import event_name
 from services.scheduler.replay import replay
 from tests.harness import ROOT, Environment, RunningService, environment
 from tests.integration.agent.agent_process import AgentProcess, agent_running, configuration
 from tests.integration.scheduler.test_replay_live import recorded
-from tests.integration.scheduler.test_service import starts, submission, until
+from tests.integration.scheduler.test_service import live_of, starts, submission, until
 
 TRAINING = ROOT / "examples" / "train_transformer"
 SMALL = ("--layers", "1", "--hidden", "16", "--heads", "2", "--seq", "16", "--batch", "12")
@@ -61,9 +62,9 @@ class Network:
 
 @asynccontextmanager
 async def network(
-    database_url: str, directory: Path, accelerators: int, nodes: int = 1, **node: Any
+    database_url: str, directory: Path, accelerators: int, nodes: int = 1, last: dict[str, Any] | None = None
 ) -> AsyncIterator[Network]:
-    """One domain with nodes of so many accelerators."""
+    """One domain with nodes of so many accelerators; ``last`` adds to the declaration of the last one."""
     async with AsyncExitStack() as life:
         stack = await life.enter_async_context(environment(database_url))
         quick = {"MERIDIAN_FAILOVER_START_GRACE_S": "0.5", "MERIDIAN_FAILOVER_AGENT_GRACE_S": "0.5"}
@@ -75,9 +76,10 @@ async def network(
         settings = configuration(directory, stack.bootstrap_servers)
         group = {**settings["domain"]["nodes"][0]["accelerators"][0], "count": accelerators}
         settings["domain"]["nodes"] = [
-            {"node_id": f"north-{n}", "cpus": 8, "memory_bytes": 2**34, "accelerators": [group], **node}
+            {"node_id": f"north-{n}", "cpus": 8, "memory_bytes": 2**34, "accelerators": [group]}
             for n in range(1, nodes + 1)
         ]
+        settings["domain"]["nodes"][-1] |= last or {}
         agent = await life.enter_async_context(agent_running(settings, directory))
         await until(services["scheduler"], lambda body: len(body["items"]) == nodes, "/v1/nodes")
         yield Network(stack, services["scheduler"], agent)
@@ -168,4 +170,30 @@ async def test_two_jobs_share_one_accelerator_and_the_third_waits_with_a_reason(
         await bus.expect(RunFailed, lambda event: event.job_id == "c")
         await bus.expect(JobFinished, lambda event: event.job_id == "whole")
         assert not bus.events(JobPreempted)
+        await found.check_replay()
+
+
+@pytest.mark.timeout(60)
+async def test_a_job_that_fits_only_on_a_sleeping_node_wakes_it(database_url: str, tmp_path: Path) -> None:
+    sleeping = {"labels": {"power_state": "asleep"}, "wake_s": 3.0}
+    async with network(database_url, tmp_path, accelerators=1, nodes=2, last=sleeping) as found:
+        bus = found.stack.bus
+        fleet = live_of(found.scheduler).book.fleet
+        assert [fleet.sleeps(node_id) for node_id in ("north-1", "north-2")] == [False, True]
+        resources = Resources(cpus=0.1, accelerators=1)
+        await bus.publish(submission("first", command=["sleep", "60"], resources=resources))
+        started = await bus.expect(RunStarted)
+        assert list(started.node_ids) == ["north-1"]
+        await bus.publish(submission("second", command=["sh", "-c", "echo on $MERIDIAN_NODE"], resources=resources))
+        asked = await bus.expect(Assignment, lambda event: event.action == WAKE)
+        assert (asked.domain_id, list(asked.node_ids), asked.job_id) == ("north", ["north-2"], "second")
+        said = "it fits only where nodes sleep; north-2 is being woken for it"
+        await until(found.scheduler, lambda body: [item["reason"] for item in body["items"]] == [said])
+        await bus.expect(JobFinished, lambda event: event.job_id == "second", timeout_s=30)
+        order = bus.events(Assignment, starts("second"))[0]
+        assert order.assigned_at.ToSeconds() - asked.assigned_at.ToSeconds() >= 2
+        assert found.log(order.run_id) == "on north-2\n"
+        explained = (await found.scheduler.http.get("/v1/jobs/second/explanation")).json()
+        assert explained["decisions"][0]["explanation"]["woken"] == {"nodes": ["north-2"], "wake_s": 3.0}
+        assert len(bus.events(Assignment, lambda event: event.action == WAKE)) == 1
         await found.check_replay()
