@@ -19,7 +19,7 @@ from services.scheduler.core.book import Book, Draft
 from services.scheduler.core.fleet import Fleet, Mark, MarkKind, with_mark, without_marks
 from services.scheduler.core.lifecycle import RunReport
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.state import Demand, JobKind, JobSpec, RunState, UnitKey
+from services.scheduler.core.state import Demand, JobKind, JobSpec, PlacedRank, RunState, UnitKey
 from services.scheduler.shards.wire import answer_from, answer_message, request_from, request_message
 from tests.unit.scheduler.world import a_fleet
 
@@ -167,7 +167,7 @@ class Network:
 
     def drain(self) -> None:
         """Everything that is on its way arrives, and every run ends, until nothing happens any more."""
-        for _ in range(200):
+        for _ in range(400):
             self.now_s += ANSWER_LIMIT_S / 50
             self.exchange()
             for shard in self.shards.values():
@@ -225,6 +225,97 @@ SPECS = st.one_of(
         JobSpec(JobKind.GANG, Demand(1, cpus=1.0, accelerators=4, cross_domain=True), ranks=5, command=("run",)),
     ),
 )
+
+
+WHOLE = JobSpec(JobKind.GANG, Demand(1, cpus=1.0, accelerators=4, cross_domain=True), ranks=5, command=("run",))
+
+
+def a_network(shards: int) -> Network:
+    """A network of which every shard has heard."""
+    network = Network(a_fleet(SIZES))
+    network.begin(shards)
+    network.exchange()
+    return network
+
+
+def test_shards_that_want_the_whole_network_at_once_get_it_one_after_another() -> None:
+    network = a_network(3)
+    for shard in network.shards.values():
+        network.submit(shard, WHOLE)
+    network.exchange()
+    # In every domain another shard is heard first, over and over: each gets a part, none gets all.
+    network.asked = dict(sorted(network.asked.items(), key=lambda item: (item[0][1], hash_of(item[0]))))
+    network.drain()
+    assert not any(shard.book.queued for shard in network.shards.values())
+
+
+def hash_of(pair: tuple[str, str]) -> int:
+    shards, domains = ("shard-0", "shard-1", "shard-2"), ("east", "north", "west")
+    return (shards.index(pair[0]) + domains.index(pair[1])) % 3
+
+
+def test_an_answer_that_comes_after_its_time_is_not_carried_out() -> None:
+    network = a_network(1)
+    (shard,) = network.shards.values()
+    network.submit(shard, JobSpec(JobKind.TASK, Demand(1, cpus=1.0, accelerators=1), command=("run",)))
+    network.exchange()
+    network.step(shard)
+    (asked,) = [pair for pair, queue in network.asked.items() if queue]
+    network.deliver_request(asked)
+    assert network.domains[asked[1]].grants
+    network.now_s += ANSWER_LIMIT_S + 1.0
+    network.step(shard)
+    network.deliver_answer(asked)
+    assert not shard.book.runs
+    network.deliver_request(asked)
+    assert not network.domains[asked[1]].grants, "what was asked for is taken back"
+    network.drain()
+    assert not shard.book.queued
+
+
+def test_what_a_new_session_does_not_name_is_taken_back() -> None:
+    network = a_network(1)
+    (shard,) = network.shards.values()
+    network.submit(shard, JobSpec(JobKind.TASK, Demand(1, cpus=1.0, accelerators=1), command=("run",)))
+    network.exchange()
+    network.step(shard)
+    (asked,) = [pair for pair, queue in network.asked.items() if queue]
+    network.deliver_request(asked)
+    network.restart_shard(shard)
+    draft = shard.book.draft()
+    lifecycle.cancel(draft, "job-1", "", network.now_s, POLICY.restarts)
+    network.merge(shard, draft)
+    assert network.domains[asked[1]].grants
+    network.exchange()
+    assert not network.domains[asked[1]].grants
+
+
+def test_what_runs_before_there_are_two_levels_is_adopted() -> None:
+    network = a_network(1)
+    (shard,) = network.shards.values()
+    network.submit(shard, JobSpec(JobKind.TASK, Demand(1, cpus=1.0, accelerators=3), command=("run",)))
+    draft = shard.book.draft()
+    ranks = (PlacedRank(0, "north", "north-0", 0, (0, 1, 2)),)
+    lifecycle.place(draft, UnitKey("job-1", 0), ranks, 1000.0, decision_id="d", policy_version="p", reason="before")
+    shard.book.merge(draft)
+    network.restart_shard(shard)
+    network.exchange()
+    (grant,) = network.domains["north"].grants.values()
+    assert (grant.name.epoch, grant.ranks) == (1, ranks)
+    assert network.domains["north"].cluster.view.free_devices.sum() == 1
+
+
+def test_a_domain_that_lost_its_state_asks_to_begin_again() -> None:
+    network = a_network(1)
+    (shard,) = network.shards.values()
+    network.tables["east"].clear()
+    network.sessions["east"].clear()
+    network.restart_domain("east")
+    east = frozenset({"east"})
+    demand = Demand(1, cpus=1.0, accelerators=1, domains=east)
+    network.submit(shard, JobSpec(JobKind.TASK, demand, command=("run",)))
+    network.drain()
+    assert not shard.book.jobs
 
 
 class TwoLevelsApart(RuleBasedStateMachine):
@@ -319,7 +410,7 @@ class TwoLevelsApart(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from(["east-0", "east-1", "west-0", "north-0"]), down=st.booleans())
     def node_changes(self, node: str, down: bool) -> None:
-        mark = Mark(MarkKind.NODE_SUSPECTED, node, "test", node.split("-")[0], node)
+        mark = Mark(MarkKind.NODE_SUSPECTED, node, "test", node.split("-", maxsplit=1)[0], node)
         fleet = self.network.fleet
         self.network.refit(with_mark(fleet, mark) if down else without_marks(fleet, [(mark.kind, mark.subject)]))
 

@@ -8,7 +8,9 @@ Steps of a round:
    refused again waits for the next change.
 3. A domain that does not answer in time counts as full until it tells something; what it was asked for is taken back.
    Whatever it says later about that round is passed over, as the taking back comes after the asking.
-4. When nothing more can be asked, the rounds are over; what waits is said to the domains, so that they tell of more room.
+4. Shards that want the same domains for parts of units may refuse each other for ever. Who is refused a part waits a moment,
+   longer each time and each unit another one, before it asks for parts again.
+5. When nothing more can be asked, the rounds are over; what waits is said to the domains, so that they tell of more room.
 
 A dispatcher is good for one session: one state of the book, read by one instance. When either is doubtful, a new session
 begins, and answers to the old one are passed over.
@@ -17,6 +19,7 @@ begins, and answers to the old one are passed over.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -33,6 +36,10 @@ ANSWER_LIMIT_S = 5.0
 """A domain that has not answered for so long counts as full."""
 HOLDINGS_EVERY_S = 30.0
 """So often a shard says all that it holds in a domain."""
+
+
+_SPLIT_WAIT_S = 0.05
+"""How long the first wait of a unit is that was refused a part, at least; it doubles up to 64 times of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +133,8 @@ class Dispatcher:
         self._excluded: dict[UnitKey, frozenset[str]] = {}
         self._twice: set[UnitKey] = set()
         self._why: dict[UnitKey, str] = {}
+        self._splits_refused: dict[UnitKey, int] = {}
+        self._resting: dict[UnitKey, float] = {}
 
     # -- what comes ----------------------------------------------------------------------------------------------------
 
@@ -196,7 +205,8 @@ class Dispatcher:
         """When `step` has something to do though nothing happens; infinite for never."""
         if self._again and self._round is None:
             return 0.0
-        due = [link.holdings_at_s + self._holdings_every_s for link in self._links.values() if link.begun]
+        rested = [] if self._round is not None else list(self._resting.values())
+        due = rested + [link.holdings_at_s + self._holdings_every_s for link in self._links.values() if link.begun]
         return min([*due, self._round.until_s if self._round is not None else math.inf], default=math.inf)
 
     def step(self, book: Book, now_s: float) -> Step:
@@ -250,8 +260,14 @@ class Dispatcher:
         context = OrderContext(cluster.shares(), now_s, facts)
         gates = [limit.open(context) for limit in stages_of(self._policy).limits]
         certain = self._rounds < MOST_ROUNDS - 1
+        self._rest(book, now_s)
         found = inter.dispatch(
-            cluster.pending, context, excluded=self._excluded, refused=self._twice, gates=gates, certain=certain
+            cluster.pending,
+            context,
+            excluded=self._excluded,
+            refused=self._twice | self._resting.keys(),
+            gates=gates,
+            certain=certain,
         )
         if found.assigned:
             self._rounds += 1
@@ -261,6 +277,19 @@ class Dispatcher:
         self._rounds_over()
         if found.waiting:
             self._say_that_it_waits(now_s, step)
+
+    def _rest(self, book: Book, now_s: float) -> None:
+        """Who was refused a part rests from now on; who has rested may ask again."""
+        for key, until_s in list(self._resting.items()):
+            if key not in book.cluster.pending:
+                del self._resting[key]
+                self._splits_refused.pop(key, None)
+            elif until_s == 0.0:
+                times = self._splits_refused[key]
+                part = zlib.crc32(f"{self.shard} {key} {times}".encode()) / 2**32
+                self._resting[key] = now_s + _SPLIT_WAIT_S * 2.0 ** min(times - 1, 6) * (1.0 + part)
+            elif until_s <= now_s:
+                del self._resting[key]
 
     def _ask_about_classes(self, inter: InterDomain, book: Book, now_s: float, step: Step) -> bool:
         """Ask domains that have not told of a class that waits; whether one was asked."""
@@ -346,6 +375,9 @@ class Dispatcher:
         for name in asked.placed:
             back.setdefault(name, []).append(asked.name)
         if asked.refused:
+            if len(asked.parts) > 1:
+                self._splits_refused[key] = self._splits_refused.get(key, 0) + 1
+                self._resting[key] = 0.0
             if key in self._excluded:
                 self._twice.add(key)
             self._excluded[key] = self._excluded.get(key, frozenset()) | asked.refused.keys()
