@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 NETWORKS = Path(__file__).parent / "networks"
 AUTO = "auto"
 AUTO_LOAD = 0.8
+MOST_AUTO_NODES = 100_000
 DAY_S = 86_400.0
 RESAMPLINGS = ("none", "days")
 
@@ -79,7 +80,8 @@ def automatic(trace: Trace, accelerators: int | None, node_size: int) -> Network
     """A network made for the trace: equal nodes, a domain per home domain in proportion to demand (`philly_network`).
 
     Without a number of accelerators it is the smallest one that makes the offered load at most 0.8 and holds each domain's
-    greatest job. A trace without accelerators gets one domain of nodes with 64 CPUs, by the same rule.
+    greatest job. A trace without accelerators gets one domain of nodes with 64 CPUs, by the same rule. Raises
+    `InvalidArgumentError`: more than `MOST_AUTO_NODES` nodes would be needed.
     """
     span = trace.jobs[-1].submit_s - trace.jobs[0].submit_s if trace.jobs else 0.0
     if not any(job.accelerators for job in trace.jobs):
@@ -88,8 +90,7 @@ def automatic(trace: Trace, accelerators: int | None, node_size: int) -> Network
         cpus = max(64.0, *(math.ceil(job.cpus) for job in trace.jobs))
         greatest = max(-(-job.ranks // (int(cpus // job.cpus) if job.cpus else job.ranks)) for job in trace.jobs)
         demand = sum(job.ranks * job.cpus * job.duration_s for job in trace.jobs)
-        by_load = math.ceil(demand / (AUTO_LOAD * span * cpus)) if span > 0 else 1
-        return uniform(1, max(greatest, by_load, 1), 0, cpus=cpus)
+        return uniform(1, _enough_nodes(greatest, demand, span * cpus), 0, cpus=cpus)
     model = _model_for(trace)
     if accelerators is not None:
         return philly_network(trace, accelerators, node_size, model=model)
@@ -99,8 +100,19 @@ def automatic(trace: Trace, accelerators: int | None, node_size: int) -> Network
         per_node = max(node_size // job.accelerators, 1) if job.accelerators else job.ranks
         home = job.home_domain or "default"
         least[home] = max(least.get(home, 1), -(-job.ranks // per_node))
-    by_load = math.ceil(demand / (AUTO_LOAD * span * node_size)) if span > 0 else 1
-    return philly_network(trace, max(by_load, sum(least.values())) * node_size, node_size, model=model)
+    nodes = _enough_nodes(sum(least.values()), demand, span * node_size)
+    return philly_network(trace, nodes * node_size, node_size, model=model)
+
+
+def _enough_nodes(least: int, demand: float, offered: float) -> int:
+    """At least ``least`` nodes, each of which can do ``offered`` of the ``demand`` in the time of submissions (0: no time)."""
+    nodes = max(demand / (AUTO_LOAD * offered) if offered > 0 else 1.0, float(least), 1.0)
+    if not nodes <= MOST_AUTO_NODES:
+        raise InvalidArgumentError(
+            f"--domains auto: the greatest job needs {least:,} nodes and all of them {nodes:g}, more than {MOST_AUTO_NODES:,};"
+            " look for a job with too long a duration or too many ranks, or give a network"
+        )
+    return math.ceil(nodes)
 
 
 def _model_for(trace: Trace) -> str:

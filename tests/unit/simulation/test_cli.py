@@ -271,6 +271,8 @@ BAD: list[tuple[list[str], str]] = [
     ([*policies("fifo"), "--trace", "nowhere.csv"], "nowhere.csv: cannot be read"),
     ([*policies("fifo"), "--trace", "short.csv"], "short.csv, line 1, column 'duration_s'"),
     ([*policies("fifo"), "--trace", "nan.csv"], "nan.csv, line 3, column 'duration_s'"),
+    ([*policies("fifo"), "--trace", "long.csv", "--domains", "auto"], "--domains auto: the greatest job needs 1 nodes"),
+    ([*policies("fifo"), "--trace", "wide.csv", "--domains", "auto"], "the greatest job needs 1,000,000,000 nodes"),
     ([*policies("fifo"), "--format", "xls"], "--format"),
     ([], "--policy"),
 ]
@@ -281,6 +283,8 @@ def test_bad_input_is_named_and_nothing_written(call: Call, words: list[str], me
     Path("bad.yaml").write_text("name: x\nselecton: {}\n")
     Path("short.csv").write_text("submit_s\n1\n")
     Path("nan.csv").write_text("submit_s,duration_s\n1,1\n2,nan\n")
+    Path("long.csv").write_text("submit_s,duration_s,accelerators\n0,1e308,1\n5,1e308,1\n")
+    Path("wide.csv").write_text("submit_s,duration_s,accelerators,ranks\n0,5,8,1000000000\n")
     before = sorted(Path().iterdir())
     result = call("--json", "out.json", *words)
     assert result.exit_code == 2, result.output
