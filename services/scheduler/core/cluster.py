@@ -111,8 +111,11 @@ class Cluster:
         self, table: Table, policy: Policy, ledger: Ledger | None = None, facts: Mapping[str, Any] | None = None
     ) -> None:
         self.policy = policy
+        self.plugins = plugins_of(policy)
+        """What the policy names: looked up once, as a policy is long to hash."""
+        self._version = policy.version
         self.view = View(table, ledger)
-        self.pending = Pending(plugins_of(policy).order)
+        self.pending = Pending(self.plugins.order)
         self.running: dict[UnitKey, RunningUnit] = {}
         self.tenants: dict[str, Usage] = dict(ledger.tenants) if ledger is not None else {}
         self.view.facts.update(facts or {})
@@ -127,16 +130,22 @@ class Cluster:
         return self.view.table
 
     @property
+    def version(self) -> str:
+        """The version of the policy."""
+        return self._version
+
+    @property
     def stamp(self) -> tuple[int, int, str]:
         """Changes when there may be more room than before."""
-        return self.view.gives, self.view.generation, self.policy.version
+        return self.view.gives, self.view.generation, self._version
 
     def use(self, policy: Policy) -> None:
         """Another policy applies from now on."""
-        if policy.version == self.policy.version:
+        if policy is self.policy or policy.version == self._version:
             return
-        self.policy = policy
-        self.pending.reorder(plugins_of(policy).order)
+        self.policy, self._version = policy, policy.version
+        self.plugins = plugins_of(policy)
+        self.pending.reorder(self.plugins.order)
         self._candidates.clear()
         self.memory = None
 
@@ -170,6 +179,7 @@ class Cluster:
         one puts another in its place. With ``observed`` False plugins begin to watch it anew (they forget the past)."""
         other = object.__new__(Cluster)
         other.policy, other.view, other.pending = self.policy, self.view.copy(), self.pending.copy()
+        other.plugins, other._version = self.plugins, self._version
         other.running = dict(self.running)
         other.tenants = {name: replace(usage) for name, usage in self.tenants.items()}
         other._generation = self._generation
@@ -184,7 +194,7 @@ class Cluster:
             other.memory = replace(memory, profile=memory.profile.copy())
         other._observers = {}
         if observed and self._observers:
-            same: list[object] = [self.table, self.policy, *self.running.values()]
+            same: list[object] = [self.table, self.policy, self.plugins, *self.running.values()]
             memo: dict[int, object] = {id(item): item for item in same}
             memo |= {id(self): other, id(self.view): other.view}
             other._observers = deepcopy(self._observers, memo)

@@ -27,7 +27,7 @@ from services.scheduler.core.cluster import Cluster, Memory, RunningUnit
 from services.scheduler.core.explanation import Explanation, Ranking, best_of
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.pending import Lane, Selection, estimated_s
-from services.scheduler.core.placement import Candidates, Choice, plugins_of
+from services.scheduler.core.placement import Candidates, Choice
 from services.scheduler.core.planning import Target
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import Preemption, best, find_room
@@ -137,7 +137,7 @@ def snapshot_of(book: Book, now_s: float, table: Table | None = None) -> Snapsho
 def decide(state: Cluster | Snapshot, policy: Policy, now_s: float | None = None, *, explain: bool = True) -> Decisions:
     """Decide about the units that wait. PolicyError when the policy names an unknown plugin.
 
-    ``explain`` False leaves out the explanations of placements (the simulator reads none).
+    ``explain`` False leaves out explanations and the account of who waits (the simulator reads neither).
     """
     if isinstance(state, Snapshot):
         if now_s is None:
@@ -147,13 +147,21 @@ def decide(state: Cluster | Snapshot, policy: Policy, now_s: float | None = None
     return _Cycle(state, policy, now_s or 0.0, explain=explain).run()
 
 
+_NOTHING = np.zeros((0, 0))
+_UNEXPLAINED = Explanation(
+    "", 0, (), (), Ranking((), (), _NOTHING, _NOTHING, _NOTHING.astype(np.int64)), blocked="not explained"
+)
+
+
 class _Cycle:
     """The steps of the module, over one cluster."""
 
     def __init__(self, cluster: Cluster, policy: Policy, now_s: float, *, explain: bool) -> None:
         self._cluster, self._policy, self._now_s, self._explain = cluster, policy, now_s, explain
         self._stages: Stages = stages_of(policy)
-        self._per_tenant = any(getattr(score, "per_tenant", False) for score, _ in plugins_of(policy).scores.domain)
+        self._per_tenant = any(
+            [getattr(score, "per_tenant", False) for score, _ in cluster.plugins.scores.domain]
+        )
         self._running: dict[UnitKey, RunningUnit] = (
             dict(cluster.running) if policy.preemptions or policy.planner else (cluster.running)
         )
@@ -168,6 +176,7 @@ class _Cycle:
         self._base: Profile | None = None
         self._unplanned: set[UnitKey] = set()
         self._no_room: set[Demand] = set()
+        self._awaited: set[Demand] = set()
         self._too_long: dict[Demand, float] = {}
         self._reserved: dict[frozenset[str], int] = {}
         self._last_reserved: tuple[object, ...] | None = None
@@ -176,15 +185,6 @@ class _Cycle:
         self._shortest = policy.backfill_order == "shortest"
         self._later: list[PendingUnit] = []
         self._depth = policy.reservation_depth if policy.discipline == "easy" else 1_000_000_000
-        nothing = np.zeros((0, 0))
-        self._nothing = Explanation(
-            policy.version,
-            0,
-            (),
-            (),
-            Ranking((), (), nothing, nothing, nothing.astype(np.int64)),
-            blocked="not explained",
-        )
         self._new: list[RunningUnit] = []
 
     def run(self) -> Decisions:
@@ -203,7 +203,7 @@ class _Cycle:
         finally:
             view.rollback()
         return Decisions(
-            self._policy.version,
+            cluster.version,
             tuple(self._placed),
             tuple(self._preempted),
             tuple(self._blocked),
@@ -243,7 +243,11 @@ class _Cycle:
     def _select(self) -> bool:
         cluster = self._cluster
         lanes, partial = self._lanes()
-        self._gates = tuple(limit.open(self._context) for limit in self._stages.limits)
+        self._gates = tuple([limit.open(self._context) for limit in self._stages.limits])
+        if self._only_room and self._policy.discipline == "greedy":
+            lanes = self._with_room(cluster.pending.lanes.values() if lanes is None else lanes)
+            if not lanes:
+                return partial
         selection = Selection(cluster.pending, self._context, lanes)
         if self._shortest:
             for partition, count in self._reserved.items():
@@ -253,12 +257,33 @@ class _Cycle:
             reason = next((text for gate in self._gates if (text := gate.refuses(unit))), "")
             if reason:
                 if not self._relieve(unit, selection):
-                    self._hold((unit, *selection.drop()), self._held_back(unit.demand), reason=reason)
+                    self._hold((unit, *self._dropped(selection)), self._held_back(unit.demand), reason=reason)
                 continue
             if not self._try(unit, selection):
                 self._wait(unit, selection)
         self._shortest_first(selection)
         return partial
+
+    @property
+    def _only_room(self) -> bool:
+        """Whether only room counts: nothing is taken off for a unit, no limit holds one back, nobody asks who waits. Then
+        there is never more room in the cycle than when it begins."""
+        return not (self._explain or self._gates or self._stages.preemptions)
+
+    def _with_room(self, lanes: Iterable[Lane]) -> list[Lane]:
+        """The lanes whose demand has room now."""
+        found: dict[Demand, bool] = {}
+        out = []
+        for lane in lanes:
+            room = found.get(lane.demand)
+            if room is None:
+                room = found[lane.demand] = self._has_room(lane.demand)
+            if room:
+                out.append(lane)
+        return out
+
+    def _has_room(self, demand: Demand) -> bool:
+        return any([candidates.has_room() for candidates in self._cluster.candidates(demand)])
 
     def _lanes(self) -> tuple[list[Lane] | None, bool]:
         """The lanes to look at: all of them (None), or those with new units when nothing came free since."""
@@ -377,7 +402,7 @@ class _Cycle:
         if self._profile is None:
             chosen = best(group)
             if chosen is None:
-                self._no_room.add(demand)
+                self._found_full(demand, group)
             return chosen
         duration_s = estimated_s(unit, self._duration)
         if duration_s >= self._too_long.get(demand, np.inf):
@@ -395,11 +420,18 @@ class _Cycle:
             if choice is not None:
                 found.append((candidates, choice))
         if not room:
-            self._no_room.add(demand)
+            self._found_full(demand, group)
         if not found and self._policy.discipline == "easy":
             # What is longer disturbs the same reservations: they only grow in number within a cycle.
             self._too_long[demand] = duration_s
         return max(found, key=lambda pair: (-len(pair[1].domains), pair[1].score), default=None)
+
+    def _found_full(self, demand: Demand, group: Sequence[Candidates]) -> None:
+        """There is no room for the demand now. If it may be reserved for, its places are judged as they are now."""
+        self._no_room.add(demand)
+        if demand in self._awaited or self._reserved.get(demand.domains, 0) < self._depth:
+            for candidates in group:
+                candidates.refresh()
 
     def _place(
         self, unit: PendingUnit, group: Sequence[Candidates], candidates: Candidates, choice: Choice, reason: str = ""
@@ -499,6 +531,9 @@ class _Cycle:
         if discipline == "strict":
             partition = unit.demand.domains
             self._hold((unit,), explanation)
+            if not self._explain:
+                selection.close(lambda lane: lane.demand.domains == partition)
+                return
             behind = tuple(selection.drop_where(lambda lane: lane.demand.domains == partition))
             why = f"behind {unit.key} in the order, which waits: {explanation.blocked}"
             self._hold(behind, replace(explanation, found_stage="order"), reason=why)
@@ -507,7 +542,7 @@ class _Cycle:
             self._wait_with_reservations(unit, group, explanation, selection)
             return
         # Units behind it in the lane have no better claim to push others out.
-        self._hold((unit, *selection.drop()), explanation)
+        self._hold((unit, *self._dropped(selection)), explanation)
 
     def _wait_with_reservations(
         self, unit: PendingUnit, group: Sequence[Candidates], explanation: Explanation, selection: Selection
@@ -518,8 +553,12 @@ class _Cycle:
             start_s = self._reserve(unit, group)
             self._hold((unit,), explanation, start_s)
             if start_s:
-                if self._shortest and self._reserved[partition] >= self._depth:
-                    self._put_off(partition, selection)
+                if self._reserved[partition] >= self._depth:
+                    if self._shortest:
+                        self._put_off(partition, selection)
+                    elif self._only_room:
+                        # The others must fit now, or wait.
+                        selection.close(lambda lane: lane.demand.domains == partition and not self._may_fit(lane.demand))
                 return
         else:
             self._hold((unit,), explanation)
@@ -527,13 +566,26 @@ class _Cycle:
         if profile is None or unit.demand in self._no_room:
             # No room at all now, whatever is reserved.
             if not start_s and self._reserved.get(partition, 0) >= self._depth:
-                self._hold(tuple(selection.drop()), explanation)
+                self._hold(self._dropped(selection), explanation)
             return
         # There is room that is reserved: only shorter units can use it, with one reservation only those that end before it.
         limit_s = np.nextafter(estimated_s(unit, self._duration), 0.0)
         if len(profile.reservations) == 1:
             limit_s = min(limit_s, profile.reserved_from_s - self._now_s)
         self._hold(tuple(selection.skip_longer_than(limit_s, self._duration)), explanation)
+
+    def _may_fit(self, demand: Demand) -> bool:
+        """Whether the demand has room by number; what is awaited is asked in its turn."""
+        if demand in self._no_room:
+            return False
+        return demand in self._awaited or self._has_room(demand)
+
+    def _dropped(self, selection: Selection) -> Sequence[PendingUnit]:
+        """Take the rest of the last unit's lane out of the cycle; who that is, if it is asked for."""
+        if self._explain:
+            return selection.drop()
+        selection.close_lane()
+        return ()
 
     def _put_off(self, partition: frozenset[str], selection: Selection) -> None:
         """The others of a partition that has its reservations are asked after all that need not overtake, by length."""
@@ -562,6 +614,7 @@ class _Cycle:
             return 0.0
         start_s, _, candidates, choice = best_start
         self._profile.reserve(unit.key, start_s, duration_s, candidates, choice)
+        self._awaited.add(unit.demand)
         partition = unit.demand.domains
         self._reserved[partition] = self._reserved.get(partition, 0) + 1
         self._last_reserved = self._position(unit)
@@ -592,7 +645,7 @@ class _Cycle:
     def _hold(
         self, units: Sequence[PendingUnit], explanation: Explanation, start_s: float = 0.0, reason: str = ""
     ) -> None:
-        if units:
+        if units and self._explain:
             if reason:
                 explanation = replace(explanation, blocked=reason)
             self._blocked.append(Blocked(tuple(units), explanation, start_s, reason))
@@ -611,7 +664,7 @@ class _Cycle:
     def _explained(self, demand: Demand) -> Explanation:
         found = self._seen.get(demand)
         if found is None and not self._explain:
-            found = self._nothing
+            found = _UNEXPLAINED
             if not self._reserving:
                 self._seen[demand] = found
         if found is None:

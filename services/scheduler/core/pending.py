@@ -273,6 +273,16 @@ class Selection:
         self._dropped[self._lane] = True
         return rest
 
+    def close_lane(self) -> None:
+        """Take the rest of the last unit's lane out of the cycle."""
+        self._dropped[self._lane] = True
+
+    def close(self, unwanted: Callable[[Lane], bool]) -> None:
+        """Take the rest of several lanes out of the cycle."""
+        for number, lane in enumerate(self._lanes):
+            if not self._dropped[number] and unwanted(lane):
+                self._dropped[number] = True
+
     def drop_where(self, unwanted: Callable[[Lane], bool]) -> list[PendingUnit]:
         """Take the rest of several lanes out of the cycle; returns their units."""
         out = []

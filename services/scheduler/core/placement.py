@@ -26,10 +26,14 @@ from services.scheduler.core.queue import Order, orders
 from services.scheduler.core.scores import DomainScore, Weighted, weighted
 from services.scheduler.core.scoring.preference import device_preference
 from services.scheduler.core.state import Demand, PlacedRank
-from services.scheduler.core.table import Bools, Floats, Ints, View
+from services.scheduler.core.table import SLACK, UNBOUNDED, Bools, Floats, Ints, View
 
 _STARTS = 8
 """Domains from which the search for a set of domains begins."""
+_FEW = 6
+"""Up to so many touched nodes are counted again one by one, which is quicker than arrays are."""
+_MOST_UNSCORED = 512
+"""Touched nodes for which scores may be put off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ class Candidates:
         self._asks_all = any(
             getattr(item, "everywhere", False) for item in (*self._again, *(score for score, _ in self._scores.node))
         )
-        self._seen = len(view.taken)
+        self._seen = self._scored = len(view.taken)
         self._facts = view.facts_version
         self._could_hold: Ints | None = None
         self._groups = self._table.levels.get(demand.topology) if demand.topology else None
@@ -120,6 +124,12 @@ class Candidates:
         self._allowed = static
         self.fits: Ints = np.where(mask, view.ranks_that_fit(demand, columns), 0)
         self.domain_fits: Ints = self._per_domain(self.fits)
+        self._spans = demand.cross_domain and not demand.topology_required
+        self._one_by_one = not (
+            self._again or demand.resources or demand.topology_required or demand.device_milli < 1000 or self._asks_all
+        )
+        self._models: list[int] = columns.tolist()
+        self._most = self._most_ranks()
         self._domain_parts = _stack(
             [self._of_domains(score) for score, _ in self._scores.domain], len(self._table.domain_ids)
         )
@@ -152,20 +162,38 @@ class Candidates:
 
     def refresh(self) -> None:
         """Look again at the nodes that were taken from since."""
+        self._count()
+        self._judge()
+
+    def has_room(self) -> bool:
+        """Whether all ranks fit now, by number alone; costs little, as no score is asked."""
+        self._count()
+        return self._most >= self._demand.ranks
+
+    def _most_ranks(self) -> int:
+        """Ranks that fit in the roomiest domain; in all together where they may be spread."""
+        return int(self.domain_fits.sum() if self._spans else self.domain_fits.max(initial=0))
+
+    def _count(self) -> None:
+        """Count ranks again on the nodes that were taken from since."""
         taken = self._view.taken
-        if self._facts != self._view.facts_version:
-            self._facts = self._view.facts_version
-            for index, (domain_score, _) in enumerate(self._scores.domain):
-                self._domain_parts[index] = self._of_domains(domain_score)
-            self._domain_totals = self._weigh_domains()
         if self._seen == len(taken):
             return
         new = taken[self._seen :]
-        if self._asks_all:
-            rows = np.arange(len(self._table.nodes))
-        else:
-            rows = np.array(new if len(new) == 1 else sorted(set(new)), dtype=np.int64)
         self._seen = len(taken)
+        if self._one_by_one and len(new) <= _FEW:
+            changed = False
+            for row in new:
+                fit = self._fit_of(row)
+                before = self.fits.item(row)
+                if fit != before:
+                    self.fits[row] = fit
+                    self.domain_fits[self._table.node_domain[row]] += fit - before
+                    changed = True
+            if changed:
+                self._most = self._most_ranks()
+            return
+        rows = self._touched(new)
         fits = self._view.ranks_that_fit(self._demand, self._columns, rows)
         fits[~self._allowed[rows]] = 0
         for item in self._again:
@@ -176,6 +204,43 @@ class Candidates:
         else:
             self.fits[rows] = fits
             self.domain_fits = self._per_domain(self.fits)
+        self._most = self._most_ranks()
+
+    def _touched(self, new: list[int]) -> Ints:
+        """Nodes to look at again."""
+        if self._asks_all:
+            return np.arange(len(self._table.nodes))
+        return np.array(new if len(new) == 1 else sorted(set(new)), dtype=np.int64)
+
+    def _fit_of(self, row: int) -> int:
+        """As `table.fits`, for one node and whole devices."""
+        if not self._allowed[row]:
+            return 0
+        demand, view = self._demand, self._view
+        fit = UNBOUNDED
+        if demand.cpus > 0:
+            fit = min(fit, int((view.free_cpus.item(row) + SLACK) // demand.cpus))
+        if demand.memory_bytes > 0:
+            fit = min(fit, view.free_memory_bytes.item(row) // demand.memory_bytes)
+        if demand.accelerators > 0:
+            free = view.free_devices
+            fit = min(fit, sum([free.item(row, column) // demand.accelerators for column in self._models]))
+        if demand.service_port:
+            fit = min(fit, 1)
+        return max(fit, 0)
+
+    def _judge(self) -> None:
+        """Ask the scores again about what was touched since they were asked."""
+        taken = self._view.taken
+        if self._facts != self._view.facts_version:
+            self._facts = self._view.facts_version
+            for index, (domain_score, _) in enumerate(self._scores.domain):
+                self._domain_parts[index] = self._of_domains(domain_score)
+            self._domain_totals = self._weigh_domains()
+        if self._scored == len(taken):
+            return
+        rows = self._touched(taken[self._scored :])
+        self._scored = len(taken)
         for index, (score, _) in enumerate(self._scores.node):
             if score.dynamic:
                 self._node_parts[index, rows] = score.nodes(self._view, self._demand, rows)
@@ -258,13 +323,16 @@ class Candidates:
     @property
     def domain_totals(self) -> Floats:
         """The domains' scores."""
+        self._judge()
         return self._domain_totals
 
     def choose(self, limit: Ints | None = None) -> Choice | None:
         """The best place for one unit now; None when it does not fit. ``limit`` (N) are the ranks that each node may take
         at most (what reservations leave). Nodes that the fleet says are asleep are taken only when the others do not suffice."""
-        self.refresh()
         self._limit = limit
+        if not self.has_room() and len(self._view.taken) - self._scored < _MOST_UNSCORED:
+            return None
+        self._judge()
         fits = self.fits if limit is None else np.minimum(self.fits, limit)
         asleep = self._view.to_be_woken()
         if asleep is not None:
@@ -412,6 +480,7 @@ class Candidates:
         return self._domain_ranking(self.domain_fits if self._limit is None else self._per_domain(self._fits_now()))
 
     def _domain_ranking(self, domain_fits: Ints) -> Ranking:
+        self._judge()
         return Ranking(
             self._table.domain_ids,
             self._domain_names,

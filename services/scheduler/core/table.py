@@ -26,7 +26,8 @@ Bools = npt.NDArray[np.bool_]
 UNBOUNDED = 1_000_000
 """Ranks that fit on a node when a rank asks for nothing."""
 
-_SLACK = 1e-6  # cpus are fractions: sums of them are not exact
+SLACK = 1e-6
+"""Cpus are fractions: sums of them are not exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,12 +323,16 @@ class View:
 
     def occupy(self, row: int, demand: Demand, devices: tuple[int, ...]) -> None:
         """Account for a rank of ``demand`` on these devices of a node."""
+        if self._undo is not None and not self._before:
+            self._before = self._kept_fractions()
         self._move(row, demand, devices, taking=True)
         if self._undo is not None:
             self._undo.append((row, demand, devices, True))
 
     def give(self, row: int, demand: Demand, devices: tuple[int, ...]) -> None:
         """Put back what a rank held."""
+        if self._undo is not None and not self._before:
+            self._before = self._kept_fractions()
         self._move(row, demand, devices, taking=False)
         self.gives += 1
         if self._undo is not None:
@@ -337,8 +342,6 @@ class View:
         """Begin a trial, or mark a place in the one that runs; `rollback` to the returned mark undoes what follows."""
         if self._undo is None:
             self._undo = []
-            # Sums of fractions are not exact: taking away what was added gives another number.
-            self._before = tuple(values.copy() for values in self._fractions())
         return len(self._undo)
 
     def rollback(self, mark: int = 0) -> None:
@@ -352,9 +355,14 @@ class View:
         self.gives = gives
         if mark == 0:
             self._undo = None
-            for values, before in zip(self._fractions(), self._before, strict=True):
-                values[:] = before
-            self._before = ()
+            if self._before:
+                for values, before in zip(self._fractions(), self._before, strict=True):
+                    values[:] = before
+                self._before = ()
+
+    def _kept_fractions(self) -> tuple[Floats, ...]:
+        """What a trial begins with. Sums of fractions are not exact: taking away what was added gives another number."""
+        return tuple([values.copy() for values in self._fractions()])
 
     def _fractions(self) -> tuple[Floats, ...]:
         return self.free_cpus, self.free_resources, self.domain_free_cpus, self.domain_free_devices
@@ -507,7 +515,7 @@ def fits(table: Table, free: Free, demand: Demand, columns: Ints, rows: Any = sl
     """How many ranks of a demand fit into what is free on each node of ``rows``."""
     fit = np.full(free.cpus[rows].shape, UNBOUNDED, dtype=np.int64)
     if demand.cpus > 0:
-        np.minimum(fit, ((free.cpus[rows] + _SLACK) // demand.cpus).astype(np.int64), out=fit)
+        np.minimum(fit, ((free.cpus[rows] + SLACK) // demand.cpus).astype(np.int64), out=fit)
     if demand.memory_bytes > 0:
         np.minimum(fit, free.memory_bytes[rows] // demand.memory_bytes, out=fit)
     if demand.accelerators > 0:
@@ -518,7 +526,7 @@ def fits(table: Table, free: Free, demand: Demand, columns: Ints, rows: Any = sl
         if name not in table.resource_names:
             return np.zeros_like(fit)
         column = free.resources[rows][:, table.resource_names.index(name)]
-        np.minimum(fit, ((column + _SLACK) // amount).astype(np.int64), out=fit)
+        np.minimum(fit, ((column + SLACK) // amount).astype(np.int64), out=fit)
     if demand.service_port:
         np.minimum(fit, 1, out=fit)
     return np.maximum(fit, 0)
