@@ -24,6 +24,7 @@ from services.scheduler.core.table import Table, View
 if TYPE_CHECKING:
     from services.scheduler.core.decide import Decisions
     from services.scheduler.core.profile import Profile
+    from services.scheduler.core.stages import Stages
 
 _MOST_CELLS = 40_000_000
 """Nodes times judgements that are kept (about 64 bytes each)."""
@@ -120,6 +121,9 @@ class Cluster:
         self.tenants: dict[str, Usage] = dict(ledger.tenants) if ledger is not None else {}
         self.view.facts.update(facts or {})
         self.memory: Memory | None = None
+        self.stages: Stages | None = None
+        """The policy's plugins that act on whole units, once a cycle has looked them up."""
+        self._totals: tuple[Table, float, float] | None = None
         self._candidates: dict[Demand, list[Candidates]] = {}
         self._generation = 0
         self._observers: dict[str, tuple[Hashable, Any]] = {}
@@ -144,7 +148,7 @@ class Cluster:
         if policy is self.policy or policy.version == self._version:
             return
         self.policy, self._version = policy, policy.version
-        self.plugins = plugins_of(policy)
+        self.plugins, self.stages = plugins_of(policy), None
         self.pending.reorder(self.plugins.order)
         self._candidates.clear()
         self.memory = None
@@ -152,12 +156,9 @@ class Cluster:
     def shares(self) -> Shares:
         """The tenants' shares as they are; the caller may charge them."""
         table = self.table
-        return Shares(
-            self.tenants,
-            float(table.domain_devices.sum()),
-            float(table.domain_cpus.sum()),
-            dict(self.policy.tenant_weights),
-        )
+        if self._totals is None or self._totals[0] is not table:
+            self._totals = table, float(table.domain_devices.sum()), float(table.domain_cpus.sum())
+        return Shares(self.tenants, *self._totals[1:], dict(self.policy.tenant_weights))
 
     def watch(self, name: str, settings: Hashable, make: Callable[[], Watching]) -> Watching:
         """What is kept up under ``name`` with each unit that begins or ends; made from what runs when it is asked for
@@ -180,6 +181,7 @@ class Cluster:
         other = object.__new__(Cluster)
         other.policy, other.view, other.pending = self.policy, self.view.copy(), self.pending.copy()
         other.plugins, other._version = self.plugins, self._version
+        other.stages, other._totals = self.stages, self._totals
         other.running = dict(self.running)
         other.tenants = {name: replace(usage) for name, usage in self.tenants.items()}
         other._generation = self._generation
@@ -194,7 +196,7 @@ class Cluster:
             other.memory = replace(memory, profile=memory.profile.copy())
         other._observers = {}
         if observed and self._observers:
-            same: list[object] = [self.table, self.policy, self.plugins, *self.running.values()]
+            same: list[object] = [self.table, self.policy, *self.running.values()]
             memo: dict[int, object] = {id(item): item for item in same}
             memo |= {id(self): other, id(self.view): other.view}
             other._observers = deepcopy(self._observers, memo)
@@ -262,8 +264,7 @@ class Cluster:
             begun.append(self.begin(placement.unit, placement.ranks, now_s))
         if self.memory is not None:
             self.memory.stamp = self.stamp
-        for lane in self.pending.lanes.values():
-            lane.fresh = False
+        self.pending.looked()
         return begun
 
     def begin(self, unit: PendingUnit, ranks: tuple[PlacedRank, ...], now_s: float) -> RunningUnit:

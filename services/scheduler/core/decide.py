@@ -33,7 +33,7 @@ from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import Preemption, best, find_room
 from services.scheduler.core.profile import Profile, Reservation
 from services.scheduler.core.queue import OrderContext, PendingUnit
-from services.scheduler.core.stages import Stages, stages_of
+from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import Table, table_of
 from services.scheduler.core.tenants_objectives import state_tenant
@@ -158,10 +158,8 @@ class _Cycle:
 
     def __init__(self, cluster: Cluster, policy: Policy, now_s: float, *, explain: bool) -> None:
         self._cluster, self._policy, self._now_s, self._explain = cluster, policy, now_s, explain
-        self._stages: Stages = stages_of(policy)
-        self._per_tenant = any(
-            [getattr(score, "per_tenant", False) for score, _ in cluster.plugins.scores.domain]
-        )
+        self._stages = cluster.stages = cluster.stages or stages_of(policy)
+        self._per_tenant = cluster.plugins.per_tenant
         self._running: dict[UnitKey, RunningUnit] = (
             dict(cluster.running) if policy.preemptions or policy.planner else (cluster.running)
         )
@@ -186,6 +184,7 @@ class _Cycle:
         self._later: list[PendingUnit] = []
         self._depth = policy.reservation_depth if policy.discipline == "easy" else 1_000_000_000
         self._new: list[RunningUnit] = []
+        self._runs: list[RunningUnit] | None = None
 
     def run(self) -> Decisions:
         """Decide."""
@@ -283,7 +282,7 @@ class _Cycle:
         return out
 
     def _has_room(self, demand: Demand) -> bool:
-        return any([candidates.has_room() for candidates in self._cluster.candidates(demand)])
+        return any(candidates.has_room() for candidates in self._cluster.candidates(demand))
 
     def _lanes(self) -> tuple[list[Lane] | None, bool]:
         """The lanes to look at: all of them (None), or those with new units when nothing came free since."""
@@ -361,11 +360,9 @@ class _Cycle:
         """Units that are new or whose reservations begin now, in order; None when others left the queue."""
         pending = self._cluster.pending
         new = [
-            entry[3]
-            for lane in pending.lanes.values()
-            if lane.fresh
-            for entry in lane.entries
-            if entry[2] not in self._unplanned and profile.reservation(entry[2]) is None
+            unit
+            for unit in pending.added.values()
+            if unit.key not in self._unplanned and profile.reservation(unit.key) is None
         ]
         if len(pending) != len(new) + len(profile.reservations) + len(self._unplanned):
             return None
@@ -450,7 +447,9 @@ class _Cycle:
 
     def _preempt(self, unit: PendingUnit, group: Sequence[Candidates], selection: Selection) -> bool:
         for plugin in self._stages.preemptions:
-            victims = plugin.victims(unit, list(self._running.values()), self._context)
+            if self._runs is None:
+                self._runs = list(self._running.values())
+            victims = plugin.victims(unit, self._runs, self._context)
             if not victims:
                 continue
             found = find_room(self._cluster, group, victims)
@@ -502,6 +501,7 @@ class _Cycle:
     ) -> None:
         """Record that victims, whose nodes are given back already, are taken off for a unit."""
         why = f"taken off by {plugin.name} preemption for {unit.key}"
+        self._runs = None
         for victim in victims:
             del self._running[victim.unit.key]
             if self._profile is not None:
@@ -558,7 +558,9 @@ class _Cycle:
                         self._put_off(partition, selection)
                     elif self._only_room:
                         # The others must fit now, or wait.
-                        selection.close(lambda lane: lane.demand.domains == partition and not self._may_fit(lane.demand))
+                        selection.close(
+                            lambda lane: lane.demand.domains == partition and not self._may_fit(lane.demand)
+                        )
                 return
         else:
             self._hold((unit,), explanation)

@@ -128,8 +128,7 @@ class Kept:
         cluster.memory = decisions.memory
         if cluster.memory is not None:
             cluster.memory.stamp = cluster.stamp
-        for lane in cluster.pending.lanes.values():
-            lane.fresh = False
+        cluster.pending.looked()
 
     def has_room(self, key: UnitKey) -> bool:
         """See `Book.has_room`: nothing on its nodes is given away twice."""

@@ -69,8 +69,12 @@ class Pending:
     def __init__(self, order: Sequence[Order] = ()) -> None:
         self.order = tuple(order)
         self.lanes: dict[LaneKey, Lane] = {}
+        self.added: dict[UnitKey, PendingUnit] = {}
+        """What entered since a cycle last looked."""
         self._entries: dict[UnitKey, tuple[Lane, Entry]] = {}
         self._static = tuple(plugin for plugin in self.order if plugin.per == "unit")
+        self.settled = len(self._static) == len(self.order)
+        """Whether all criteria depend on the unit alone."""
         self._timed = any(plugin.per == "time" for plugin in self.order)
 
     def __len__(self) -> int:
@@ -95,6 +99,7 @@ class Pending:
             mine.entries, mine.fresh = list(lane.entries), lane.fresh
             for entry in mine.entries:
                 other._entries[entry[2]] = (mine, entry)
+        other.added = dict(self.added)
         return other
 
     def add(self, unit: PendingUnit) -> None:
@@ -113,6 +118,7 @@ class Pending:
             insort(lane.entries, entry, key=_position)
         lane.fresh = True
         lane.changed()
+        self.added[unit.key] = unit
         self._entries[unit.key] = (lane, entry)
 
     def remove(self, key: UnitKey) -> PendingUnit | None:
@@ -120,6 +126,7 @@ class Pending:
         found = self._entries.pop(key, None)
         if found is None:
             return None
+        self.added.pop(key, None)
         lane, entry = found
         place = 0 if self._timed else bisect_left(lane.entries, entry[:3], key=_position)
         if place >= len(lane.entries) or lane.entries[place][2] != key:
@@ -137,6 +144,12 @@ class Pending:
         self.__init__(order)  # type: ignore[misc]
         for unit in units:
             self.add(unit)
+
+    def looked(self) -> None:
+        """A cycle has looked at all that waits."""
+        self.added.clear()
+        for lane in self.lanes.values():
+            lane.fresh = False
 
     def sort_timed(self, context: OrderContext, lanes: Sequence[Lane] | None = None) -> None:
         """Put lanes (all, or those given) in order whose criteria change with time."""
@@ -199,14 +212,22 @@ class Selection:
         self._pending, self._context = pending, context
         self._lanes = list(pending.lanes.values()) if lanes is None else list(lanes)
         self._told = [tell for plugin in pending.order if (tell := getattr(plugin, "charged", None)) is not None]
+        self._settled = pending.settled
         self._all_change = any(plugin.per == "placements" for plugin in pending.order)
         self._next = [0] * len(self._lanes)
         self._dropped = [False] * len(self._lanes)
         self._charges: dict[str, int] = {}
         self._lane = -1
         number_of: dict[tuple[str, str], int] = {}
-        self._group_of = [number_of.setdefault((lane.tenant_id, lane.queue), len(number_of)) for lane in self._lanes]
-        self._groups: list[list[tuple[Key, float, UnitKey, int]]] = [[] for _ in number_of]
+        if self._settled:
+            # Nothing that is placed changes a key: one heap for all.
+            self._group_of = [0] * len(self._lanes)
+            self._groups: list[list[tuple[Key, float, UnitKey, int]]] = [[]]
+        else:
+            self._group_of = [
+                number_of.setdefault((lane.tenant_id, lane.queue), len(number_of)) for lane in self._lanes
+            ]
+            self._groups = [[] for _ in number_of]
         for number, lane in enumerate(self._lanes):
             if lane.entries:
                 self._groups[self._group_of[number]].append((*lane.entries[0][:3], number))
@@ -295,6 +316,8 @@ class Selection:
     def charge(self, unit: PendingUnit, sign: int = 1) -> None:
         """The unit was placed (with ``sign`` -1: preempted): the shares of its tenant and queue change."""
         self._context.shares.charge(unit.tenant_id, unit.demand, sign)
+        if self._settled and sign > 0 and not self._told:
+            return
         for name in {unit.tenant_id, unit.queue, ""}:
             self._charges[name] = self._charges.get(name, 0) + 1
         fallen = [tell(unit, sign, self._context) for tell in self._told]
@@ -313,7 +336,10 @@ class Selection:
     def _enter(self, group: int) -> None:
         waiting = self._clean(group)
         if waiting:
-            _, queued_at_s, key, number = waiting[0]
+            whole, queued_at_s, key, number = waiting[0]
+            if self._settled:
+                heapq.heappush(self._heap, (whole, queued_at_s, key, group, 0))
+                return
             lane = self._lanes[number]
             unit = lane.entries[self._next[number]][3]
             whole = self._pending.key(unit, self._context)
@@ -321,6 +347,8 @@ class Selection:
 
     def _stamp(self, lane: Lane) -> int:
         """Grows when the keys of the lane may have grown."""
+        if self._settled:
+            return 0
         if self._all_change:
             return self._charges.get("", 0)
         of_queue = self._charges.get(lane.queue, 0) if lane.queue and lane.queue != lane.tenant_id else 0

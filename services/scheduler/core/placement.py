@@ -43,6 +43,8 @@ class Plugins:
     filters: tuple[Filter, ...]
     scores: Weighted
     order: tuple[Order, ...]
+    per_tenant: bool = False
+    """Whether a domain score depends on the unit's tenant."""
 
 
 @cache
@@ -52,10 +54,12 @@ def plugins_of(policy: Policy) -> Plugins:
     from services.scheduler.core import builtin  # noqa: F401
 
     check_numbers(policy)
+    scores = weighted(policy.scores, policy.options_of)
     return Plugins(
         tuple(configured(item, policy.options_of(item.name)) for item in filters(policy.filters)),
-        weighted(policy.scores, policy.options_of),
+        scores,
         tuple(configured(item, policy.options_of(item.name)) for item in orders(policy.order)),
+        any(getattr(score, "per_tenant", False) for score, _ in scores.domain),
     )
 
 

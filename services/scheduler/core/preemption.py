@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import numbers_of
@@ -68,13 +70,13 @@ class OrderPreemption:
     ) -> Sequence[RunningUnit]:
         ranked = context.cache.get("running_by_order")
         if ranked is None:
-            orders: Sequence[Order] = context.facts["order"]
+            keys = running_keys(context.facts["order"], running, context)
             ranked = [
-                (running_key(orders, item, context), item.unit.queued_at_s, item.unit.key, item) for item in running
+                (key, item.unit.queued_at_s, item.unit.key, item) for key, item in zip(keys, running, strict=True)
             ]
             ranked.sort(key=lambda entry: entry[:3], reverse=True)
             context.cache["running_by_order"] = ranked
-        orders = context.facts["order"]
+        orders: Sequence[Order] = context.facts["order"]
         own = tuple([plugin.key(unit, context) for plugin in orders]), unit.queued_at_s, unit.key
         behind = []
         for key, queued_at_s, name, item in ranked:
@@ -101,6 +103,18 @@ def running_key(
             state = replace(item.unit, attained_s=item.ran_s(context.now_s), served_s=item.service_s(context.now_s))
         key.append(plugin.key(state, context))
     return tuple(key)
+
+
+def running_keys(
+    orders: Sequence[Order], running: Sequence[RunningUnit], context: OrderContext
+) -> list[tuple[float | tuple[float, ...], ...]]:
+    """`running_key` of many units."""
+    quick = [getattr(plugin, "running_key", None) for plugin in orders]
+    if None in quick:
+        return [running_key(orders, item, context) for item in running]
+    return list(
+        zip(*[[float(ask(item, context)) for item in running] for ask in quick if ask is not None], strict=True)
+    )
 
 
 PREEMPTIONS: dict[str, Preemption] = {}
@@ -146,7 +160,10 @@ def find_room(
     useful = alternatives[0].allowed
     for candidates in alternatives[1:]:
         useful = useful | candidates.allowed
-    near = [victim for victim in victims if any(useful[row] for row, _ in victim.rows)]
+    near = victims
+    if not useful.all():
+        there = set(np.flatnonzero(useful).tolist())
+        near = [victim for victim in victims if any(row in there for row, _ in victim.rows)]
     least = _least_prefix(cluster, alternatives, near)
     if least is None:
         return None
@@ -208,7 +225,7 @@ def _least_prefix(
         for row, devices in victim.rows:
             before = gained.get(row, 0)
             after = gained[row] = before + len(devices)
-            here = int(free[row])
+            here = free.item(row)
             ranks += (here + after) // demand.accelerators - (here + before) // demand.accelerators
             if ranks >= demand.ranks:
                 return number, (row if demand.ranks == 1 else None)
