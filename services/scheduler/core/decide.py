@@ -712,9 +712,11 @@ class _Cycle:
             found = best(group)
             if found is not None:
                 self._place(unit, group, *found, reason=target.reason)
+        if not self._explain:
+            return
         begun = {item.key for item in self._placed}
         says = getattr(self._stages.planner, "says", None)
-        why = "" if says is None or not self._explain else says(cluster, self._now_s)
+        why = "" if says is None else says(cluster, self._now_s)
         for unit in cluster.pending:
             if unit.key in begun:
                 continue
