@@ -1,0 +1,1 @@
+"""The parts of one scheduling cycle; `decide` is its entry."""

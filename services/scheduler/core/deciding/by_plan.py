@@ -1,0 +1,97 @@
+"""A cycle that follows a planner: what does not agree with the plan is taken off, what it names is placed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from services.scheduler.core.cluster import RunningUnit
+from services.scheduler.core.deciding.decisions import Preempted
+from services.scheduler.core.deciding.state import State
+from services.scheduler.core.planning import Target
+from services.scheduler.core.preemption import best
+from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.state import UnitKey
+from services.scheduler.core.table import Table
+from services.scheduler.core.tenants_objectives import state_tenant
+
+
+class ByPlan(State):
+    """See the module."""
+
+    def _carry_out(self, targets: Sequence[Target]) -> None:
+        cluster = self._cluster
+        wanted = {target.key: target for target in targets}
+        for running in list(self._running.values()):
+            target = wanted.get(running.unit.key)
+            if target is not None and _agrees(running, target, cluster.table):
+                continue
+            if not running.unit.preemptible:
+                continue
+            for row, devices in running.rows:
+                cluster.view.give(row, running.unit.demand, devices)
+            del self._running[running.unit.key]
+            why = "the plan gives it nothing" if target is None else f"the plan gives it another place: {target.reason}"
+            self._preempted.append(Preempted(running.unit.key, why))
+        off = {item.key for item in self._preempted}
+        for target in targets:
+            if target.key in self._running:
+                continue
+            unit = cluster.pending.get(target.key)
+            if unit is None:
+                before = cluster.running.get(target.key)
+                if before is None or target.key not in off:
+                    continue
+                unit = replace(
+                    before.unit, attained_s=before.ran_s(self._now_s), served_s=before.service_s(self._now_s)
+                )
+            unit = _fitted(unit, target)
+            if self._per_tenant:
+                state_tenant(cluster.view, unit.tenant_id)
+            group = cluster.candidates(unit.demand)
+            found = best(group)
+            if found is not None:
+                self._place(unit, group, *found, reason=target.reason)
+        if self._explain:
+            self._hold_others(wanted)
+
+    def _hold_others(self, wanted: Mapping[UnitKey, Target]) -> None:
+        """Units that the plan gives nothing, or what is not free yet."""
+        cluster = self._cluster
+        begun = {item.key for item in self._placed}
+        says = getattr(self._stages.planner, "says", None)
+        why = "" if says is None else says(cluster, self._now_s)
+        for unit in cluster.pending:
+            if unit.key in begun:
+                continue
+            target = wanted.get(unit.key)
+            explanation = self._explained(unit.demand if target is None else _fitted(unit, target).demand)
+            if target is None and why and explanation.found_stage == "capacity":
+                self._hold((unit,), replace(explanation, found="", found_stage="plan"), reason=why)
+            else:
+                self._hold((unit,), explanation)
+
+
+def _agrees(running: RunningUnit, target: Target, table: Table) -> bool:
+    demand = running.unit.demand
+    if target.ranks and target.ranks != demand.ranks:
+        return False
+    if target.domain_id and any(rank.domain_id != target.domain_id for rank in running.ranks):
+        return False
+    if target.model and running.rows:
+        row, devices = running.rows[0]
+        held = {table.models[column].model for index, column in table.devices_of[row] if index in devices}
+        return held <= {target.model}
+    return True
+
+
+def _fitted(unit: PendingUnit, target: Target) -> PendingUnit:
+    """The unit with the demand that the plan gives it."""
+    demand = unit.demand
+    if target.ranks and target.ranks != demand.ranks:
+        demand = replace(demand, ranks=target.ranks)
+    if target.model:
+        demand = replace(demand, accelerator_types=(target.model,))
+    if target.domain_id:
+        demand = replace(demand, domains=frozenset({target.domain_id}))
+    return unit if demand is unit.demand else replace(unit, demand=demand)

@@ -1,0 +1,183 @@
+"""What a cycle knows while it decides, and what every way of deciding does with it: place, take off, let wait, explain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from services.scheduler.core.admission import Gate
+from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.deciding.decisions import Blocked, Placement, Preempted
+from services.scheduler.core.explanation import Explanation, Ranking, best_of
+from services.scheduler.core.pending import Selection, estimated_s
+from services.scheduler.core.placement import Candidates, Choice
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.preemption import Preemption
+from services.scheduler.core.profile import Profile
+from services.scheduler.core.queue import OrderContext, PendingUnit
+from services.scheduler.core.stages import stages_of
+from services.scheduler.core.state import Demand, PlacedRank, UnitKey
+
+_NOTHING = np.zeros((0, 0))
+_UNEXPLAINED = Explanation(
+    "", 0, (), (), Ranking((), (), _NOTHING, _NOTHING, _NOTHING.astype(np.int64)), blocked="not explained"
+)
+
+
+class State:
+    """See the module. One cycle over one cluster, which is in a trial (`View.begin`) while it lasts."""
+
+    def __init__(self, cluster: Cluster, policy: Policy, now_s: float, *, explain: bool) -> None:
+        self._cluster, self._policy, self._now_s, self._explain = cluster, policy, now_s, explain
+        self._stages = cluster.stages = cluster.stages or stages_of(policy)
+        self._per_tenant = cluster.plugins.per_tenant
+        self._running: dict[UnitKey, RunningUnit] = (
+            dict(cluster.running) if policy.preemptions or policy.planner else (cluster.running)
+        )
+        facts = {**cluster.view.facts, "running": self._running, "order": cluster.pending.order, "cluster": cluster}
+        self._context = OrderContext(cluster.shares(), now_s, facts)
+        self._placed: list[Placement] = []
+        self._preempted: list[Preempted] = []
+        self._blocked: list[Blocked] = []
+        self._seen: dict[Demand, Explanation | None] = {}
+        self._gates: tuple[Gate, ...] = ()
+        self._profile: Profile | None = None
+        self._base: Profile | None = None
+        self._unplanned: set[UnitKey] = set()
+        self._no_room: set[Demand] = set()
+        self._awaited: set[Demand] = set()
+        self._too_long: dict[Demand, float] = {}
+        self._reserved: dict[frozenset[str], int] = {}
+        self._last_reserved: tuple[object, ...] | None = None
+        self._reserving = policy.discipline in {"easy", "conservative"}
+        self._duration = policy.backfill_estimate or policy.estimate
+        self._shortest = policy.backfill_order == "shortest"
+        self._later: list[PendingUnit] = []
+        self._depth = policy.reservation_depth if policy.discipline == "easy" else 1_000_000_000
+        self._new: list[RunningUnit] = []
+        self._runs: list[RunningUnit] | None = None
+
+    @property
+    def _settled(self) -> bool:
+        """Whether those who wait go on waiting, and in the same order, while nothing comes free."""
+        if self._stages.limits or self._policy.discipline == "strict":
+            return False
+        # The order may change by itself; in a greedy cycle that makes no room for any of them.
+        return self._policy.discipline == "greedy" or all(item.per == "unit" for item in self._cluster.pending.order)
+
+    @property
+    def _only_room(self) -> bool:
+        """Whether only room counts: nothing is taken off for a unit, no limit holds one back, nobody asks who waits. Then
+        there is never more room in the cycle than when it begins."""
+        return not (self._explain or self._gates or self._stages.preemptions)
+
+    def _position(self, unit: PendingUnit) -> tuple[object, ...]:
+        return self._cluster.pending.key(unit, self._context), unit.queued_at_s, unit.key
+
+    def _has_room(self, demand: Demand) -> bool:
+        return any(candidates.has_room() for candidates in self._cluster.candidates(demand))
+
+    # -- placing and taking off ----------------------------------------------------------------------------------------
+
+    def _place(
+        self, unit: PendingUnit, group: Sequence[Candidates], candidates: Candidates, choice: Choice, reason: str = ""
+    ) -> None:
+        explanation = _among(group, candidates.explain(choice)) if self._explain else None
+        ranks = candidates.take(choice)
+        self._placed.append(Placement(unit.key, ranks, explanation, unit, reason))
+        for gate in self._gates:
+            gate.charge(unit)
+        if self._reserving:
+            running = self._begun(unit, ranks)
+            if self._profile is not None:
+                self._profile.begin(running, self._now_s)
+            else:
+                self._new.append(running)
+
+    def _take_off(
+        self, victims: Sequence[RunningUnit], plugin: Preemption, unit: PendingUnit, selection: Selection
+    ) -> None:
+        """Record that victims, whose nodes are given back already, are taken off for a unit."""
+        why = f"taken off by {plugin.name} preemption for {unit.key}"
+        self._runs = None
+        for victim in victims:
+            del self._running[victim.unit.key]
+            if self._profile is not None:
+                self._profile.end(victim, self._now_s)
+            self._preempted.append(Preempted(victim.unit.key, why, unit.key))
+            selection.charge(victim.unit, -1)
+        # What had no room may have some now.
+        self._seen = dict.fromkeys(self._seen)
+        self._too_long.clear()
+        self._no_room.clear()
+
+    def _shift(self, units: Sequence[RunningUnit], sign: int) -> None:
+        """Put running units off their nodes (-1) or back (1), for the view and the limits alike."""
+        for running in units:
+            move = self._cluster.view.give if sign < 0 else self._cluster.view.occupy
+            for row, devices in running.rows:
+                move(row, running.unit.demand, devices)
+            for gate in self._gates:
+                gate.charge(running.unit, sign)
+
+    def _begun(self, unit: PendingUnit, ranks: tuple[PlacedRank, ...]) -> RunningUnit:
+        """A placed unit as it will run."""
+        return RunningUnit(
+            unit,
+            ranks,
+            self._now_s,
+            self._cluster.rows_of(ranks),
+            expected_end_s=self._now_s + estimated_s(unit, "expected"),
+            limit_end_s=self._now_s + estimated_s(unit, "limit"),
+        )
+
+    # -- waiting -------------------------------------------------------------------------------------------------------
+
+    def _hold(
+        self, units: Sequence[PendingUnit], explanation: Explanation, start_s: float = 0.0, reason: str = ""
+    ) -> None:
+        if units and self._explain:
+            if reason:
+                explanation = replace(explanation, blocked=reason)
+            self._blocked.append(Blocked(tuple(units), explanation, start_s, reason))
+
+    def _dropped(self, selection: Selection) -> Sequence[PendingUnit]:
+        """Take the rest of the last unit's lane out of the cycle; who that is, if it is asked for."""
+        if self._explain:
+            return selection.drop()
+        selection.close_lane()
+        return ()
+
+    def _held_back(self, demand: Demand) -> Explanation:
+        """The explanation of a unit that a limit holds back: it says nothing about room for others of its demand."""
+        known = demand in self._seen
+        before = self._seen.get(demand)
+        found = self._explained(demand)
+        if known:
+            self._seen[demand] = before
+        else:
+            self._seen.pop(demand, None)
+        return found
+
+    def _explained(self, demand: Demand) -> Explanation:
+        found = self._seen.get(demand)
+        if found is None and not self._explain:
+            found = _UNEXPLAINED
+            if not self._reserving:
+                self._seen[demand] = found
+        if found is None:
+            group = self._cluster.candidates(demand)
+            roomiest = max(group, key=lambda item: int(item.domain_fits.max(initial=0)))
+            found = _among(group, roomiest.explain_waiting())
+            if not self._reserving:
+                self._seen[demand] = found
+        return found
+
+
+def _among(alternatives: Sequence[Candidates], explanation: Explanation) -> Explanation:
+    """The explanation with the domains of all alternatives beside the one that was chosen."""
+    if len(alternatives) == 1:
+        return explanation
+    return replace(explanation, domains=best_of([item.domain_ranking() for item in alternatives]))
