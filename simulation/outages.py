@@ -1,0 +1,81 @@
+"""Nodes that fail and come back, and spot capacity that is taken away and given."""
+
+from __future__ import annotations
+
+from services.scheduler.core.state import UnitKey
+from simulation.failures import Holding, reclaimed
+from simulation.progress import Progress
+from simulation.world import NODE
+
+
+class Outages(Progress):
+    """See the module."""
+
+    def _push_next_failure(self) -> None:
+        event = next(self._failures, None)
+        if event is not None:
+            self._push(event.time_s, NODE, event)  # type: ignore[attr-defined]
+
+    def _node_changed(self, event: object) -> None:
+        row = self.cluster.table.node_index[event.node_id]  # type: ignore[attr-defined]
+        down = event.change == "down"  # type: ignore[attr-defined]
+        if down:
+            self._down.add(row)
+            for running in [item for item in self.cluster.running.values() if any(r == row for r, _ in item.rows)]:
+                item = self._jobs[running.unit.key]
+                self._stop(item, graceful=False)
+                self._wait(item)
+        else:
+            self._down.discard(row)
+        domain = int(self.cluster.table.node_domain[row])
+        if domain in self._spot:
+            self._share_out_spot(domain)
+        else:
+            self.cluster.view.set_up([row], not down)
+            self.measures.node_changed(float(self.cluster.table.device_totals[row]), down=down)
+        self._push_next_failure()
+
+    def _spot_changed(self, event: object) -> None:
+        """Only so many accelerators of a domain may be used from now on; the newest jobs lose theirs first."""
+        domain_id, available = event.domain_id, event.available  # type: ignore[attr-defined]
+        domain = self.cluster.table.domain_ids.index(domain_id)
+        part = self.cluster.table.domain_slice[domain]
+        holdings = []
+        for running in self.cluster.running.values():
+            held = sum(len(devices) for row, devices in running.rows if part.start <= row < part.stop)
+            if held:
+                milli = running.unit.demand.device_milli
+                holdings.append(Holding(running.unit.key.job_id, running.since_s, held * milli / 1000.0))
+        for job_id in reclaimed(holdings, available):
+            item = self._jobs[UnitKey(job_id, 0)]
+            self._stop(item, graceful=False)
+            self._wait(item)
+        self._spot[domain] = float(available)
+        self._share_out_spot(domain)
+
+    def _share_out_spot(self, domain: int) -> None:
+        """Nodes take work while what is free on them is covered by what the domain may still use, the fullest first.
+
+        Whole nodes only: what is left of the last one cannot be used. Accelerators count as up as far as the domain may use
+        them and their nodes have not failed.
+        """
+        part = self.cluster.table.domain_slice[domain]
+        totals = self.cluster.table.device_totals
+        rows = sorted(range(part.start, part.stop), key=lambda row: (-self._node_milli[row], row))
+        spare = self._spot[domain] - sum(self._node_milli[row] for row in rows) / 1000.0
+        whole = 0.0
+        for row in rows:
+            free = float(totals[row]) - self._node_milli[row] / 1000.0
+            up = row not in self._down and free <= spare + 1e-9
+            spare -= free if up else 0.0
+            whole += 0.0 if row in self._down else float(totals[row])
+            if bool(self.cluster.view.up[row]) != up:
+                self.cluster.view.set_up([row], up)
+        up_now = min(self._spot[domain], whole)
+        before = self._spot_up.get(domain)
+        if before is None:
+            # What failed before was counted when it did.
+            before = whole
+        if up_now != before:
+            self.measures.node_changed(abs(up_now - before), down=up_now < before)
+        self._spot_up[domain] = up_now

@@ -1,0 +1,32 @@
+"""How a policy is run in a simulation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.sla import Objective
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How a policy is run: ``knowledge`` is "exact", "declared", "predicted" or "none" (see estimates.py); ``isolated``
+    keeps every job in its home domain; ``interval_s`` of the policy gives the ticks. ``sleep_after_s`` puts idle nodes to
+    sleep after that time. ``refresh`` asks the estimates anew about running jobs at each tick. ``objectives`` are what tenants
+    were promised (tenant, objectives): their accounts are kept, and are what the order `sla` reads."""
+
+    name: str
+    policy: Policy
+    knowledge: str = "none"
+    isolated: bool = False
+    baseline: bool = True
+    sleep_after_s: float = math.inf
+    refresh: bool = False
+    about: str = ""
+    objectives: tuple[tuple[str, tuple[Objective, ...]], ...] = ()
+
+
+def with_policy(setting: Setting, **changes: object) -> Setting:
+    """The setting with other fields of its policy."""
+    return replace(setting, policy=replace(setting.policy, **changes))  # type: ignore[arg-type]
