@@ -1,6 +1,8 @@
 """Two-level scheduling with a process per domain against one level in one process: time from submission to placement.
 
-    python -m bench.two_level [--steps 30] [--json OUT]
+    python -m bench.two_level [--steps 30] [--bus] [--json OUT]
+
+With ``--bus`` the real services over the embedded broker instead: bench/two_level_bus.py.
 
 Real processes, one per domain, joined by pipes. Before the first step three quarters of the accelerators are in use by
 local work of 1 to 8 accelerators, and every domain is asked once about all classes of units (``first_sight_s``: what a domain
@@ -28,6 +30,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
+from bench import two_level_bus
 from bench.result import Row, Setting, print_table, write
 from bench.scheduler import CPUS, DEVICES, MEMORY_BYTES, mixed
 from services.scheduler.core.cluster import Cluster
@@ -375,9 +378,16 @@ def main() -> int:
         prog="python -m bench.two_level", description=__doc__.splitlines()[0] if __doc__ else ""
     )
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--bus", action="store_true", help="the services over the embedded broker")
     parser.add_argument("--json", metavar="OUT")
     options = parser.parse_args()
     rows: list[Row] = []
+    if options.bus:
+        rows = two_level_bus.rows(options.steps)
+        print_table(rows)
+        if options.json:
+            write(options.json, "python -m bench.two_level --bus", [], two_level_bus.SEED, Setting.REAL, rows)
+        return 0
     for domains, count in SHAPES:
         fleet = network(domains)
         where = f"{domains} domains, {len(fleet.nodes)} nodes, {count} units"
