@@ -52,18 +52,22 @@ class OrderPreemption:
     """Units that the policy's own order puts behind the waiting one, as if they waited too: the last first. With the order
     `shortest_remaining` this is preemptive SRPT, with `least_attained` Tiresias.
 
-    ``margin_s``: a victim must have run at least so long in this run, so that units do not push each other out all the time.
+    Two options keep units from pushing each other out all the time. ``margin_s``: a victim must have run at least so long in
+    this run. ``ratio``: where the first criterion that tells the two apart is an amount (remaining time, remaining work), the
+    victim's must be at least so many times that of the waiting one; with a ratio above 1 age alone takes nobody off. Jobs of
+    unknown length look ever longer as they run, so that those of like age overtake each other again and again; each
+    time costs a restart.
     """
 
     name = "order"
     settled = True
 
-    def __init__(self, margin_s: float = 0.0) -> None:
-        self.margin_s = margin_s
+    def __init__(self, margin_s: float = 0.0, ratio: float = 1.0) -> None:
+        self.margin_s, self.ratio = margin_s, ratio
 
     def configured(self, options: Mapping[str, Any]) -> OrderPreemption:
-        """With ``margin_s`` (seconds, at least 0)."""
-        return OrderPreemption(**numbers_of(self.name, options, margin_s=0.0))
+        """With ``margin_s`` (seconds, at least 0) and ``ratio`` (at least 1)."""
+        return OrderPreemption(**numbers_of(self.name, options, margin_s=0.0, ratio=1.0))
 
     def victims(
         self, unit: PendingUnit, running: Sequence[RunningUnit], context: OrderContext
@@ -85,7 +89,18 @@ class OrderPreemption:
             steady = context.now_s - item.since_s >= self.margin_s
             if steady and item.unit.preemptible and item.unit.key in context.facts["running"]:
                 behind.append(item)
+        if self.ratio > 1.0:
+            behind = [item for item in behind if self._apart(running_key(orders, item, context), own[0])]
         return behind
+
+    def _apart(self, theirs: Sequence[float | tuple[float, ...]], own: Sequence[float | tuple[float, ...]]) -> bool:
+        """Whether the first criterion that differs does so by the ratio; keys that are no positive amounts have none."""
+        for their, ours in zip(theirs, own, strict=True):
+            if their != ours:
+                if isinstance(their, tuple) or isinstance(ours, tuple) or ours <= 0:
+                    return True
+                return their >= self.ratio * ours
+        return False
 
 
 def running_key(

@@ -1,0 +1,58 @@
+"""Who may be taken off by the policy's own order, and by how much it must tell two units apart."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from services.scheduler.core.cluster import RunningUnit
+from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.preemption import OrderPreemption
+from services.scheduler.core.queue import OrderContext, PendingUnit, Shares, orders
+from services.scheduler.core.state import Demand, UnitKey
+
+NOW_S = 1000.0
+
+
+def waiting(name: str, remaining_s: float, *, priority: int = 0) -> PendingUnit:
+    return PendingUnit(UnitKey(name, 0), "lab", priority, 0.0, Demand(1), expected_s=remaining_s)
+
+
+def running(name: str, remaining_s: float, *, priority: int = 0) -> RunningUnit:
+    """It began at 0."""
+    return RunningUnit(waiting(name, math.inf, priority=priority), (), 0.0, expected_end_s=NOW_S + remaining_s)
+
+
+def victims(unit: PendingUnit, units: list[RunningUnit], *order: str, **options: float) -> list[str]:
+    facts = {"order": orders(order), "running": {item.unit.key: item for item in units}}
+    context = OrderContext(Shares({}, 1.0, 1.0, {}), NOW_S, facts)
+    return [item.unit.key.job_id for item in OrderPreemption().configured(options).victims(unit, units, context)]
+
+
+def test_a_ratio_spares_units_that_are_hardly_behind() -> None:
+    units = [running("a", 99.0), running("b", 101.0), running("c", 149.0), running("d", 150.0), running("e", 700.0)]
+    unit = waiting("new", 100.0)
+    assert victims(unit, units, "shortest_remaining") == ["e", "d", "c", "b"]
+    assert victims(unit, units, "shortest_remaining", ratio=1.5) == ["e", "d"]
+    assert victims(unit, units, "shortest_remaining", ratio=10.0) == []
+
+
+def test_a_ratio_asks_the_first_criterion_that_tells_two_units_apart() -> None:
+    units = [running("lower", 1.0, priority=1), running("equal", 140.0, priority=2), running("long", 160.0, priority=2)]
+    unit = waiting("new", 100.0, priority=2)
+    assert victims(unit, units, "priority", "shortest_remaining", ratio=1.5) == ["lower", "long"]
+
+
+def test_units_that_differ_in_nothing_but_age_stay_under_a_ratio() -> None:
+    young = RunningUnit(
+        PendingUnit(UnitKey("young", 0), "lab", 0, 500.0, Demand(1)), (), 500.0, expected_end_s=NOW_S + 100.0
+    )
+    assert victims(waiting("old", 100.0), [young], "shortest_remaining") == ["young"]
+    assert victims(waiting("old", 100.0), [young], "shortest_remaining", ratio=1.01) == []
+
+
+@pytest.mark.parametrize(("ratio", "word"), [(0.99, "at least 1"), (math.nan, "finite"), (math.inf, "finite")])
+def test_a_ratio_below_one_is_refused(ratio: float, word: str) -> None:
+    with pytest.raises(PolicyError, match=f"options.order.ratio: .*{word}"):
+        OrderPreemption().configured({"ratio": ratio})
