@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -88,6 +88,38 @@ def play(found: Sources, seed: int, fabrics: int, epochs: int) -> Pool:
     return pool
 
 
+def kept(pool: Pool) -> dict[str, npt.NDArray[np.generic]]:
+    """A pool as plain arrays, fold after fold put together."""
+    plain = {"truth": pool.truth, "kind": pool.kind, "facts": pool.facts, "load_truth": pool.load_truth}
+    plain |= {f"answer {name}": values for name, values in pool.answer.items()}
+    plain |= {f"load {name}": values for name, values in pool.load.items()}
+    return {name: np.concatenate(values) for name, values in plain.items()}
+
+
+def restored(arrays: Mapping[str, npt.NDArray[np.generic]]) -> Pool:
+    """The pool of `kept`."""
+    pool = Pool()
+    for name in ("truth", "kind", "facts", "load_truth"):
+        getattr(pool, name).append(arrays[name])
+    for name in METHODS:
+        pool.answer[name].append(arrays[f"answer {name}"])
+    for name in LOADS:
+        pool.load[name].append(arrays[f"load {name}"])
+    return pool
+
+
+def played(found: Sources, seed: int, fabrics: int, epochs: int, folder: Path | None) -> Pool:
+    """One seed, from ``folder`` where it was played before with the same sizes."""
+    if folder is None:
+        return play(found, seed, fabrics, epochs)
+    path = folder / f"seed-{seed}-{fabrics}-{epochs}.npz"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(path, **kept(play(found, seed, fabrics, epochs)))
+    with np.load(path) as arrays:
+        return restored(arrays)
+
+
 def _all(looks: Sequence[Snapshot], name: str) -> npt.NDArray[np.generic]:
     return np.concatenate([getattr(look, name) for look in looks])
 
@@ -148,13 +180,16 @@ def main() -> int:
         "--fabrics", type=int, default=120, help="simulated fabrics for training; half as many for the test"
     )
     parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument(
+        "--keep", type=Path, help="folder for the answers of each seed; seeds found there are not played again"
+    )
     parser.add_argument("--json", metavar="OUT")
     options = parser.parse_args()
     torch.set_num_threads(1)
     found = sources(data_folder())
     print(f"{len(found.shapes)} topologies, {len(found.series)} load series, recorded: {found.real}", flush=True)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    rows = rows_of([play(found, seed, options.fabrics, options.epochs) for seed in seeds])
+    rows = rows_of([played(found, seed, options.fabrics, options.epochs, options.keep) for seed in seeds])
     print_table(rows)
     if options.json:
         command = f"python -m learning.node_state.compare --seeds {options.seeds} --fabrics {options.fabrics} --epochs {options.epochs}"

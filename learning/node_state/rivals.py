@@ -85,7 +85,7 @@ def boosted(train: Sequence[Snapshot], seed: int) -> HistGradientBoostingClassif
     counts = np.bincount(label, minlength=len(CLASSES))
     weight = (counts.sum() / np.maximum(counts, 1)) ** 0.5
     machine = HistGradientBoostingClassifier(
-        max_iter=60, learning_rate=0.2, max_leaf_nodes=31, max_bins=63, l2_regularization=1.0, early_stopping=True,
+        max_iter=40, learning_rate=0.25, max_leaf_nodes=31, max_bins=63, l2_regularization=1.0, early_stopping=True,
         validation_fraction=0.1, n_iter_no_change=10, random_state=seed,
     )  # fmt: skip
     return machine.fit(table(train), label, sample_weight=weight[label])

@@ -80,8 +80,20 @@ def graph_router(database: Database, clock: Clock) -> APIRouter:
             raise VersionGoneError(f"the log does not hold all changes since version {since}; take a snapshot")
         return {"version": version, "items": [wire.change_body(item) for item in found], "more": len(found) == limit}
 
+    @router.get("/v1/graph/version")
+    async def version() -> dict[str, Any]:
+        async with database.reading() as connection:
+            return {"version": await store.version(connection)}
+
+    @router.get("/v1/node-states")
+    async def node_state(node_id: Annotated[str, Query(max_length=256, pattern=r"^[^\x00]*$")]) -> dict[str, Any]:
+        return await _node(node_id)
+
     @router.get("/v1/nodes/{node_id}")
     async def node(node_id: Annotated[str, StringConstraints(max_length=256, pattern=r"^[^\x00]*$")]) -> dict[str, Any]:
+        return await _node(node_id)
+
+    async def _node(node_id: str) -> dict[str, Any]:
         async with database.reading() as connection:
             view = await store.node(connection, node_id)
         if view is None:

@@ -25,7 +25,7 @@ def build(kernel: Kernel) -> None:
     settings = load(GraphSettings)
     kernel.http_settings = settings
     measures = GraphMeasures(kernel.registry)
-    recogniser = Recogniser(_model(settings), kernel.clock, settings.model_slowest_s)
+    recogniser = Recogniser(shipped_model(settings.model), kernel.clock, settings.model_slowest_s)
     publication = Publication(settings, measures, recogniser)
     intake = GraphIntake(kernel.clock, publication)
     upkeep = Upkeep(settings, kernel.outbox, kernel.clock, publication, measures)
@@ -34,12 +34,12 @@ def build(kernel: Kernel) -> None:
     kernel.http.include_router(graph_router(kernel.database, kernel.clock))
 
 
-def _model(settings: GraphSettings) -> NodeStateModel | None:
-    """The model that serves; None when there is none, and then the rules do."""
-    if settings.model == "none":
+def shipped_model(setting: str) -> NodeStateModel | None:
+    """The model that the setting ``model`` names; None when there is none, and then rules serve alone."""
+    if setting == "none":
         return None
     try:
-        return NodeStateModel(Path(settings.model) if settings.model else SHIPPED)
+        return NodeStateModel(Path(setting) if setting else SHIPPED)
     except ModelUnavailableError as error:
         _log.warning("no model of node states, rules decide: %s", error)
         return None

@@ -14,7 +14,7 @@ class GraphSettings(HttpSettings):
     model_config = SettingsConfigDict(env_prefix="MERIDIAN_GRAPH_", extra="ignore")
 
     # Metrics alone are published at most this often per domain, and only when one moved by more than the tolerance.
-    metric_refresh_s: float = Field(default=5.0, ge=0)
+    metric_refresh_s: float = Field(default=2.0, ge=0)
     metric_tolerance: float = Field(default=0.01, ge=0)
     image_interval_s: float = Field(default=60.0, gt=0)
     # A value that is not refreshed for this long is no longer part of the graph.

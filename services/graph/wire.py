@@ -61,6 +61,7 @@ def node_body(domain_id: str, node: graph_pb2.GraphNode) -> dict[str, Any]:
         "state_reason": node.state_reason,
         "certified": node.certified,
         "metrics": dict(sorted(node.metrics.items())),
+        "expected_load": node.expected_load if node.HasField("expected_load") else None,
     }
 
 

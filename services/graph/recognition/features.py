@@ -104,24 +104,28 @@ def encoded(windows: npt.NDArray[np.floating]) -> Floats:
     known one, whether the newest is known, and the share of the window that is known. Zero stands for what is not known.
     """
     assert windows.shape[1:] == (WINDOW, QUANTITIES), windows.shape
-    values = windows.astype(np.float32)
+    values = windows.astype(np.float32)  # a copy, changed in place below
     known = np.isfinite(values)
-    values = np.where(known, values, 0.0)
+    values[~known] = 0.0
     for quantity, unit in _LOGARITHMIC.items():
-        values[:, :, quantity] = np.log1p(np.maximum(values[:, :, quantity], 0.0) / unit) / 5.0
+        values[:, :, quantity] = np.log1p(np.maximum(values[:, :, quantity], 0.0) / np.float32(unit)) * np.float32(0.2)
     for quantity, (middle, spread) in _LINEAR.items():
-        values[:, :, quantity] = (values[:, :, quantity] - middle) / spread
-    values = np.where(known, np.clip(values, -4.0, 4.0), 0.0)
-    count = known.sum(axis=1)
-    some = np.maximum(count, 1)
+        values[:, :, quantity] = (values[:, :, quantity] - np.float32(middle)) * known[:, :, quantity] / np.float32(spread)
+    np.clip(values, -4.0, 4.0, out=values)
+    count = known.sum(axis=1, dtype=np.float32)
+    some = np.maximum(count, 1.0)
     mean = values.sum(axis=1) / some
-    square = (values * values).sum(axis=1) / some
-    spread_of = np.sqrt(np.maximum(square - mean * mean, 0.0))
-    oldest = np.take_along_axis(values, np.argmax(known, axis=1)[:, None], axis=1)[:, 0]
-    newest_known = known[:, -1]
-    moved = np.where(newest_known, values[:, -1] - oldest, 0.0)
-    parts = [values[:, -1], mean, 3.0 * spread_of, 2.0 * moved, newest_known, count / WINDOW]
-    return np.ascontiguousarray(np.concatenate(parts, axis=1), dtype=np.float32)
+    square = np.einsum("nwq,nwq->nq", values, values) / some
+    oldest = np.take_along_axis(values, known.argmax(axis=1)[:, None], axis=1)[:, 0]
+    found = np.empty((len(values), SUMMARIES, QUANTITIES), dtype=np.float32)
+    newest, newest_known = values[:, -1], known[:, -1]
+    found[:, 0] = newest
+    found[:, 1] = mean
+    found[:, 2] = 3.0 * np.sqrt(np.maximum(square - mean * mean, 0.0))
+    found[:, 3] = 2.0 * (newest - oldest) * newest_known
+    found[:, 4] = newest_known
+    found[:, 5] = count / WINDOW
+    return found.reshape(len(values), INPUTS)
 
 
 def _chips(readings: Readings, metric: str) -> list[float]:
