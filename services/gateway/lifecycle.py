@@ -259,7 +259,9 @@ class Fold:
         job.placed_at = job.placed_at or at
         run = self._run(message)
         run.placed_at = at
-        run.placement = [to_body(rank) for rank in message.ranks]
+        run.placement = [
+            {**to_body(rank), "accelerator_milli": rank.accelerator_milli or 1000} for rank in message.ranks
+        ]
         run.domains = sorted({rank.domain_id for rank in message.ranks} | set(run.domains))
         run.restore_from, run.restore_step = message.restore_from, message.restore_step
         run.policy_version, run.decision_id, run.reason = message.policy_version, message.decision_id, message.reason

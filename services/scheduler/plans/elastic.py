@@ -33,6 +33,9 @@ from services.scheduler.planners.sia import (
 from services.scheduler.plans.service import Service, service_of
 from services.scheduler.plans.state import Jobs, jobs_of, most_ranks, others
 
+_MOST_ROWS = 10_000
+"""Rows of rates that are kept between rounds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
@@ -311,6 +314,8 @@ def _row(cluster: Cluster, service: Service, jobs: Jobs, job: int, offered: Conf
     key = profile, each, phase, most, offered.devices.tobytes(), offered.kind.tobytes(), jobs.models
     found = rows.get(key)
     if found is None:
+        if len(rows) >= _MOST_ROWS:
+            rows.clear()
         values = []
         for kind, nodes, devices in zip(offered.kind, offered.nodes, offered.devices, strict=True):
             ranks, model = int(devices) // each, jobs.models[kind]

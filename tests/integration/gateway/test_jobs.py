@@ -107,7 +107,13 @@ async def test_a_job_is_followed_through_failure_and_resume_to_its_end(stack: St
     assert (job["state"], job["progress"], unit["state"]) == ("running", 0.25, "running")
     assert unit["metrics"] == {"loss": 2.5}
     assert unit["placement"] == [
-        {"rank": 0, "domain_id": "beijing", "node_id": "beijing-1", "accelerator_indices": [0, 1]}
+        {
+            "rank": 0,
+            "domain_id": "beijing",
+            "node_id": "beijing-1",
+            "accelerator_indices": [0, 1],
+            "accelerator_milli": 1000,
+        }
     ]
     assert unit["checkpoint"]["step"] == 4
     assert unit["checkpoint"]["path"] == "/c/4"
@@ -270,4 +276,4 @@ async def test_a_view_that_lost_its_submissions_learns_them_from_the_bus(stack: 
     )
     job = await read(stack, "/v1/jobs/job-elsewhere")
     assert job["state"] == "running"
-    assert job["spec"]["gang"] == {"ranks": 2, "allow_cross_domain": False}
+    assert job["spec"]["gang"] == {"ranks": 2, "allow_cross_domain": False, "min_ranks": None, "max_ranks": None}

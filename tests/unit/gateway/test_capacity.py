@@ -89,3 +89,16 @@ def test_a_gang_is_refused_exactly_when_packing_it_into_empty_nodes_fails(
         per_node += 1
     room = per_node * (sum(nodes) if cross else max(nodes))
     assert bool(refused) == (sum(nodes) > 0 and ranks > room)
+
+
+def test_ranks_that_share_need_an_accelerator_for_several_of_them() -> None:
+    """Four thirds do not fit on one accelerator beside each other; four quarters do."""
+    domain = DomainCapacity("d", 1, (NodeCapacity("n", 64.0, 1 << 40, (AcceleratorCapacity("A100", False, 1),)),))
+
+    def refused(milli: int) -> list[str]:
+        body = {"name": "n", "kind": "gang", "command": ["x"], "gang": {"ranks": 4}}
+        body |= {"resources": {"accelerators": 1, "accelerator_milli": milli}}
+        return [error.pointer for error in impossibilities(JobFile.model_validate(body), {"d": domain})]
+
+    assert refused(250) == []
+    assert refused(334) == ["/gang/ranks"]
