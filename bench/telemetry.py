@@ -3,14 +3,16 @@
     python -m bench.telemetry [--seconds 15] [--rounds 5] [--passes 3] [--json OUT]
 
 Real processes and sockets on this machine: PostgreSQL (fsync on), the embedded broker, telemetry and graph as processes of
-their own; this client shares the machine. Five domains; a node has 2 accelerators and 18 readings.
+their own; this client shares the machine. A node has 2 accelerators and 18 readings. The throughput is taken with 200 and
+1,000 nodes in five domains and 5,000 in twenty-five.
 
 Subjects:
   report to graph   from the sending of a report to the arrival of the ``GraphUpdated`` that shows what is new in it (a
                     label of a node: structure is told at once, metrics alone at most every 5 s), when each domain
                     reports every 5 s
   telemetry         a backlog of ``rounds`` reports of each domain, from the first record sent until every reading is
-                    stored; processor time of the service, and of PostgreSQL, until the observations are sent too
+                    stored; processor time of the service, and of PostgreSQL, until the observations are sent too;
+                    readings per second of processor time: what one core takes when nothing else runs on it
   decode only       an aiokafka consumer in this process that decodes the same records and writes nothing (baseline)
 
 The growth exponent is the slope of processor time against nodes, both logarithmic: 1 is the same cost for every node,
@@ -44,7 +46,8 @@ from meridian.contracts.resource.v1 import resource_pb2 as pb
 DOMAINS = 5
 ACCELERATORS = 2
 DELAY_NODES = (20, 200)
-THROUGHPUT_NODES = (4, 20, 80, 200)
+# Domains and nodes of each: 200, 1,000 and 5,000 nodes. A domain of more nodes is one of several reports.
+THROUGHPUT = ((5, 40), (5, 200), (25, 200))
 INTERVAL_S = 5.0
 PATIENCE_S = 60.0
 LABEL = "bench-round"
@@ -300,21 +303,29 @@ async def drain(
 
 async def measure_throughput(where: Servers, rounds: int, passes: int) -> list[Row]:
     """Rows of `telemetry`, `postgresql` and `decode only`."""
-    found: dict[int, list[Drain]] = {nodes: [] for nodes in THROUGHPUT_NODES}
+    found: dict[tuple[int, int], list[Drain]] = {size: [] for size in THROUGHPUT}
     async with (
         service(where, "telemetry") as telemetry,
         producing(where.bootstrap_servers) as producer,
         httpx.AsyncClient(base_url=telemetry.base_url, timeout=30) as client,
     ):
         for number in range(passes):
-            for nodes, drains in found.items():
-                domains = [f"t{nodes}-{number}-{domain}" for domain in range(DOMAINS)]
+            for (count, nodes), drains in found.items():
+                domains = [f"t{count}x{nodes}-{number}-{domain}" for domain in range(count)]
                 drains.append(await drain(where, telemetry, client, producer, domains, nodes, rounds))
     rows = []
-    for nodes, drains in found.items():
+    for (count, nodes), drains in found.items():
         figures: list[tuple[str, str, Callable[[Drain], float], bool]] = [
             ("telemetry", "readings_per_s", lambda item: item.readings / item.wall_s, False),
             ("decode only", "readings_per_s", lambda item: item.readings / item.decode_wall_s, True),
+            ("telemetry", "readings_per_core_s", lambda item: item.readings / item.service_cpu_s, False),
+            (
+                "telemetry + postgresql",
+                "readings_per_core_s",
+                lambda item: item.readings / (item.service_cpu_s + item.database_cpu_s),
+                False,
+            ),
+            ("decode only", "readings_per_core_s", lambda item: item.readings / item.decode_cpu_s, True),
             ("telemetry", "slowdown_ratio", lambda item: item.wall_s / item.decode_wall_s, False),
             ("telemetry", "cpu_per_node_report_ms", lambda item: 1000 * item.service_cpu_s / item.node_reports, False),
             (
@@ -326,17 +337,17 @@ async def measure_throughput(where: Servers, rounds: int, passes: int) -> list[R
             ("decode only", "cpu_per_node_report_ms", lambda item: 1000 * item.decode_cpu_s / item.node_reports, True),
         ]
         for subject, measure_name, figure, baseline in figures:
-            at = f"{DOMAINS} domains x {nodes} nodes"
+            at = f"{count} domains x {nodes} nodes"
             rows.append(row_of(subject, measure_name, at, [figure(item) for item in drains], baseline=baseline))
     costs: list[tuple[str, Callable[[Drain], float], bool]] = [
         ("telemetry", lambda item: item.service_cpu_s, False),
         ("postgresql", lambda item: item.database_cpu_s, False),
         ("decode only", lambda item: item.decode_cpu_s, True),
     ]
+    sizes = [count * nodes for count, nodes in found]
     for subject, cost, baseline in costs:
         exponents = [
-            growth_exponent(list(found), [cost(drains[number]) for drains in found.values()])
-            for number in range(passes)
+            growth_exponent(sizes, [cost(drains[number]) for drains in found.values()]) for number in range(passes)
         ]
         rows.append(row_of(subject, "cpu_growth_exponent", "over nodes", exponents, baseline=baseline))
     return rows

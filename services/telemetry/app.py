@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from datetime import timedelta
 
 from meridian.contracts.resource.v1.resource_pb2 import ResourceReported
@@ -19,11 +20,15 @@ def build(kernel: Kernel) -> None:
     """Subscribe to reports, add routes and the removal of old rows."""
     settings = load(TelemetrySettings)
     kernel.http_settings = settings
+    # A batch makes hundreds of thousands of tuples that live until the next one: with the default of 700 allocations the
+    # collector of cycles looks through all that is known for a third of the time.
+    gc.set_threshold(200_000, 20, 20)
     measures = TelemetryMeasures(kernel.registry)
     intake = ReportIntake(settings, kernel.clock, measures)
 
     async def upkeep() -> None:
         now = kernel.clock.now()
+        intake.drop_held()
         async with kernel.database.transaction() as connection:
             await store.forget(
                 connection,

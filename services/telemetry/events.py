@@ -14,9 +14,10 @@ from meridian.outbox import Transaction
 from services.telemetry import store
 from services.telemetry.inventory_check import is_node_id
 from services.telemetry.issues import Issue
+from services.telemetry.known_series import KnownSeries
 from services.telemetry.measures import TelemetryMeasures
-from services.telemetry.reading_check import Limits
-from services.telemetry.report_check import HistoryRow, Verdict, check_report
+from services.telemetry.reading_check import HistoryRow, Limits
+from services.telemetry.report_check import Verdict, check_report
 from services.telemetry.settings import TelemetrySettings
 
 
@@ -27,11 +28,17 @@ class ReportIntake:
         self._settings = settings
         self._clock = clock
         self._measures = measures
+        self._held = KnownSeries()
         self._limits = Limits(
             clock_skew_s=settings.clock_skew_s,
             frozen_after_reports=settings.frozen_after_reports,
             forget_series_after_s=settings.forget_series_after_s,
+            frozen_after_s=settings.frozen_after_s,
         )
+
+    def drop_held(self) -> None:
+        """Read what is known from the database again."""
+        self._held.drop()
 
     async def handle(self, transaction: Transaction, envelopes: Sequence[Envelope]) -> None:
         """Handle reports in their order; the events go out with the state."""
@@ -41,7 +48,9 @@ class ReportIntake:
         listed_ids = {node.node_id for _, report in reports for node in report.inventory.nodes}
         node_ids = sorted(node_id for node_id in listed_ids if is_node_id(node_id))
         await store.lock_domains(connection, domain_ids)
-        known = await store.newest_of_domains(connection, domain_ids)
+        versions = await store.versions_of(connection, domain_ids)
+        known = self._held.take(domain_ids, versions)
+        known.update(await store.newest_of_domains(connection, [name for name in domain_ids if name not in known]))
         incarnations = await store.incarnations_of(connection, domain_ids)
         claim_since = now - timedelta(seconds=self._settings.node_claim_s)
         owners = await store.listed_nodes(connection, node_ids, claim_since)
@@ -76,7 +85,7 @@ class ReportIntake:
             owners.update(owned)
             listed.update(owned)
             known[domain_id].update(verdict.changed)
-            changed.setdefault(domain_id, set()).update(key.node_id for key in verdict.changed)
+            changed.setdefault(domain_id, set()).update({key[0] for key in verdict.changed})
             history.append((domain_id, verdict.history))
             with traced(envelope.traceparent):
                 transaction.publish(verdict.observation)
@@ -88,6 +97,10 @@ class ReportIntake:
         for domain_id, rows in history:
             await store.add_history(connection, domain_id, rows)
         await store.add_issues(connection, issues, now)
+        written = {domain_id: versions.get(domain_id, 0) + 1 for domain_id in changed}
+        await store.save_versions(connection, written)
+        versions |= written
+        transaction.on_commit(lambda: self._held.put(known, versions))
 
     def _count_of(self, domain_id: str, verdict: Verdict) -> Callable[[], None]:
         def count() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from meridian.contracts.resource.v1 import resource_pb2
 from meridian.contracts.telemetry.v1 import telemetry_pb2 as pb
 
 WHOLE_NODE = -1
@@ -22,6 +24,38 @@ class IssueKind(IntEnum):
     NOT_A_NUMBER = pb.QUALITY_ISSUE_KIND_NOT_A_NUMBER
     FROZEN = pb.QUALITY_ISSUE_KIND_FROZEN
     DUPLICATE = pb.QUALITY_ISSUE_KIND_DUPLICATE
+    SENTINEL = pb.QUALITY_ISSUE_KIND_SENTINEL
+    PLACEHOLDER = pb.QUALITY_ISSUE_KIND_PLACEHOLDER
+    VANISHED = pb.QUALITY_ISSUE_KIND_VANISHED
+    CLOCK_SKEW = pb.QUALITY_ISSUE_KIND_CLOCK_SKEW
+    COUNTER_RESET = pb.QUALITY_ISSUE_KIND_COUNTER_RESET
+    PARTITIONED = pb.QUALITY_ISSUE_KIND_PARTITIONED
+    INCONSISTENT = pb.QUALITY_ISSUE_KIND_INCONSISTENT
+    UNAVAILABLE = pb.QUALITY_ISSUE_KIND_UNAVAILABLE
+    LIMIT_EXCEEDED = pb.QUALITY_ISSUE_KIND_LIMIT_EXCEEDED
+
+
+# What an agent found wrong itself. Kinds that are not here are no fault: not exported, a second sample or a figure is missing.
+FAULTS: Mapping[int, IssueKind] = {
+    resource_pb2.UNKNOWN_KIND_UNAVAILABLE: IssueKind.UNAVAILABLE,
+    resource_pb2.UNKNOWN_KIND_LIMIT_EXCEEDED: IssueKind.LIMIT_EXCEEDED,
+    resource_pb2.UNKNOWN_KIND_SENTINEL: IssueKind.SENTINEL,
+    resource_pb2.UNKNOWN_KIND_NOT_A_NUMBER: IssueKind.NOT_A_NUMBER,
+    resource_pb2.UNKNOWN_KIND_UNKNOWN_STATE: IssueKind.OUT_OF_RANGE,
+    resource_pb2.UNKNOWN_KIND_OUT_OF_RANGE: IssueKind.OUT_OF_RANGE,
+    resource_pb2.UNKNOWN_KIND_WRONG_UNIT: IssueKind.WRONG_UNIT,
+    resource_pb2.UNKNOWN_KIND_PLACEHOLDER: IssueKind.PLACEHOLDER,
+    resource_pb2.UNKNOWN_KIND_DUPLICATE: IssueKind.DUPLICATE,
+    resource_pb2.UNKNOWN_KIND_INCONSISTENT: IssueKind.INCONSISTENT,
+    resource_pb2.UNKNOWN_KIND_STALE: IssueKind.STALE,
+    resource_pb2.UNKNOWN_KIND_FROM_FUTURE: IssueKind.FROM_FUTURE,
+    resource_pb2.UNKNOWN_KIND_CLOCK_SKEW: IssueKind.CLOCK_SKEW,
+    resource_pb2.UNKNOWN_KIND_FROZEN: IssueKind.FROZEN,
+    resource_pb2.UNKNOWN_KIND_COUNTER_RESET: IssueKind.COUNTER_RESET,
+    resource_pb2.UNKNOWN_KIND_VANISHED: IssueKind.VANISHED,
+    resource_pb2.UNKNOWN_KIND_PARTITIONED: IssueKind.PARTITIONED,
+    resource_pb2.UNKNOWN_KIND_UNKNOWN_DEVICE: IssueKind.UNKNOWN_DEVICE,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ the blank values of exporters, such as DCGM's 9223372036854775794). Names and un
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
@@ -49,6 +49,15 @@ class MetricSpec:
     scopes: frozenset[Scope]
     meaning: str
     counter: bool = False
+    # The metric that this one must not exceed; empty: none.
+    limit_metric: str = ""
+    # Whether it is read of accelerators and of nodes: of `scopes`, which are asked for every reading.
+    of_accelerators: bool = field(init=False)
+    of_nodes: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "of_accelerators", Scope.ACCELERATOR in self.scopes)
+        object.__setattr__(self, "of_nodes", Scope.NODE in self.scopes)
 
 
 _CHIP = frozenset({Scope.ACCELERATOR, Scope.NODE})
@@ -70,7 +79,7 @@ METRICS: Mapping[str, MetricSpec] = {
             "cpn.compute.capacity_free", 3, _COMPUTE, "1", 0, 1, "current", _FAST_S, _CHIP,
             "share that nobody has allocated; not derived from utilisation",
         ),
-        MetricSpec("hw.gpu.memory.usage", 4, _STORAGE, "By", 0, 2**44, "current", _FAST_S, _CHIP, "device memory used"),
+        MetricSpec("hw.gpu.memory.usage", 4, _STORAGE, "By", 0, 2**44, "current", _FAST_S, _CHIP, "device memory used", limit_metric="hw.gpu.memory.limit"),
         MetricSpec("hw.gpu.memory.limit", 4, _STORAGE, "By", 0, 2**44, "current", _SLOW_S, _CHIP, "device memory"),
         MetricSpec(
             "cpn.memory.bandwidth_utilization", 5, _STORAGE, "1", 0, 1, "mean", _FAST_S, _CHIP,
@@ -99,7 +108,7 @@ METRICS: Mapping[str, MetricSpec] = {
         MetricSpec("hw.temperature", 0, _STATE, "Cel", -40, 150, "current", _FAST_S, _ANY, "temperature of the chip"),
         MetricSpec("system.cpu.utilization", 0, _COMPUTE, "1", 0, 1, "mean", _FAST_S, _NODE, "of all processors"),
         MetricSpec("system.cpu.load_average.1m", 0, _COMPUTE, "1", 0, 1e6, "mean", _FAST_S, _NODE, "waiting threads"),
-        MetricSpec("system.memory.usage", 0, _STORAGE, "By", 0, 2**50, "current", _FAST_S, _NODE, "main memory used"),
+        MetricSpec("system.memory.usage", 0, _STORAGE, "By", 0, 2**50, "current", _FAST_S, _NODE, "main memory used", limit_metric="system.memory.limit"),
         MetricSpec("system.memory.limit", 0, _STORAGE, "By", 0, 2**50, "current", _SLOW_S, _NODE, "main memory"),
         MetricSpec("system.network.io", 0, _NETWORK, "By/s", 0, 1e14, "mean", _FAST_S, _NODE, "both directions"),
         MetricSpec("system.boot_time", 0, _STATE, "s", 0, 1e11, "current", _SLOW_S, _NODE, "Unix time of the start"),
@@ -107,9 +116,6 @@ METRICS: Mapping[str, MetricSpec] = {
 }  # fmt: skip
 
 # A used amount must not exceed its limit.
-LIMIT_OF: Mapping[str, str] = {
-    "hw.gpu.memory.usage": "hw.gpu.memory.limit",
-    "system.memory.usage": "system.memory.limit",
-}
+LIMIT_OF: Mapping[str, str] = {spec.name: spec.limit_metric for spec in METRICS.values() if spec.limit_metric}
 # Shows that a device works, so that its counters must move.
 ACTIVITY_METRIC = "hw.gpu.utilization"

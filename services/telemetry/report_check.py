@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from meridian.contracts.resource.v1 import resource_pb2
 from meridian.contracts.telemetry.v1 import telemetry_pb2
 from services.telemetry.inventory_check import check_inventory
 from services.telemetry.issues import WHOLE_NODE, Issue, IssueKind
-from services.telemetry.metric_catalogue import METRICS
-from services.telemetry.reading_check import Accepted, Limits, ReadingCheck, Series, SeriesKey, devices_of
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryRow:
-    """A value that enters the history."""
-
-    key: SeriesKey
-    observed_at_s: float
-    value: float
+from services.telemetry.reading_check import HistoryRow, Limits, ReadingCheck, Series, SeriesKey, devices_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,43 +51,17 @@ def check_report(
     if refused is not None:
         return Verdict(None, (refused,), {}, ())
     inventory, issues = check_inventory(report.inventory, report.domain_id, claimed_elsewhere)
-    check = ReadingCheck(devices_of(inventory), known, now_s, limits)
+    check = ReadingCheck(devices_of(inventory), known, now_s, limits, history_interval_s)
     check.run(report.readings)
     check.missing()
     issues += check.issues
-    changed: dict[SeriesKey, Series] = {}
-    history: list[HistoryRow] = []
-    for key, item in check.accepted.items():
-        changed[key] = item.series
-        value = item.series.value
-        due = item.series.observed_at_s - item.series.history_at_s >= history_interval_s
-        if item.fresh and item.stands and value is not None and due:
-            history.append(HistoryRow(key, item.series.observed_at_s, value))
-            changed[key] = replace(item.series, history_at_s=item.series.observed_at_s)
     observation = telemetry_pb2.ObservationRecorded(
         domain_id=report.domain_id,
         agent_id=report.agent_id,
         incarnation=report.incarnation,
-        inventory=inventory,
-        readings=[_reading(item) for item in check.accepted.values() if item.stands],
         issues=[issue.message() for issue in issues],
     )
+    observation.inventory.CopyFrom(inventory)
+    observation.readings.extend(check.standing)
     observation.observed_at.FromNanoseconds(int(now_s * 1e9))
-    return Verdict(observation, tuple(issues), changed, tuple(history))
-
-
-def _reading(item: Accepted) -> resource_pb2.Reading:
-    key, series = item.key, item.series
-    reading = resource_pb2.Reading(
-        node_id=key.node_id,
-        accelerator_index=None if key.accelerator_index == WHOLE_NODE else key.accelerator_index,
-        metric=key.metric,
-        value=series.value,
-        unit=METRICS[key.metric].unit,
-        source=series.source,  # type: ignore[arg-type]  # the stub wants the enum's own type
-        statistic=series.statistic,  # type: ignore[arg-type]
-        reason=series.reason,
-    )
-    reading.observed_at.seconds, nanos = divmod(int(series.observed_at_s * 1e6), 1_000_000)
-    reading.observed_at.nanos = nanos * 1000
-    return reading
+    return Verdict(observation, tuple(issues), check.changed, tuple(check.history))

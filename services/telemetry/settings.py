@@ -17,6 +17,8 @@ class TelemetrySettings(HttpSettings):
     clock_skew_s: float = Field(default=5.0, ge=0)
     # Reports in a row with the same value before a counter of a working device counts as frozen.
     frozen_after_reports: int = Field(default=3, ge=2)
+    # ... and for how long: exporters collect every 30 s and are asked more often.
+    frozen_after_s: float = Field(default=75.0, ge=0)
     # A series that is silent for longer than this is no longer missed.
     forget_series_after_s: float = Field(default=600.0, gt=0)
     # A node id seen in another domain within this time is not accepted from a second one.

@@ -12,8 +12,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.telemetry.issues import Issue
-from services.telemetry.reading_check import Series, SeriesKey
-from services.telemetry.report_check import HistoryRow
+from services.telemetry.reading_check import HistoryRow, Series, SeriesKey
 
 _TEXTS = postgresql.ARRAY(sa.Text)
 _INTEGERS = postgresql.ARRAY(sa.Integer)
@@ -37,6 +36,26 @@ async def lock_domains(connection: AsyncConnection, domain_ids: Sequence[str]) -
         ids=_TEXTS,
     )
     await connection.execute(statement, {"ids": sorted(set(domain_ids))})
+
+
+async def versions_of(connection: AsyncConnection, domain_ids: Sequence[str]) -> dict[str, int]:
+    """How often the series of each domain were stored; a domain that is not there was never stored."""
+    statement = _statement(
+        "SELECT domain_id, version FROM domain_versions WHERE domain_id = ANY(:domain_ids)", domain_ids=_TEXTS
+    )
+    rows = await connection.execute(statement, {"domain_ids": list(domain_ids)})
+    return {row.domain_id: row.version for row in rows}
+
+
+async def save_versions(connection: AsyncConnection, versions: Mapping[str, int]) -> None:
+    """Remember how often the series of each domain were stored."""
+    statement = _statement(
+        "INSERT INTO domain_versions (domain_id, version) SELECT d, v FROM unnest(:domain_ids, :versions) AS x (d, v) "
+        "ON CONFLICT (domain_id) DO UPDATE SET version = excluded.version",
+        domain_ids=_TEXTS,
+        versions=_BIGINTS,
+    )
+    await connection.execute(statement, {"domain_ids": list(versions), "versions": list(versions.values())})
 
 
 async def newest_of_domains(
@@ -108,28 +127,25 @@ async def save_listed_nodes(connection: AsyncConnection, owners: Mapping[str, st
     await connection.execute(statement, parameters)
 
 
-def _packed(series: Series) -> list[Any]:
-    return [
-        series.value,
-        series.observed_at_s,
-        series.source,
-        series.statistic,
-        _storable(series.reason),
-        series.unchanged_reports,
-        series.history_at_s,
-    ]
-
-
 async def save_newest(
     connection: AsyncConnection, domain_id: str, known: Mapping[SeriesKey, Series], node_ids: Set[str], since_s: float
 ) -> None:
     """Store the series of the named nodes of a domain; those not read since ``since_s`` are left out."""
-    nodes: dict[str, dict[str, dict[int, list[Any]]]] = {}
+    nodes: dict[str, dict[str, dict[int, Series]]] = {}
     times: dict[str, float] = {}
-    for key, series in known.items():
-        if key.node_id in node_ids and series.observed_at_s >= since_s:
-            nodes.setdefault(key.node_id, {}).setdefault(key.metric, {})[key.accelerator_index] = _packed(series)
-            times[key.node_id] = max(times.get(key.node_id, 0.0), series.observed_at_s)
+    for (node_id, index, metric), series in known.items():
+        observed_at_s = series.observed_at_s
+        if node_id in node_ids and observed_at_s >= since_s:
+            node = nodes.get(node_id)
+            if node is None:
+                node = nodes[node_id] = {}
+                times[node_id] = 0.0
+            by_index = node.get(metric)
+            if by_index is None:
+                node[metric] = {index: series}
+            else:
+                by_index[index] = series
+            times[node_id] = max(times[node_id], observed_at_s)
     if not nodes:
         return
     statement = _statement(
@@ -154,10 +170,9 @@ async def add_history(connection: AsyncConnection, domain_id: str, rows: Sequenc
     nodes: dict[str, dict[str, dict[int, list[float]]]] = {}
     times: dict[str, float] = {}
     for row in rows:
-        key = row.key
-        values = nodes.setdefault(key.node_id, {}).setdefault(key.metric, {})
-        values[key.accelerator_index] = [row.value, row.observed_at_s]
-        times[key.node_id] = max(times.get(key.node_id, 0.0), row.observed_at_s)
+        (node_id, index, metric), observed_at_s, value = row
+        nodes.setdefault(node_id, {}).setdefault(metric, {})[index] = [value, observed_at_s]
+        times[node_id] = max(times.get(node_id, 0.0), observed_at_s)
     if not nodes:
         return
     statement = _statement(
