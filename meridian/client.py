@@ -351,14 +351,41 @@ class Client:
                 return
             time.sleep(0.5)
 
+    def graph(self, as_of: str | None = None) -> Json:
+        """The graph with its version: domains, nodes and links, now or as they were known at a time (RFC 3339)."""
+        return self.get("/v1/graph", as_of=as_of)
+
+    def node_state(self, node_id: str) -> Json:
+        """Why a node is in its state: the rule or model that decided, since when, the readings behind it."""
+        return self.get(f"/v1/nodes/{quote(node_id, safe='')}/state")
+
+    def graph_changes(self, after: int | None = None, *, reconnect: bool = True) -> Iterator[Json]:
+        """Changes of the graph as they happen, each with its ``version``, going on behind version ``after``. A body of
+        ``{"reset": VERSION}`` means that some in between are no longer kept: read `graph` again."""
+        last = None if after is None else str(after)
+        while True:
+            try:
+                with self._stream({}, last, "/v1/graph/stream") as lines:
+                    for change in _events_of(lines):
+                        last = str(change["version"])
+                        yield change if "domain_id" in change else {"reset": change["version"]}
+            except httpx.TransportError as error:
+                if not reconnect:
+                    raise UnreachableError(f"{self.url} does not answer: {error}") from error
+            if not reconnect:
+                return
+            time.sleep(0.5)
+
     @contextmanager
-    def _stream(self, parameters: Mapping[str, str | None], last: str | None) -> Iterator[Iterator[str]]:
+    def _stream(
+        self, parameters: Mapping[str, str | None], last: str | None, path: str = "/v1/events"
+    ) -> Iterator[Iterator[str]]:
         headers = {"accept": "text/event-stream", **self._authorization()}
         if last is not None:
             headers["last-event-id"] = last
         chosen = {name: value for name, value in parameters.items() if value}
         timeout = httpx.Timeout(30.0, read=60.0)
-        with self._http.stream("GET", "/v1/events", params=chosen, headers=headers, timeout=timeout) as response:
+        with self._http.stream("GET", path, params=chosen, headers=headers, timeout=timeout) as response:
             if not response.is_success:
                 response.read()
                 self._checked(response)

@@ -24,7 +24,7 @@ _COMMANDS = {
     "up": "stack", "down": "stack", "status": "stack", "demo": "stack", "completion": "stack",
     "submit": "job", "jobs": "job", "job": "job", "logs": "job", "explain": "job", "cancel": "job", "trace": "job",
     "domains": "network", "nodes": "network", "events": "network", "kill-node": "network", "incidents": "network",
-    "forecasts": "network",
+    "forecasts": "network", "graph": "graph",
     "policy": "policy",
     "shares": "promise", "service-levels": "promise", "front": "promise", "objectives": "promise",
     "evaluate": "evaluation",

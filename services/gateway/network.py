@@ -115,7 +115,8 @@ def _domain_body(inventory: resource_pb2.DomainInventory) -> dict[str, Any]:
 
 def _node_row(message: graph_pb2.GraphUpdated, node: graph_pb2.GraphNode) -> NodeRow:
     body = to_body(node.inventory)
-    body["metrics"] = to_body(node)["metrics"]
+    shown = to_body(node)
+    body["metrics"], body["expected_load"] = shown["metrics"], shown["expected_load"]
     body["certified"] = node.certified
     state = enum_name(graph_pb2.NodeState.DESCRIPTOR, node.state)
     updated_at = to_datetime(message.updated_at)

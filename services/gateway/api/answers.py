@@ -247,7 +247,34 @@ class Node(BaseModel):
     labels: dict[str, str]
     accelerators: list[Accelerator]
     metrics: dict[str, float | None]
+    expected_load: float | None = Field(
+        default=None, description="utilisation one observation later, 0-1, by the model"
+    )
     updated_at: datetime | None
+
+
+class StateReading(BaseModel):
+    """A value that the state of a node rests on; no index: of the node as a whole."""
+
+    metric: str
+    accelerator_index: int | None
+    value: float
+    observed_at: datetime | None
+
+
+class NodeStateView(BaseModel):
+    """Why a node is in its state."""
+
+    node_id: str
+    domain_id: str
+    state: str
+    state_reason: str
+    rule: str = Field(description="the rule that decided, or model-STATE")
+    state_since: datetime | None
+    certified: bool
+    expected_load: float | None = None
+    bad_readings: list[str]
+    readings: list[StateReading]
 
 
 class Link(BaseModel):
@@ -260,6 +287,7 @@ class Link(BaseModel):
     price_per_gb: Money | None
     emulated: bool
     loss: float | None
+    measured_at: datetime | None = Field(default=None, description="by probes; null: declared")
 
 
 class Graph(BaseModel):

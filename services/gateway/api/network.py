@@ -6,13 +6,14 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from google.protobuf import json_format
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from meridian.errors import ConflictError, NotFoundError
 from services.gateway import cursor
 from services.gateway.agents import Agent
 from services.gateway.api import answers
 from services.gateway.api.answers import problems
+from services.gateway.api.graph import past
 from services.gateway.api.paging import PageSize, PageToken, page, position
 from services.gateway.context import JobReader, Operator, Parts, ResourceReader
 from services.gateway.jobfile import JobFile, ModelSection, Section, TypeName, to_spec
@@ -93,9 +94,11 @@ async def kill_node(parts: Parts, _caller: Operator, node_id: Id) -> dict[str, A
     return {"node_id": node_id, "domain_id": domain_id, "requested_at": requested_at}
 
 
-@router.get("/graph", response_model=answers.Graph, responses=_LIST)
-async def get_graph(parts: Parts, _caller: ResourceReader) -> dict[str, Any]:
-    """Domains, nodes and links at one look."""
+@router.get("/graph", response_model=answers.Graph, responses=_ONE)
+async def get_graph(parts: Parts, _caller: ResourceReader, as_of: AwareDatetime | None = None) -> dict[str, Any]:
+    """Domains, nodes and links at one look, now or as they were known at a time."""
+    if as_of is not None:
+        return await past(parts, as_of)
     async with parts.kernel.database.reading() as connection:
         domains = await store.domains(connection)
         nodes = await store.nodes(connection)

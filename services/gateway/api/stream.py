@@ -40,7 +40,7 @@ async def events(
     position = await _begin(parts, last_event_id if last_event_id is not None else after)
     # Answers at once, so that the caller knows from where it listens.
     yield ServerSentEvent(comment="listening", id=str(position))
-    while not parts.feed.closed and _still_good(parts.authority, caller):
+    while not parts.feed.closed and still_good(parts.authority, caller):
         for event in await parts.feed.after(position, _CONFIRM_S):
             position = event.seq
             if visible(event, caller) and job in {None, event.job_id} and type in {None, event.type}:
@@ -55,7 +55,8 @@ async def _begin(parts: Gateway, wanted: int | None) -> int:
         return min(wanted, await stream.newest(connection))
 
 
-def _still_good(authority: Authority, caller: Caller) -> bool:
+def still_good(authority: Authority, caller: Caller) -> bool:
+    """Whether a stream may go on: its token has neither expired nor been revoked."""
     try:
         authority.confirm(caller)
     except UnauthenticatedError:
