@@ -72,3 +72,20 @@ def test_three_jobs_take_turns_on_room_for_two(running: Network, turns: str) -> 
         assert explained["units"][0]["program_failures"] == explained["units"][0]["recoveries"] == 0
         said += [item["explanation"].get("plan", "") for item in explained["decisions"]]
     assert any(text.startswith("its turn in Gavel's las round") for text in said)
+
+
+@pytest.mark.timeout(120)
+def test_a_share_of_an_accelerator_reaches_the_program(running: Network) -> None:
+    """From the job file over the scheduler and the agent into the environment."""
+    spec = {
+        "name": "quarter",
+        "kind": "task",
+        "command": ["sh", "-c", "echo share=$MERIDIAN_DEVICE_SHARE"],
+        "working_dir": str(running.folder),
+        "resources": {"cpus": 0.1, "accelerators": 1, "accelerator_milli": 250},
+    }
+    done = running.client.wait(running.client.submit(spec)["job_id"], timeout_s=60)
+    assert done["state"] == "succeeded", done
+    assert done["spec"]["resources"]["accelerator_milli"] == 250
+    assert done["units"][0]["placement"][0]["accelerator_milli"] == 250
+    assert running.client.log(done["job_id"])["text"] == "share=0.25\n"
