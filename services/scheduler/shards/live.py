@@ -90,7 +90,7 @@ class TwoLevelScheduler(LiveScheduler):
         if not replies:
             return
         draft = await self.draft(transaction)
-        now_s = self.now_s()
+        now_s = draft.at_s = self.now_s()
         placed = 0
         for reply in replies:
             heard = self._dispatcher.answer(reply, draft)
@@ -144,7 +144,7 @@ class TwoLevelScheduler(LiveScheduler):
         started_s = time.perf_counter()
         async with self._kernel.outbox.transaction() as transaction:
             draft = await self.draft(transaction)
-            now_s = self.now_s()
+            now_s = draft.at_s = self.now_s()
             self.book.advance(now_s)
             for key in list(self.book.nominated):
                 # Nodes that were kept for it on one level.

@@ -14,9 +14,9 @@ from services.scheduler.core import lifecycle
 from services.scheduler.core.apart.carrying import carry_out
 from services.scheduler.core.apart.dispatching import ANSWER_LIMIT_S, HOLDINGS_EVERY_S, Dispatcher
 from services.scheduler.core.apart.grants import DomainGrants, Grant, ShardSession
-from services.scheduler.core.apart.messages import Reply, Request, Session
+from services.scheduler.core.apart.messages import GrantName, Reply, Request, Session, Wanted
 from services.scheduler.core.book import Book, Draft
-from services.scheduler.core.fleet import Fleet, Mark, MarkKind, with_mark, without_marks
+from services.scheduler.core.fleet import Fleet, Mark, MarkKind, NodeState, with_mark, without_marks
 from services.scheduler.core.lifecycle import RunReport
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import Demand, JobKind, JobSpec, PlacedRank, RunState, UnitKey
@@ -316,6 +316,38 @@ def test_a_domain_that_lost_its_state_asks_to_begin_again() -> None:
     network.submit(shard, JobSpec(JobKind.TASK, demand, command=("run",)))
     network.drain()
     assert not shard.book.jobs
+
+
+def test_a_domain_grants_no_node_that_sleeps() -> None:
+    fleet = a_fleet({"east": 2})
+    asleep = replace(fleet.nodes["east-0"], state=NodeState.ASLEEP, wake_s=30.0)
+    domain = DomainGrants("east", replace(fleet, nodes={**fleet.nodes, "east-0": asleep}), POLICY, 1)
+    demand = Demand(2, cpus=1.0, accelerators=4)
+    wanted = Wanted(GrantName(UnitKey("job-1", 0), 1), "lab", 0, demand)
+    reply = domain.handle(Request("east", "shard-0", Session(1, 1), 1, begins=True, wanted=(wanted,)), 0.0)
+    assert reply is not None
+    assert reply.placed == ()
+    assert reply.refused[0][0] == wanted.name
+
+
+def test_an_older_session_and_an_older_epoch_get_nothing() -> None:
+    domain = DomainGrants("east", a_fleet({"east": 1}), POLICY, 1)
+    key, demand = UnitKey("job-1", 0), Demand(1, cpus=1.0, accelerators=1)
+    second = Wanted(GrantName(key, 2), "lab", 0, demand)
+    reply = domain.handle(Request("east", "shard-0", Session(2, 1), 1, begins=True, wanted=(second,)), 0.0)
+    assert reply is not None
+    assert [name for name, _ in reply.placed] == [second.name]
+    assert domain.handle(Request("east", "shard-0", Session(1, 9), 5, released=(second.name,)), 0.0) is None
+    assert key in domain.grants
+    late = domain.handle(
+        Request("east", "shard-0", Session(2, 1), 2, wanted=(Wanted(GrantName(key, 1), "lab", 0, demand),)), 0.0
+    )
+    assert late is not None
+    assert late.refused == ((GrantName(key, 1), "epoch 2 of it was granted already"),)
+    other = domain.handle(Request("east", "shard-1", Session(1, 1), 1, begins=True, wanted=(second,)), 0.0)
+    assert other is not None
+    assert other.refused == ((second.name, "it was granted to shard-0"),)
+    assert domain.grants[key].shard == "shard-0"
 
 
 class TwoLevelsApart(RuleBasedStateMachine):

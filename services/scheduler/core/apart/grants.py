@@ -260,7 +260,12 @@ class DomainGrants:
 
 def part_of(fleet: Fleet, domain_id: str, before: Fleet | None = None) -> Fleet:
     """What a fleet says about one domain; ``before`` itself when that is as it was."""
-    nodes = {name: node for name, node in fleet.nodes.items() if node.domain_id == domain_id}
+    # Nobody wakes nodes on two levels: what sleeps takes no work.
+    nodes = {
+        name: node if not node.wake_s else replace(node, wake_s=0.0)
+        for name, node in fleet.nodes.items()
+        if node.domain_id == domain_id
+    }
     domains = {domain_id: fleet.domains.get(domain_id, Domain(domain_id))}
     marks = {
         key: mark
