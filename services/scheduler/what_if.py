@@ -131,6 +131,8 @@ def _displaced(cluster: Cluster, policy: Policy, now_s: float, decisions: Decisi
         for item in decisions.preempted
         if item.beneficiary is not None and item.beneficiary.job_id == _NAME
     ]
+    if not off and _stays_aside(policy, decisions):
+        return {"preempted": [], "delayed": [], "delayed_units": 0}
     begin = {item.key for item in decisions.placed}
     other = cluster.copy()
     for key in [unit.key for unit in other.pending if unit.key.job_id == _NAME]:
@@ -138,6 +140,15 @@ def _displaced(cluster: Cluster, policy: Policy, now_s: float, decisions: Decisi
     without = decide(other, policy, now_s, explain=False)
     late = [str(item.key) for item in without.placed if item.key not in begin]
     return {"preempted": off, "delayed": late[:_SHOWN_OTHERS], "delayed_units": len(late)}
+
+
+def _stays_aside(policy: Policy, decisions: Decisions) -> bool:
+    """Whether the job cannot have been in anybody's way: it takes nothing, and nothing is kept for it. Where what waits holds
+    back what is behind it (strict), or a planner looks at all units, that does not show so."""
+    if policy.planner or policy.discipline not in {"greedy", "easy"}:
+        return False
+    taking = [item.key for item in decisions.placed] + [item.key for item in decisions.reservations]
+    return not any(key.job_id == _NAME for key in taking)
 
 
 def _placed(item: Placement) -> dict[str, Any]:

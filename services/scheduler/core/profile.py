@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -93,6 +94,7 @@ class Profile:
         now[_CPUS], now[_MEMORY] = view.free_cpus, view.free_memory_bytes
         now[_DEVICES : _DEVICES + models] = view.free_devices.T
         now[_DEVICES + models :] = view.free_resources.T
+        self._sharing: WeakSet[Profile] = WeakSet((self,))
         self._held: dict[int, _Held] = {}
         self.whole = all(unit.unit.demand.device_milli >= 1000 for unit in units)
         """Whether no running unit shares a device: only then can the profile `follow`."""
@@ -134,15 +136,24 @@ class Profile:
         return found
 
     def copy(self) -> Profile:
-        """A profile that can be changed without changing this one."""
+        """A profile that can be changed without changing this one. What is free is shared until one of the two changes it."""
         other = object.__new__(Profile)
         other.__dict__.update(self.__dict__)
-        size = self._size + 8
-        other._times, other._free = np.empty(size), np.empty((size, *self._free.shape[1:]))
-        other._times[: self._size] = self._times[: self._size]
-        other._free[: self._size] = self._free[: self._size]
+        self._sharing.add(other)
+        other._times = self._times.copy()
         other._held, other._reserved, other._taken = dict(self._held), dict(self._reserved), dict(self._taken)
         return other
+
+    def _own(self) -> None:
+        """Share what is free with nobody, before it is changed."""
+        if len(self._sharing) == 1:
+            return
+        free = np.empty((len(self._times), *self._free.shape[1:]))
+        free[: self._size] = self._free[: self._size]
+        # In this order: whoever is left alone changes the former one in place, maybe in another thread.
+        former, self._free = self._sharing, free
+        self._sharing = WeakSet((self,))
+        former.discard(self)
 
     # -- what runs ---------------------------------------------------------------------------------------------------
 
@@ -291,7 +302,7 @@ class Profile:
         free = self._free[first:end]
         parts: list[Any] = []
         if demand.cpus > 0:
-            parts.append(_ratio(free[:, _CPUS] + _SLACK, demand.cpus))
+            parts.append(_ratio(free[:, _CPUS], demand.cpus, _SLACK))
         if demand.memory_bytes > 0:
             parts.append(_ratio(free[:, _MEMORY], demand.memory_bytes))
         if demand.accelerators > 0:
@@ -309,7 +320,7 @@ class Profile:
                 parts.append(np.zeros(free[:, _CPUS].shape))
             elif amount > 0:
                 layer = _DEVICES + self._models + self._table.resource_names.index(name)
-                parts.append(_ratio(free[:, layer] + _SLACK, amount))
+                parts.append(_ratio(free[:, layer], amount, _SLACK))
         table: Floats = parts[0].copy() if parts else np.full(free[:, _CPUS].shape, float(UNBOUNDED))
         for each in parts[1:]:
             np.minimum(table, each, out=table)
@@ -326,6 +337,7 @@ class Profile:
         demand = candidates.demand
         rows = np.array([row for row, _ in choice.rows], dtype=np.int64)
         amounts = np.zeros((self._free.shape[1], len(rows)))
+        self._own()
         end_s = self._rounded(start_s + duration_s)
         first = self._cut(start_s)
         last = self._size if end_s == np.inf else self._cut(end_s)
@@ -364,6 +376,7 @@ class Profile:
         """Add amounts (L, R) on rows (R) to what is free from a time to another."""
         if end_s <= self._times[0] + _SLACK:
             return
+        self._own()
         first = self._cut(start_s)
         last = self._size if end_s == np.inf else self._cut(end_s)
         self._free[first:last, :, rows] += amounts[None]
@@ -374,8 +387,7 @@ class Profile:
         over = int(np.searchsorted(times, now_s + _SLACK, side="right")) - 1
         if over > 0:
             self._size -= over
-            self._times[: self._size] = times[over:].copy()
-            self._free[: self._size] = self._free[over : over + self._size].copy()
+            self._times, self._free = self._times[over:], self._free[over:]
         self._times[0] = now_s
 
     def _rounded(self, end_s: float) -> float:
@@ -414,9 +426,11 @@ def _same(one: _Held, other: _Held) -> bool:
     )
 
 
-def _ratio(free: Any, amount: float) -> Any:
-    """How often an amount goes into what is free."""
-    return np.floor(free / amount)
+def _ratio(free: Any, amount: float, slack: float = 0.0) -> Any:
+    """How often an amount goes into what is free, and a little more."""
+    out = free + slack
+    out /= amount
+    return np.floor(out, out=out)
 
 
 def _least(table: Floats, ends: npt.NDArray[Any]) -> Floats:
