@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo up down test test-faults test-packaging test-kafka test-external lint format generate kafka bench bench-traces clean
+.PHONY: help install install-dev demo up down test test-fuzz test-faults test-packaging test-kafka test-external lint format generate kafka bench bench-traces clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -35,6 +35,9 @@ down: install ## stop it; no process stays
 
 test: install-dev ## all tests but the long suites
 	$(BIN)/python -m pytest -q -m "not slow and not external"
+
+test-fuzz: install-dev ## 100,000 spoiled inputs of every parser of exporters' pages, documents and tables
+	MERIDIAN_FUZZ_EXAMPLES=100000 $(BIN)/python -m pytest -q --timeout=3600 tests/fuzz
 
 test-faults: install-dev ## every service and the broker killed in turn under 1,000 jobs
 	$(BIN)/python -m pytest -q -m slow tests/faults

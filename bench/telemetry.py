@@ -49,6 +49,9 @@ DELAY_NODES = (20, 200)
 # Domains and nodes of each: 200, 1,000 and 5,000 nodes. A domain of more nodes is one of several reports.
 THROUGHPUT = ((5, 40), (5, 200), (25, 200))
 INTERVAL_S = 5.0
+# Times of a backlog's readings: each report newer than the last, none too old when its turn comes (a minute), none ahead.
+APART_S = 0.5
+MOST_READINGS = 100_000
 PATIENCE_S = 60.0
 LABEL = "bench-round"
 REPORTS_TOPIC = catalogue().event_of(pb.ResourceReported).topic
@@ -267,7 +270,7 @@ async def drain(
     """Send a backlog of new domains of ``nodes`` nodes and wait for it; then only decode the same records."""
     now_s = time.time()
     reports = [
-        report(domain_id, nodes, number, now_s - INTERVAL_S * (rounds - number))
+        report(domain_id, nodes, number, now_s + APART_S * number)
         for number in range(rounds + 1)
         for domain_id in domains
     ]
@@ -312,7 +315,9 @@ async def measure_throughput(where: Servers, rounds: int, passes: int) -> list[R
         for number in range(passes):
             for (count, nodes), drains in found.items():
                 domains = [f"t{count}x{nodes}-{number}-{domain}" for domain in range(count)]
-                drains.append(await drain(where, telemetry, client, producer, domains, nodes, rounds))
+                fitting = MOST_READINGS // (count * nodes * READINGS_PER_NODE)
+                taken_rounds = min(rounds, max(fitting, 1))
+                drains.append(await drain(where, telemetry, client, producer, domains, nodes, taken_rounds))
     rows = []
     for (count, nodes), drains in found.items():
         figures: list[tuple[str, str, Callable[[Drain], float], bool]] = [
