@@ -27,7 +27,8 @@ from agent.engines.base import (
     RunStarted,
     StopRequest,
 )
-from agent.settings import POWER_STATE_LABEL, AgentSettings, Domain
+from agent.probing.estimates import LinkMeasurement
+from agent.settings import POWER_STATE_LABEL, AgentSettings, Domain, Link
 from agent.user_resources import Amount
 from meridian.contracts.common.v1 import types_pb2
 from meridian.contracts.resource.v1 import resource_pb2
@@ -42,6 +43,9 @@ _NODE_STATES = {
     NodeState.RUNNING: resource_pb2.NODE_PROCESS_STATE_RUNNING,
     NodeState.EXITED: resource_pb2.NODE_PROCESS_STATE_EXITED,
 }
+
+MeasuredLink = tuple[LinkMeasurement, datetime]
+"""What probes found of a link, and when."""
 
 ComputeIds = Mapping[tuple[str, int | None], str]
 """Compute id by node and accelerator index (None: the node itself)."""
@@ -180,9 +184,16 @@ def add_amounts(inventory: resource_pb2.DomainInventory, amounts: Mapping[str, I
 
 
 def inventory(
-    settings: AgentSettings, compute_ids: ComputeIds, agent_url: str, asleep: Collection[str] = ()
+    settings: AgentSettings,
+    compute_ids: ComputeIds,
+    agent_url: str,
+    asleep: Collection[str] = (),
+    links: Mapping[str, MeasuredLink] | None = None,
 ) -> resource_pb2.DomainInventory:
-    """The domain as declared, with the compute ids it was given, and the power states of the nodes that the agent can wake."""
+    """The domain as declared, with the compute ids it was given, and the power states of the nodes that the agent can wake.
+
+    ``links``: what probes found of the way to other domains; it stands before what is declared.
+    """
     domain = settings.domain
     return resource_pb2.DomainInventory(
         domain_id=domain.domain_id,
@@ -196,20 +207,30 @@ def inventory(
         ),
         carbon_g_per_kwh=domain.carbon_g_per_kwh,
         nodes=_nodes(domain, compute_ids, asleep),
-        links=[
-            resource_pb2.Link(
-                from_domain_id=domain.domain_id,
-                to_domain_id=link.to_domain_id,
-                rtt_s=link.rtt_s,
-                bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
-                price_per_gb=types_pb2.Money(micro_units=link.price_micro_per_gb, currency=link.currency),
-                emulated=domain.emulated,
-                loss=link.loss,
-            )
-            for link in domain.links
-        ],
+        links=[_link(domain, link, (links or {}).get(link.to_domain_id)) for link in domain.links],
         agent_url=agent_url,
     )
+
+
+def _link(domain: Domain, link: Link, measured: MeasuredLink | None) -> resource_pb2.Link:
+    message = resource_pb2.Link(
+        from_domain_id=domain.domain_id,
+        to_domain_id=link.to_domain_id,
+        rtt_s=link.rtt_s,
+        bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
+        price_per_gb=types_pb2.Money(micro_units=link.price_micro_per_gb, currency=link.currency),
+        emulated=domain.emulated,
+        loss=link.loss,
+    )
+    if measured is not None:
+        found, at = measured
+        message.loss = found.loss
+        if found.rtt_s is not None:
+            message.rtt_s = found.rtt_s
+        if found.bandwidth_bytes_per_s is not None:
+            message.bandwidth_bytes_per_s = found.bandwidth_bytes_per_s
+        message.measured_at.FromDatetime(at)
+    return message
 
 
 def _nodes(domain: Domain, compute_ids: ComputeIds, asleep: Collection[str]) -> Iterable[resource_pb2.NodeInventory]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine, Mapping, Sequence, Set
+from datetime import datetime, timedelta
 from typing import Any
 
 from aiokafka.errors import KafkaError
@@ -20,9 +21,10 @@ from agent.collectors.peaks import peak_source
 from agent.collectors.prometheus import PrometheusCollector
 from agent.collectors.table_file import load_table
 from agent.collectors.translation import Device
-from agent.contract_messages import ComputeIds
+from agent.contract_messages import ComputeIds, MeasuredLink
 from agent.engines.base import Engine, NodeState
 from agent.merged_readings import merged
+from agent.probing.service import Probing
 from agent.resource_definitions import ResourceDefinitions
 from agent.scrapes import Scrapes
 from agent.sensing_settings import Exporter, Source
@@ -71,6 +73,7 @@ class ResourceReports:
             shell_names=frozenset(item.resource.name for item in domain.resources if item.shell),
         )
         self._scrapes = Scrapes(clock)
+        self._probing = Probing(settings, clock)
         self._collectors = self._make_collectors()
 
     def parts(self) -> dict[str, Coroutine[Any, Any, None]]:
@@ -78,6 +81,7 @@ class ResourceReports:
         definitions = ResourceDefinitions(self._settings, self.user_resources)
         return {
             "scrapes": self._scrapes.run(),
+            "probes": self._probing.run(),
             "user resources": self.user_resources.run(),
             "resource definitions": definitions.run(),
         }
@@ -105,7 +109,7 @@ class ResourceReports:
         self._sequence += 1
         message = contract_messages.resource_report(
             domain=contract_messages.inventory(
-                self._settings, self.compute_ids, self._agent_url, self._engine.asleep()
+                self._settings, self.compute_ids, self._agent_url, self._engine.asleep(), self._links(now)
             ),
             agent_id=self.agent_id,
             incarnation=self._incarnation,
@@ -118,6 +122,13 @@ class ResourceReports:
             await (await self._producer.send(message, event_id=event_id, time=now))
         except KafkaError as error:
             _log.warning("report not sent: %s", error)
+
+    def _links(self, now: datetime) -> dict[str, MeasuredLink]:
+        now_s = self._clock.monotonic_s()
+        return {
+            domain_id: (found, now - timedelta(seconds=now_s - found.measured_at_s))
+            for domain_id, found in self._probing.measured().items()
+        }
 
     def _make_collectors(self) -> list[Collector]:
         domain = self._settings.domain

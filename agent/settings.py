@@ -58,6 +58,8 @@ class Link(_Section):
     price_micro_per_gb: int = Field(0, ge=0)
     currency: str = ""
     loss: float = Field(0.0, ge=0, le=1)
+    # HOST:PORT on which the agent of that domain answers probes; empty: what is declared here is all that is known.
+    probe: Annotated[str, StringConstraints(pattern=r"^(\S+:[0-9]{1,5})?$")] = ""
 
 
 class Location(_Section):
@@ -109,6 +111,17 @@ class Domain(_Section):
         }
 
 
+class ProbingSettings(_Section):
+    """Probes between agents. ``port`` 0: those of others are not answered; ``transfer_bytes`` 0: bandwidth is not measured."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=0, ge=0, le=65535)
+    interval_s: float = Field(default=5.0, gt=0)
+    packets: int = Field(default=10, ge=1, le=100)
+    transfer_bytes: int = Field(default=2 * 1024 * 1024, ge=0, le=16 * 1024 * 1024)
+    transfer_interval_s: float = Field(default=600.0, gt=0)
+
+
 class AgentSettings(_Section):
     """The whole file. Times in seconds."""
 
@@ -124,7 +137,8 @@ class AgentSettings(_Section):
     http_host: str = "127.0.0.1"
     http_port: int = Field(0, ge=0, le=65535)
     heartbeat_hz: float = Field(5.0, gt=0, le=50)
-    report_interval_s: float = Field(5.0, gt=0)
+    report_interval_s: float = Field(2.0, gt=0)
+    probing: ProbingSettings = ProbingSettings()
     scraping: Scraping = Scraping()
     resource_commands: ResourceCommands = ResourceCommands()
     lease_s: float = Field(10.0, ge=4)
