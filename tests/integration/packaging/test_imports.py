@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from meridian import settings
 from meridian.settings import SERVICES
 from tests.integration.packaging.distributions import (
     OWN,
@@ -114,7 +115,10 @@ def test_torch_is_only_in_the_extra_for_learning() -> None:
 
 def test_every_service_has_an_extra_and_an_entry_point() -> None:
     assert set(SERVICES) <= set(PROJECT["optional-dependencies"])
-    assert PROJECT["entry-points"]["meridian.services"] == {name: f"services.{name}.app:build" for name in SERVICES}
+    wired = {name: f"services.{name}.app:build" for name in SERVICES}
+    wired["scheduler_domain"] = "services.scheduler.domains.app:build"
+    assert PROJECT["entry-points"]["meridian.services"] == wired
+    assert wired.keys() == {*SERVICES, *settings.PARTS}
 
 
 def test_everything_is_pinned_without_addresses() -> None:
