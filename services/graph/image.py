@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 from meridian.contracts.graph.v1 import graph_pb2
 from meridian.contracts.resource.v1 import resource_pb2
 from services.graph.facts import WHOLE_NODE, Certificate, Decided, DomainFacts, node_metrics
 from services.graph.node_state import Assessment, NodeState, Thresholds, node_state
+
+TOLD_AGAIN_S = 15.0
 
 
 @dataclass(slots=True)
@@ -141,6 +144,33 @@ def _same_but_metrics(before: graph_pb2.GraphNode, after: graph_pb2.GraphNode) -
     )
 
 
+class LinkChange(Enum):
+    """How a link differs: not in a way that matters, in what was measured, or in what it is."""
+
+    NONE = "none"
+    MEASURED = "measured"
+    STRUCTURE = "structure"
+
+
+def link_change(before: resource_pb2.Link | None, after: resource_pb2.Link, tolerance: float) -> LinkChange:
+    """With probes every image brings other numbers. Of a measured link it matters that round trip or bandwidth moved by more
+    than five times ``tolerance``, loss by more than ``tolerance``, or that the measurement told is `TOLD_AGAIN_S` old."""
+    if before is None:
+        return LinkChange.STRUCTURE
+    if before == after:
+        return LinkChange.NONE
+    if not before.HasField("measured_at") or not after.HasField("measured_at"):
+        return LinkChange.STRUCTURE
+    for name in ("price_per_gb", "emulated"):
+        if getattr(before, name) != getattr(after, name):
+            return LinkChange.STRUCTURE
+    pairs = ((before.rtt_s, after.rtt_s), (before.bandwidth_bytes_per_s, after.bandwidth_bytes_per_s))
+    moved = any(abs(b - a) > 5 * tolerance * max(a, b) for a, b in pairs)
+    moved = moved or abs(before.loss - after.loss) > tolerance
+    older_s = after.measured_at.seconds - before.measured_at.seconds
+    return LinkChange.MEASURED if moved or older_s >= TOLD_AGAIN_S or tolerance == 0 else LinkChange.NONE
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """What changed between two images. ``structure``: more than metrics."""
@@ -154,8 +184,9 @@ def difference(
 ) -> Difference | None:
     """The update that leads from ``before`` to ``after``; None when there is nothing to tell.
 
-    Without ``metrics``, nodes of which only metrics changed are left out; with them, those of which a metric appeared,
-    vanished or moved by more than ``tolerance`` of its size. Version and times are left to the caller.
+    Without ``metrics``, nodes of which only metrics changed are left out, and links that were only measured anew; with them,
+    nodes of which a metric appeared, vanished or moved by more than ``tolerance`` of its size, and links as `link_change`
+    says. Version and times are left to the caller.
     """
     update = graph_pb2.GraphUpdated()
     if before.domain != after.domain:
@@ -170,13 +201,18 @@ def difference(
             update.nodes.append(node)
         elif metrics and (_moved(known.metrics, node.metrics, tolerance) or _load_moved(known, node, tolerance)):
             update.nodes.append(node)
-    changed_links = [link for key, link in after.links.items() if before.links.get(key) != link]
+    changed_links = []
+    for key, link in after.links.items():
+        change = link_change(before.links.get(key), link, tolerance)
+        structure = structure or change is LinkChange.STRUCTURE
+        if change is LinkChange.STRUCTURE or (metrics and change is LinkChange.MEASURED):
+            changed_links.append(link)
     if before.links.keys() - after.links.keys():
         return Difference(whole(after), structure=True)
     update.links.extend(changed_links)
     if not structure and not changed_links and not update.nodes:
         return None
-    return Difference(update, structure or bool(changed_links))
+    return Difference(update, structure)
 
 
 def whole(image: DomainImage) -> graph_pb2.GraphUpdated:

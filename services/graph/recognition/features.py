@@ -110,7 +110,9 @@ def encoded(windows: npt.NDArray[np.floating]) -> Floats:
     for quantity, unit in _LOGARITHMIC.items():
         values[:, :, quantity] = np.log1p(np.maximum(values[:, :, quantity], 0.0) / np.float32(unit)) * np.float32(0.2)
     for quantity, (middle, spread) in _LINEAR.items():
-        values[:, :, quantity] = (values[:, :, quantity] - np.float32(middle)) * known[:, :, quantity] / np.float32(spread)
+        values[:, :, quantity] = (
+            (values[:, :, quantity] - np.float32(middle)) * known[:, :, quantity] / np.float32(spread)
+        )
     np.clip(values, -4.0, 4.0, out=values)
     count = known.sum(axis=1, dtype=np.float32)
     some = np.maximum(count, 1.0)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meridian.contracts.failover.v1 import failover_pb2
 from meridian.contracts.graph.v1 import graph_pb2
 from meridian.contracts.identity.v1 import identity_pb2
+from meridian.contracts.resource.v1 import resource_pb2
 from meridian.contracts.telemetry.v1 import telemetry_pb2
 from services.graph.facts import DomainFacts
-from services.graph.image import DomainImage, applied, build_image, difference
+from services.graph.image import DomainImage, LinkChange, applied, build_image, difference, link_change
 from services.graph.node_state import NodeState, Thresholds
 from services.graph.update_plan import ChangeKind, Pace, PlannedUpdate, TrackedDomain, plan_updates
 from tests.unit.graph.build import NOW_S, issued, link, node, observation, revoked, stamp
@@ -279,3 +281,43 @@ def test_a_silent_domain_is_degraded_by_time_alone() -> None:
     assert told(domain, NOW_S + 30) == []
     told(domain, NOW_S + 31)
     assert state(domain) is NodeState.DEGRADED
+
+
+# -- measured links --------------------------------------------------------------------------------------------------
+
+
+def measured(rtt_s: float, at_s: float = NOW_S, *, loss: float = 0.0, price: int = 0) -> resource_pb2.Link:
+    found = link("x", rtt_s)
+    found.loss, found.bandwidth_bytes_per_s = loss, 1e9
+    found.measured_at.CopyFrom(stamp(at_s))
+    found.price_per_gb.micro_units = price
+    return found
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (None, measured(0.03), LinkChange.STRUCTURE),
+        (link("x", 0.03), measured(0.03), LinkChange.STRUCTURE),
+        (link("x", 0.03), link("x", 0.031), LinkChange.STRUCTURE),
+        (measured(0.03), measured(0.03), LinkChange.NONE),
+        (measured(0.03), measured(0.0312, NOW_S + 14), LinkChange.NONE),
+        (measured(0.03), measured(0.0312, NOW_S + 15), LinkChange.MEASURED),
+        (measured(0.03), measured(0.032, NOW_S + 1), LinkChange.MEASURED),
+        (measured(0.03), measured(0.03, NOW_S + 1, loss=0.02), LinkChange.MEASURED),
+        (measured(0.03), measured(0.03, NOW_S + 1, price=5), LinkChange.STRUCTURE),
+    ],
+)
+def test_what_matters_of_a_link(
+    before: resource_pb2.Link | None, after: resource_pb2.Link, expected: LinkChange
+) -> None:
+    assert link_change(before, after, 0.01) is expected
+
+
+def test_new_measurements_wait_for_the_pace_of_metrics() -> None:
+    domain = fresh()
+    told(domain, NOW_S, observation([node("a")], links=[measured(0.03)]))
+    soon = told(domain, NOW_S + 1, observation([node("a")], links=[measured(0.06, NOW_S + 1)], at_s=NOW_S + 1))
+    assert soon == []
+    [later] = told(domain, NOW_S + 6, observation([node("a")], links=[measured(0.06, NOW_S + 6)], at_s=NOW_S + 6))
+    assert (later.kind, [item.rtt_s for item in later.update.links]) == (ChangeKind.METRICS, [0.06])
