@@ -30,13 +30,15 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """``packets`` every ``interval_s``, which are given up after ``timeout_s``; ``transfer_bytes`` every ``transfer_interval_s`` (0: none)."""
+    """``packets`` every ``interval_s``, which are given up after ``timeout_s``; ``transfer_bytes`` every ``transfer_interval_s`` (0: none).
+    What arrives counts ``scale`` times (emulated links are smaller models of the declared ones)."""
 
     interval_s: float = 5.0
     packets: int = 10
     timeout_s: float = 2.0
     transfer_bytes: int = 2 * 1024 * 1024
     transfer_interval_s: float = 600.0
+    scale: float = 1.0
 
 
 @dataclass(slots=True)
@@ -141,7 +143,7 @@ class Prober:
             writer.write(header(size_bytes, self._domain_id) + bytes(size_bytes))
             await writer.drain()
             taken, took_ns = RECEIPT.unpack(await reader.readexactly(RECEIPT.size))
-            self._estimates[peer.domain_id].transfer(taken, took_ns / 1e9)
+            self._estimates[peer.domain_id].transfer(int(taken * self._pace.scale), took_ns / 1e9)
             return True
         finally:
             writer.close()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from agent.probing.estimates import LinkMeasurement
 from agent.probing.prober import Pace, Peer, Prober
 from agent.probing.responder import Responder
-from agent.probing.shaping import Shape
+from agent.probing.shaping import SCALE, Shape
 from agent.settings import AgentSettings
 from meridian.clock import Clock
 
@@ -28,10 +28,11 @@ class Probing:
             packets=probing.packets,
             transfer_bytes=probing.transfer_bytes,
             transfer_interval_s=probing.transfer_interval_s,
+            scale=SCALE if domain.emulated else 1.0,
         )
         self._prober = Prober(domain.domain_id, peers, pace, clock)
         shapes = {
-            link.to_domain_id: Shape(link.rtt_s, link.loss, link.bandwidth_bytes_per_s)
+            link.to_domain_id: Shape(link.rtt_s, link.loss, link.bandwidth_bytes_per_s / SCALE)
             for link in domain.links
             if domain.emulated
         }

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+SCALE = 100.0
+"""An emulated link carries this much less than is declared, and what is measured of it is multiplied again: a machine's loopback
+is slower than a declared 20 Gbit/s, and its noise would be all that is seen (scaled emulation: Gupta et al., "To Infinity and
+Beyond: Time-Warped Network Emulation", NSDI 2006)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:

@@ -52,9 +52,20 @@ def read_domains(path: Path) -> tuple[Domain, ...]:
     return tuple(Domain(domain_id, declaration) for domain_id, declaration in declared.items())
 
 
-def write_agent_config(directory: Path, domain: Domain, connection: Mapping[str, str | int]) -> Path:
-    """Write the file that ``python -m agent --config FILE`` reads: ``domain`` and, beside it, how the agent connects."""
+def write_agent_config(
+    directory: Path, domain: Domain, connection: Mapping[str, str | int], probes: Mapping[str, str] | None = None
+) -> Path:
+    """Write the file that ``python -m agent --config FILE`` reads: ``domain`` and, beside it, how the agent connects.
+
+    ``probes``: HOST:PORT by domain on which its agent answers probes; without them links stay as declared.
+    """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / f"{domain.domain_id}.yaml"
-    write_atomically(path, yaml.safe_dump({"domain": dict(domain.declaration), **connection}, sort_keys=False))
+    body: dict[str, Any] = {"domain": dict(domain.declaration), **connection}
+    if probes:
+        links = [{**link, "probe": probes.get(link["to_domain_id"], "")} for link in domain.declaration["links"]]
+        body["domain"]["links"] = links
+        port = int(probes[domain.domain_id].rpartition(":")[2])
+        body["probing"] = {"port": port, "transfer_bytes": 262144, "transfer_interval_s": 60.0}
+    write_atomically(path, yaml.safe_dump(body, sort_keys=False))
     return path

@@ -82,10 +82,11 @@ def compose(options: StackOptions) -> Composition:
     log_dir = data_dir / "log"
     domains = read_domains(options.domains_file or DEFAULT_FILE)
     agents = {domain.domain_id: f"agent-{domain.domain_id}" for domain in domains}
+    probed = {domain.domain_id: f"probe-{domain.domain_id}" for domain in domains}
     ports = kept_ports(
         state_dir(data_dir) / "ports.json",
         [*(("postgres",) if not options.database_url else ()), *(("valkey",) if not options.redis_url else ()),
-         *(("broker",) if not options.kafka_bootstrap_servers else ()), *parts, *agents.values()],
+         *(("broker",) if not options.kafka_bootstrap_servers else ()), *parts, *agents.values(), *probed.values()],
         wanted={"gateway": options.gateway_port} if options.gateway_port else None,
     )  # fmt: skip
     infrastructure: list[ProcessSpec] = []
@@ -180,7 +181,8 @@ def compose(options: StackOptions) -> Composition:
             "data_dir": str(data_dir / "agents" / domain.domain_id),
             "http_port": ports[agent],
         }
-        config = write_agent_config(data_dir / "agents", domain, connection)
+        probes = {domain_id: f"{HOST}:{ports[name]}" for domain_id, name in probed.items()}
+        config = write_agent_config(data_dir / "agents", domain, connection, probes)
         infra = tuple(name for name in needed if name == "broker")
         services.append(python(agent, "agent", "--config", str(config), needs=(*infra, *steps), answers=(agent,)))
     return Composition((*infrastructure, *services), ports, urls)
