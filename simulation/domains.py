@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import yaml
 
 from meridian.errors import MeridianError
-from simulation.model import UNKNOWN, Network, SimDomain, SimLink, SimNode, Trace
+from simulation.model import UNKNOWN, Network, SimDomain, SimLink, SimNode, Trace, TraceJob
 from simulation.traces.errors import TraceError
 from simulation.traces.spot import series
 
@@ -374,6 +374,13 @@ def uniform(
     return Network(made, _mesh(made, bandwidth_bytes_per_s, rtt_s, price_micro_units_per_gib), name="uniform")
 
 
+def least_nodes(job: TraceJob, node_size: int, cpus: float, memory_bytes: int) -> int:
+    """How many empty nodes of this size a job needs at least, if one of its ranks fits on a node."""
+    needs = ((job.accelerators, node_size), (job.cpus, cpus), (job.memory_bytes, memory_bytes))
+    per_node = min((int(size // need) for need, size in needs if need), default=job.ranks)
+    return -(-job.ranks // max(per_node, 1))
+
+
 def _plain_domain(
     domain_id: str, nodes: int, accelerators: int, cpus: float, memory_bytes: int, model: str
 ) -> SimDomain:
@@ -413,8 +420,7 @@ def philly_network(
         if job.accelerators > node_size:
             raise NetworkError(f"job {job.job_id} has ranks of {job.accelerators} accelerators: nodes have {node_size}")
         demand[home] = demand.get(home, 0.0) + job.devices * job.duration_s
-        per_node = max(node_size // job.accelerators, 1) if job.accelerators else job.ranks
-        nodes[home] = max(nodes.get(home, 1), -(-job.ranks // per_node))
+        nodes[home] = max(nodes.get(home, 1), least_nodes(job, node_size, cpus, memory_bytes))
     total = accelerators // node_size
     if sum(nodes.values()) > total:
         raise NetworkError(

@@ -30,7 +30,7 @@ from services.scheduler.core.table import table_of
 from services.scheduler.plugins import load_plugins
 from services.scheduler.policy_file import parse, shipped, shipped_names
 from simulation.contracts import ContractSimulation, shares
-from simulation.domains import philly_network, read_network, uniform
+from simulation.domains import GIB, least_nodes, philly_network, read_network, uniform
 from simulation.engine import Setting, Simulation
 from simulation.estimates import KNOWLEDGE
 from simulation.fleet import fleet_of
@@ -47,6 +47,8 @@ NETWORKS = Path(__file__).parent / "networks"
 AUTO = "auto"
 AUTO_LOAD = 0.8
 MOST_AUTO_NODES = 100_000
+_NODE_CPUS = 64.0
+_NODE_MEMORY_BYTES = 512 * GIB
 DAY_S = 86_400.0
 RESAMPLINGS = ("none", "days")
 
@@ -79,34 +81,38 @@ def network_of(text: str, trace: Trace, *, accelerators: int | None = None, node
 def automatic(trace: Trace, accelerators: int | None, node_size: int) -> Network:
     """A network made for the trace: equal nodes, a domain per home domain in proportion to demand (`philly_network`).
 
-    Without a number of accelerators it is the smallest one that makes the offered load at most 0.8 and holds each domain's
-    greatest job. A trace without accelerators gets one domain of nodes with 64 CPUs, by the same rule. Raises
-    `InvalidArgumentError`: more than `MOST_AUTO_NODES` nodes would be needed.
+    Without a number of accelerators it is the smallest one that makes the offered load at most 0.8, of accelerators as of
+    CPUs and memory, and holds each domain's greatest job. Nodes have 64 CPUs and 512 GiB, or what the greatest rank asks for.
+    A trace without accelerators gets one domain. Raises `InvalidArgumentError`: more than `MOST_AUTO_NODES` nodes would be
+    needed.
     """
-    span = trace.jobs[-1].submit_s - trace.jobs[0].submit_s if trace.jobs else 0.0
-    if not any(job.accelerators for job in trace.jobs):
+    jobs = trace.jobs
+    span = jobs[-1].submit_s - jobs[0].submit_s if jobs else 0.0
+    cpus = max(_NODE_CPUS, *(math.ceil(job.cpus) for job in jobs))
+    memory_bytes = max(_NODE_MEMORY_BYTES, *(job.memory_bytes for job in jobs))
+    # Nodes that are in use all the time, by the resource that takes most of them.
+    in_use = max(
+        sum(job.devices * job.duration_s for job in jobs) / node_size,
+        sum(job.ranks * job.cpus * job.duration_s for job in jobs) / cpus,
+        sum(job.ranks * job.memory_bytes * job.duration_s for job in jobs) / memory_bytes,
+    ) / (span or math.inf)
+    if not any(job.accelerators for job in jobs):
         if accelerators is not None:
             raise InvalidArgumentError("--accelerators: no job of the trace asks for an accelerator")
-        cpus = max(64.0, *(math.ceil(job.cpus) for job in trace.jobs))
-        greatest = max(-(-job.ranks // (int(cpus // job.cpus) if job.cpus else job.ranks)) for job in trace.jobs)
-        demand = sum(job.ranks * job.cpus * job.duration_s for job in trace.jobs)
-        return uniform(1, _enough_nodes(greatest, demand, span * cpus), 0, cpus=cpus)
-    model = _model_for(trace)
-    if accelerators is not None:
-        return philly_network(trace, accelerators, node_size, model=model)
-    demand = sum(job.devices * job.duration_s for job in trace.jobs)
-    least: dict[str, int] = {}
-    for job in trace.jobs:
-        per_node = max(node_size // job.accelerators, 1) if job.accelerators else job.ranks
-        home = job.home_domain or "default"
-        least[home] = max(least.get(home, 1), -(-job.ranks // per_node))
-    nodes = _enough_nodes(sum(least.values()), demand, span * node_size)
-    return philly_network(trace, nodes * node_size, node_size, model=model)
+        greatest = max(least_nodes(job, 0, cpus, memory_bytes) for job in jobs)
+        return uniform(1, _enough_nodes(greatest, in_use), 0, cpus=cpus, memory_bytes=memory_bytes)
+    if accelerators is None:
+        least: dict[str, int] = {}
+        for job in jobs:
+            home = job.home_domain or "default"
+            least[home] = max(least.get(home, 1), least_nodes(job, node_size, cpus, memory_bytes))
+        accelerators = _enough_nodes(sum(least.values()), in_use) * node_size
+    return philly_network(trace, accelerators, node_size, cpus=cpus, memory_bytes=memory_bytes, model=_model_for(trace))
 
 
-def _enough_nodes(least: int, demand: float, offered: float) -> int:
-    """At least ``least`` nodes, each of which can do ``offered`` of the ``demand`` in the time of submissions (0: no time)."""
-    nodes = max(demand / (AUTO_LOAD * offered) if offered > 0 else 1.0, float(least), 1.0)
+def _enough_nodes(least: int, in_use: float) -> int:
+    """At least ``least`` nodes, and so many that ``in_use`` of them are a load of 0.8."""
+    nodes = max(in_use / AUTO_LOAD, float(least), 1.0)
     if not nodes <= MOST_AUTO_NODES:
         raise InvalidArgumentError(
             f"--domains auto: the greatest job needs {least:,} nodes and all of them {nodes:g}, more than {MOST_AUTO_NODES:,};"
