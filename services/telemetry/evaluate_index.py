@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import numpy as np
 
 from meridian.errors import FieldError, InvalidArgumentError
 from meridian.hardware import InvalidCatalogueError, standard
 from meridian.result import DataSource, Row, Setting, print_table, write
-from services.telemetry.index.evaluation import Evaluation, leave_one_chip_out
-from services.telemetry.index.matrix import InvalidMatrixError, Matrix, read_matrix
-from services.telemetry.index.report import rows_of
+
+if TYPE_CHECKING:
+    from services.telemetry.index.evaluation import Evaluation
+    from services.telemetry.index.matrix import Matrix
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _SHOWN = 10
@@ -51,6 +53,14 @@ def index(matrix_path: Path, chips_path: Path | None, probes: int, seed: int, ou
     Columns: chip, task, throughput, and optionally precision, n_accel, group (rows of different groups, such as rounds of
     a benchmark, are never compared). More throughput is better; any unit, the same for all chips of a task.
     """
+    # Many small matrices: threads would only wait for each other. Read when numpy is loaded.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    import numpy as np
+
+    from services.telemetry.index.evaluation import leave_one_chip_out
+    from services.telemetry.index.matrix import InvalidMatrixError, read_matrix
+    from services.telemetry.index.report import rows_of
+
     catalogue = standard()
     data = [DataSource.of(matrix_path)]
     try:

@@ -1,7 +1,8 @@
-"""Cells (chip, column) as arrays: codes of what they share, scale, and standardised features of the chip."""
+"""Cells (chip, column) as arrays: codes of what they share, scale, and features of the chip."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,7 +20,7 @@ Cell = tuple[str, Column]
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """``n`` cells; codes are equal where the thing is the same, features are (n, d) with mean 0 and deviation 1."""
+    """``n`` cells; codes are equal where the thing is the same, features are (n, d) about the middle."""
 
     chip: Codes
     task: Codes
@@ -33,26 +34,28 @@ class Encoded:
         return len(self.chip)
 
 
+_MARGIN = math.log(2.0)
+"""Beyond what the training chips span by more than this factor, a fact is held at the edge: no line reaches that far."""
+
+
 @dataclass(slots=True)
 class Encoder:
-    """Gives codes in the order of first sight, and the standardisation of the cells it was made from."""
+    """Gives codes in the order of first sight, and features relative to the middle of the cells it was made from."""
 
     chips: Mapping[str, Chip]
     mean: Array
-    deviation: Array
+    lowest: Array
+    highest: Array
     _codes: dict[tuple[str, object], int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, cells: Sequence[Cell], chips: Mapping[str, Chip]) -> Encoder:
-        """The encoder whose standardisation comes from ``cells``; chips are looked up in ``chips`` by id."""
+        """The encoder whose middle and span come from ``cells``; chips are looked up in ``chips`` by id."""
         raw = _raw(cells, chips)
         known = ~np.isnan(raw)
-        count = np.maximum(known.sum(axis=0), 1)
-        filled = np.where(known, raw, 0.0)
-        mean = filled.sum(axis=0) / count
-        variance = (np.where(known, raw - mean, 0.0) ** 2).sum(axis=0) / count
-        # A feature that does not vary among these chips says nothing about them.
-        return cls(chips, mean, np.sqrt(variance) + 1e-3)
+        mean = np.where(known, raw, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+        filled = np.where(known, raw, mean)
+        return cls(chips, mean, filled.min(axis=0) - _MARGIN, filled.max(axis=0) + _MARGIN)
 
     def encode(self, cells: Sequence[Cell]) -> Encoded:
         """The arrays of ``cells``; a fact nobody states stands at the mean."""
@@ -64,7 +67,7 @@ class Encoder:
             group=self._code("group", [column.group for _, column in cells]),
             column=self._code("column", [column for _, column in cells]),
             log_scale=np.log2(np.array([column.n_accel for _, column in cells], dtype=np.float64)),
-            features=np.nan_to_num((raw - self.mean) / self.deviation),
+            features=np.nan_to_num(np.clip(raw, self.lowest, self.highest) - self.mean),
         )
 
     def _code(self, kind: str, values: Sequence[object]) -> Codes:

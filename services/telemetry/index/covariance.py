@@ -1,34 +1,41 @@
 """What makes the log-throughputs of two cells move together, as a sum of components with variances to be learned.
 
-Each component is a product of how alike two chips are and how alike two columns are. With ``lin`` a feature's product,
-``near`` a Gaussian of the distance between feature vectors, ``chip``, ``task``, ``precision``, ``group`` being the same:
+Each component is a product of how alike two chips are and how alike two columns are. With ``line`` the product of a
+feature, ``near`` a Gaussian of the distance between feature vectors, and ``chip``, ``task``, ``precision``, ``group``
+1 where that is the same:
 
-  lin, lin x task, lin x precision, all x task x precision   sensitivities: shared, and the task's own, shrunk to the shared
+  line x (1, task, precision), all lines x task x precision  sensitivities: shared, and a task's own, shrunk to the shared
   near x (1, task, precision, both)                          what chips of one kind have in common beyond the lines
   chip x (1, task, precision, both)                          the chip's own level, seen only through probe runs
-  chip x scale, chip x task x scale, lin x scale             how well a chip scales, growing with log2 of the number of chips
-  chip x group (x task), lin x group                         drift of software between groups
+  scale x (link, link x task, all lines, chip, chip x task)  how well a chip scales, growing with log2 of their number
+  group x (chip, chip x task, all lines)                     drift of software between groups
 
-Linear components are the sensitivity-weighted normalisation; the rest says how far it can be trusted, and what a probe
-run on one task says about another.
+The lines are the sensitivity-weighted normalisation, about ``SENSITIVITIES``; the rest says how far it can be trusted,
+and what a probe run on one task says about another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from services.telemetry.index.cells import Codes, Encoded
-from services.telemetry.index.features import NAMES, Array
+from services.telemetry.index.features import NAMES as FEATURES
+from services.telemetry.index.features import Array
 
+SENSITIVITIES: Mapping[str, float] = {"peak": 0.4, "bandwidth": 0.6}
+"""Expected change of log-throughput with the logarithm of a fact, before anything is measured; they add up to 1, since a
+chip that is twice as fast in everything does twice the work."""
+NAMES = FEATURES[:-1]
+"""The link between chips matters only where there are several."""
 NEARNESS = 2.0
-"""Length scale of ``near``, in standard deviations of the features together."""
+"""Length scale of ``near``, in units of the features together (a factor of e in one fact is 1)."""
 COMPONENTS: Sequence[tuple[str, float]] = (
-    *((f"lin:{name}", 0.05) for name in NAMES),
-    *((f"lin:{name} x task", 0.01) for name in NAMES),
-    *((f"lin:{name} x precision", 0.01) for name in NAMES),
-    ("lin x task x precision", 0.01),
+    *((f"line:{name}", 0.05) for name in NAMES),
+    *((f"line:{name} x task", 0.02) for name in NAMES),
+    *((f"line:{name} x precision", 0.01) for name in NAMES),
+    ("lines x task x precision", 0.01),
     ("near", 0.01),
     ("near x task", 0.005),
     ("near x precision", 0.005),
@@ -37,12 +44,14 @@ COMPONENTS: Sequence[tuple[str, float]] = (
     ("chip x precision", 0.003),
     ("chip x task", 0.003),
     ("chip x task x precision", 0.002),
-    ("chip x scale", 0.0005),
-    ("chip x task x scale", 0.0003),
-    ("lin x scale", 0.0005),
+    ("link x scale", 0.003),
+    ("link x task x scale", 0.002),
+    ("lines x scale", 0.0005),
+    ("chip x scale", 0.001),
+    ("chip x task x scale", 0.0005),
     ("chip x group", 0.003),
     ("chip x group x task", 0.003),
-    ("lin x group", 0.003),
+    ("lines x group", 0.003),
 )
 """Name and prior variance (in squared logarithms) of each component."""
 NOISE_VARIANCE = 0.001
@@ -54,9 +63,11 @@ def components(a: Encoded, b: Encoded) -> Array:
     task, precision = _same(a.task, b.task), _same(a.precision, b.precision)
     chip, group = _same(a.chip, b.chip), _same(a.group, b.group)
     scale = np.minimum.outer(a.log_scale, b.log_scale)
-    lines = [np.outer(a.features[:, k], b.features[:, k]) for k in range(len(NAMES))]
-    line = a.features @ b.features.T / len(NAMES)
-    near = np.exp(-0.5 * _squared_distance(a.features, b.features) / NEARNESS**2)
+    own_a, own_b = a.features[:, : len(NAMES)], b.features[:, : len(NAMES)]
+    lines = [np.outer(own_a[:, k], own_b[:, k]) for k in range(len(NAMES))]
+    line = own_a @ own_b.T / len(NAMES)
+    link = np.outer(a.features[:, -1], b.features[:, -1])
+    near = np.exp(-0.5 * _squared_distance(own_a, own_b) / NEARNESS**2)
     both = task * precision
     return np.array(
         [
@@ -72,14 +83,23 @@ def components(a: Encoded, b: Encoded) -> Array:
             chip * precision,
             chip * task,
             chip * both,
+            link * scale,
+            link * task * scale,
+            line * scale,
             chip * scale,
             chip * task * scale,
-            line * scale,
             chip * group,
             chip * group * task,
             line * group,
         ]
     )
+
+
+def expected(a: Encoded) -> Array:
+    """(len(a),) log-throughput that ``SENSITIVITIES`` say, relative to the middle of the features."""
+    weights = np.array([SENSITIVITIES.get(name, 0.0) for name in FEATURES])
+    answer: Array = a.features @ weights
+    return answer
 
 
 def same_column(a: Encoded, b: Encoded) -> Array:

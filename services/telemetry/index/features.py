@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from meridian.hardware import Chip
 
 Array = NDArray[np.float64]
-NAMES = ("peak", "bandwidth", "vector_fp32", "year", "tdp", "memory")
+NAMES = ("peak", "bandwidth", "vector_fp32", "year", "tdp", "memory", "link")
+_PCIE_BYTES_PER_S = ((2020, 31.5e9), (0, 15.75e9))
+"""Host interface of cards by year; bridges between cards are optional, so not counted."""
 # Where a precision has no peak of its own, the arithmetic that runs instead.
 _FALLBACKS: Mapping[str, Sequence[str]] = {
     "fp64": ("fp64", "fp32"),
@@ -40,7 +42,7 @@ def peak_flops(chip: Chip, precision: str) -> float | None:
 
 
 def vector(chip: Chip, precision: str) -> Array:
-    """Features in the order of ``NAMES``; NaN where no fact is known."""
+    """Features in the order of ``NAMES``, natural logarithms but for the year (in units of two); NaN where unknown."""
     single = chip.peak_flops("fp32")
     values = (
         _log(peak_flops(chip, precision)),
@@ -49,8 +51,15 @@ def vector(chip: Chip, precision: str) -> Array:
         (chip.year - 2020) / 2 if chip.year else math.nan,
         _log(chip.tdp_watts),
         _log(chip.memory_bytes),
+        _log(_link(chip)),
     )
     return np.array(values)
+
+
+def _link(chip: Chip) -> float | None:
+    if chip.form != "pcie" or chip.year is None:
+        return chip.link_bytes_per_s
+    return next(rate for since, rate in _PCIE_BYTES_PER_S if chip.year >= since)
 
 
 def _log(value: float | None) -> float:

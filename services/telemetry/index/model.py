@@ -1,10 +1,14 @@
 """The fit: a Gaussian process over cells, its variances by maximum a posteriori from the cells given, nothing else.
 
-Steps: (1) log-throughputs, each column centred on its cells; (2) the covariance is an offset per column and the
-components of ``covariance``; (3) variances by L-BFGS on the marginal likelihood with a log-normal prior, exact
-gradients; (4) cells of a new chip are predicted jointly, so that probe runs on some of them correct the others.
+Steps: (1) log-throughputs less what the expected sensitivities say, each column centred on its cells; (2) the covariance
+is an offset per column and the components of ``covariance``; (3) variances by L-BFGS on the marginal likelihood with a
+log-normal prior, exact gradients; (4) each training chip is predicted from the others in closed form, and how these
+errors go together between columns is blended into the covariance of a new chip: what one task says about another,
+learned from chips that were measured; (5) cells of a new chip are predicted jointly, so that probe runs on some of them
+correct the others.
 
-Source: Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), chapters 2 and 5.
+Sources: Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), chapters 2 and 5 (5.4.2 for leaving out);
+Ledoit and Wolf, A well-conditioned estimator for large-dimensional covariance matrices (2004), for the blending.
 """
 
 from __future__ import annotations
@@ -18,14 +22,21 @@ from scipy.optimize import minimize
 
 from meridian.hardware import Chip
 from services.telemetry.index.cells import Cell, Encoded, Encoder
-from services.telemetry.index.covariance import COMPONENTS, NOISE_VARIANCE, components, same_column
+from services.telemetry.index.covariance import COMPONENTS, NOISE_VARIANCE, components, expected, same_column
 from services.telemetry.index.features import Array
+from services.telemetry.index.matrix import Column
 
 FUNCTION_ID = "meridian-sensitivity-gp/1"
 """Names the normalisation; scores under different ids do not compare."""
 _OFFSET_VARIANCE = 25.0
 _PRIOR_DEVIATION = 1.5
 _JITTER = 1e-7
+_MODEL_WORTH_CHIPS = 20.0
+"""The model's own covariance counts like that of so many chips left out."""
+_MOST_CELLS_FOR_VARIANCES = 300
+"""Variances are estimated from so many cells at most, evenly spread over the columns: cost grows with the cube."""
+_LARGEST_ERROR = 3.0
+"""Errors of chips left out count up to so many of their deviations, so that one odd cell does not speak for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,11 @@ class Prediction:
             self.covariance - gain @ self.covariance[chosen],
             self.noise,
         )
+
+    def part(self, which: Sequence[int]) -> Prediction:
+        """The prediction of the cells with the indices ``which``."""
+        chosen = np.asarray(which)
+        return Prediction(self.mean[chosen], self.covariance[np.ix_(chosen, chosen)], self.noise)
 
     @property
     def deviation(self) -> Array:
@@ -73,48 +89,44 @@ class IndexModel:
     """Fitted to cells; predicts others."""
 
     def __init__(self, cells: Mapping[Cell, float], chips: Mapping[str, Chip], log_variances: Array) -> None:
-        """``cells`` are throughputs; ``log_variances`` as ``fit`` finds them (components, then noise)."""
-        self._keys = list(cells)
-        self._encoder = Encoder.of(self._keys, chips)
-        self._encoded = self._encoder.encode(self._keys)
+        """``cells`` are throughputs; ``log_variances`` as ``fitted_variances`` finds them (components, then noise)."""
+        keys = list(cells)
         self.log_variances = log_variances
-        logs = np.log(np.array([cells[key] for key in self._keys]))
-        self._level = {
-            column: float(logs[self._encoded.column == code].mean())
-            for code, column in {
-                int(code): key[1] for code, key in zip(self._encoded.column, self._keys, strict=True)
-            }.items()
-        }
-        centred = logs - np.array([self._level[column] for _, column in self._keys])
+        self._encoder = Encoder.of(keys, chips)
+        self._encoded = self._encoder.encode(keys)
+        relative = np.log(np.array([cells[key] for key in keys])) - expected(self._encoded)
+        same = same_column(self._encoded, self._encoded)
+        level = (same @ relative) / same.sum(axis=1)
+        self._level: dict[Column, float] = {key[1]: float(value) for key, value in zip(keys, level, strict=True)}
         variances = np.exp(log_variances)
-        prior = self._prior(self._encoded, self._encoded, variances)
-        prior[np.diag_indices(len(self._keys))] += variances[-1] + _JITTER
-        self._factor = cho_factor(prior, lower=True)
-        self._weights = cho_solve(self._factor, centred)
+        prior = self._prior(self._encoded, self._encoded)
+        prior[np.diag_indices(len(keys))] += variances[-1] + _JITTER
+        self._inverse: Array = cho_solve(cho_factor(prior, lower=True), np.eye(len(keys)))
+        self._weights: Array = self._inverse @ (relative - level)
+        self._likeness, self._blend = self._errors_when_left_out(keys)
 
     @classmethod
-    def fit(cls, cells: Mapping[Cell, float], chips: Mapping[str, Chip], *, iterations: int = 30) -> IndexModel:
-        """The model of ``cells`` ((chip id, column) -> throughput, positive); at least two cells.
+    def fit(cls, cells: Mapping[Cell, float], chips: Mapping[str, Chip], *, iterations: int = 25) -> IndexModel:
+        """The model of ``cells`` ((chip id, column) -> throughput, positive); at least one cell.
 
         ``chips`` holds every chip of ``cells`` and every chip to be predicted later.
         """
         return cls(cells, chips, fitted_variances(cells, chips, iterations=iterations))
 
-    @staticmethod
-    def _prior(a: Encoded, b: Encoded, variances: Array) -> Array:
-        offset = _OFFSET_VARIANCE * same_column(a, b)
-        prior: Array = offset + np.tensordot(variances[:-1], components(a, b), 1)
-        return prior
-
     def predict(self, cells: Sequence[Cell]) -> Prediction:
-        """Log-throughputs of ``cells``, jointly; their columns must be among those of the fit (KeyError)."""
+        """Log-throughputs of ``cells`` of one chip that the fit has not seen, jointly.
+
+        Their columns must be among those of the fit (KeyError).
+        """
         encoded = self._encoder.encode(cells)
-        variances = np.exp(self.log_variances)
-        cross = self._prior(encoded, self._encoded, variances)
+        cross = self._prior(encoded, self._encoded)
         level = np.array([self._level[column] for _, column in cells])
-        mean = level + cross @ self._weights
-        covariance = self._prior(encoded, encoded, variances) - cross @ cho_solve(self._factor, cross.T)
-        return Prediction(mean, covariance, float(variances[-1]))
+        mean = level + expected(encoded) + cross @ self._weights
+        covariance = self._prior(encoded, encoded) - cross @ self._inverse @ cross.T
+        noise = float(np.exp(self.log_variances[-1]))
+        seen = [self._likeness[column] for _, column in cells]
+        together = np.array(seen) @ np.array(seen).T
+        return Prediction(mean, (1 - self._blend) * covariance + self._blend * together, noise)
 
     @property
     def variances(self) -> dict[str, float]:
@@ -122,19 +134,53 @@ class IndexModel:
         names = [*(name for name, _ in COMPONENTS), "noise"]
         return dict(zip(names, np.exp(self.log_variances).tolist(), strict=True))
 
+    def _prior(self, a: Encoded, b: Encoded) -> Array:
+        offset = _OFFSET_VARIANCE * same_column(a, b)
+        prior: Array = offset + np.tensordot(np.exp(self.log_variances[:-1]), components(a, b), 1)
+        return prior
 
-def fitted_variances(cells: Mapping[Cell, float], chips: Mapping[str, Chip], *, iterations: int = 30) -> Array:
+    def _errors_when_left_out(self, keys: Sequence[Cell]) -> tuple[dict[Column, Array], float]:
+        """Column -> error of each training chip when left out, scaled so that products add up to a covariance."""
+        chip_ids = sorted({chip_id for chip_id, _ in keys})
+        errors: dict[Column, Array] = {column: np.zeros(len(chip_ids)) for _, column in keys}
+        counts = dict.fromkeys(errors, 0)
+        own: dict[str, list[int]] = {chip_id: [] for chip_id in chip_ids}
+        for position, (chip_id, _) in enumerate(keys):
+            own[chip_id].append(position)
+        columns_of_others: dict[Column, int] = {}
+        for _, column in keys:
+            columns_of_others[column] = columns_of_others.get(column, 0) + 1
+        for number, chip_id in enumerate(chip_ids):
+            # A column that only this chip has says nothing about it.
+            which = [position for position in own[chip_id] if columns_of_others[keys[position][1]] > 1]
+            if not which:
+                continue
+            covariance = np.linalg.inv(self._inverse[np.ix_(which, which)])
+            deviation = np.sqrt(np.diag(covariance))
+            error = (
+                np.clip((covariance @ self._weights[which]) / deviation, -_LARGEST_ERROR, _LARGEST_ERROR) * deviation
+            )
+            for position, value in zip(which, error, strict=True):
+                errors[keys[position][1]][number] = value
+                counts[keys[position][1]] += 1
+        scaled = {column: row / np.sqrt(max(1, counts[column])) for column, row in errors.items()}
+        return scaled, len(chip_ids) / (len(chip_ids) + _MODEL_WORTH_CHIPS)
+
+
+def fitted_variances(cells: Mapping[Cell, float], chips: Mapping[str, Chip], *, iterations: int = 25) -> Array:
     """Logarithms of the components' variances and the noise's, most probable given ``cells``."""
-    keys = list(cells)
+    keys = _comparable(list(cells))
     encoded = Encoder.of(keys, chips).encode(keys)
-    logs = np.log(np.array([cells[key] for key in keys]))
+    relative = np.log(np.array([cells[key] for key in keys])) - expected(encoded)
     count = len(keys)
     offsets = same_column(encoded, encoded)
-    centred = logs - (offsets @ logs) / offsets.sum(axis=1)
+    centred = relative - (offsets @ relative) / offsets.sum(axis=1)
     offsets *= _OFFSET_VARIANCE
     parts = components(encoded, encoded)
     flat = parts.reshape(len(parts), -1)
-    start = np.log(np.array([*(variance for _, variance in COMPONENTS), NOISE_VARIANCE]))
+    start: Array = np.log(np.array([*(variance for _, variance in COMPONENTS), NOISE_VARIANCE]))
+    if not count:
+        return start
 
     def loss(log_variances: Array) -> tuple[float, Array]:
         variances = np.exp(log_variances)
@@ -155,3 +201,17 @@ def fitted_variances(cells: Mapping[Cell, float], chips: Mapping[str, Chip], *, 
     found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": iterations})
     fitted: Array = np.asarray(found.x, dtype=np.float64)
     return fitted
+
+
+def _comparable(keys: Sequence[Cell]) -> list[Cell]:
+    """Cells of columns that several chips have, whole columns, as many as variances are estimated from."""
+    columns: dict[Column, list[Cell]] = {}
+    for key in keys:
+        columns.setdefault(key[1], []).append(key)
+    shared = [columns[column] for column in sorted(columns) if len(columns[column]) > 1]
+    total = sum(len(column) for column in shared)
+    if total <= _MOST_CELLS_FOR_VARIANCES:
+        return [key for column in shared for key in column]
+    step = total / _MOST_CELLS_FOR_VARIANCES
+    wanted = {int(number * step) for number in range(int(len(shared) / step) + 1)}
+    return [key for number, column in enumerate(shared) if number in wanted for key in column]
