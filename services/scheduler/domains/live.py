@@ -193,6 +193,8 @@ class DomainDecider:
     def _ended(self, committed: bool) -> None:
         if not committed:
             self._doubtful = True
+            # Reads everything again, or finds out that another one decides; the bus only tries again.
+            self._told.set()
         self._writer.release()
 
     def _now_s(self) -> float:

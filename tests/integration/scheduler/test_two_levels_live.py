@@ -134,3 +134,24 @@ async def test_of_two_processes_for_a_shard_one_writes(database_url: str) -> Non
             assert sorted(tuple(row) for row in grants) == sorted(
                 (f"job-{number}", 1, "scheduler") for number in range(10)
             )
+
+
+async def test_a_deposed_decider_ends_and_leaves_requests_to_its_successor(database_url: str) -> None:
+    async with environment(database_url) as stack:
+        parts, bus = Parts(stack), stack.bus
+        await parts.prepare()
+        await bus.publish(graph("beijing", 1))
+        with parts.decider() as former, parts.shard():
+            await bus.expect(PlacementAnswer, timeout_s=30)
+            connection = await asyncpg.connect(database_url.replace("+asyncpg", ""))
+            await connection.execute("UPDATE scheduler_domain.leadership SET term = term + 1")
+            await bus.publish(submission("job-1"))
+            assert await asyncio.to_thread(former.wait, 30) == 1
+            assert await connection.fetchval("SELECT count(*) FROM scheduler_domain.unit_grant") == 0
+            await connection.close()
+            assert not bus.events(PlacementAnswer, lambda event: bool(event.placed))
+            with parts.decider():
+                placed = await bus.expect(PlacementAnswer, lambda event: bool(event.placed), timeout_s=30)
+                assert placed.domain_term == 3
+                await bus.expect(JobPlaced)
+        assert not bus.dead_letters
