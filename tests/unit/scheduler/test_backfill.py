@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -139,6 +140,11 @@ def test_easy_passes_on_nodes_that_the_reservation_leaves() -> None:
     second = [a_job(0, 2, 100), a_job(1, 3, 50), a_job(2, 1, 500)]
     # The reservation holds the first nodes that will be free, so that one of the two free now is left.
     assert starts(EASY, second)[1] == 100
+
+
+def test_a_unit_without_an_end_passes_one_that_no_node_can_hold() -> None:
+    jobs = [Job(0.0, Demand(1, cpus=1e6), 10.0, 10.0), Job(1.0, Demand(1, cpus=1.0), 5.0, np.inf)]
+    assert Replay(table_of(a_fleet({"east": 1})), EASY, jobs).run().starts["job-001"] == 1.0
 
 
 def test_easy_protects_only_the_first_and_conservative_all() -> None:

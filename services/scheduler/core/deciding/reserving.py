@@ -32,7 +32,8 @@ class Reserving(State):
                 self._found_full(demand, group)
             return chosen
         duration_s = estimated_s(unit, self._duration)
-        if duration_s >= self._too_long.get(demand, np.inf):
+        too_long_s = self._too_long.get(demand)
+        if too_long_s is not None and duration_s >= too_long_s:
             return None
         found: list[tuple[Candidates, Choice]] = []
         room = False
