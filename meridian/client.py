@@ -304,6 +304,27 @@ class Client:
         ).json()
         return answer
 
+    # -- resources that users define -----------------------------------------------------------------------------
+
+    def resources(self) -> list[Json]:
+        """Definitions of resources, by name."""
+        return list(self.items("/v1/resources"))
+
+    def resource(self, name: str) -> Json:
+        """A definition, and what each node has of it."""
+        return self.get(f"/v1/resources/{quote(name, safe='')}")
+
+    def put_resource(self, definition: Mapping[str, Any]) -> Json:
+        """Define a resource, or change what was defined; ApiError 422 names each wrong field."""
+        path = f"/v1/resources/{quote(str(definition['name']), safe='')}"
+        answer: Json = self._send("PUT", path, json=dict(definition)).json()
+        return answer
+
+    def delete_resource(self, name: str) -> Json:
+        """Remove a definition."""
+        answer: Json = self._send("DELETE", f"/v1/resources/{quote(name, safe='')}").json()
+        return answer
+
     # -- promises and objectives ---------------------------------------------------------------------------------
 
     def shares(self, *, windows: int | None = None) -> Json:

@@ -62,6 +62,9 @@ def write_agent_config(
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / f"{domain.domain_id}.yaml"
     body: dict[str, Any] = {"domain": dict(domain.declaration), **connection}
+    if domain.declaration.get("emulated"):
+        # Nodes of a test network are processes of the one who runs it, and jobs run any command there already.
+        body["resource_commands"] = {"remote": "any"}
     if probes:
         links = [{**link, "probe": probes.get(link["to_domain_id"], "")} for link in domain.declaration["links"]]
         body["domain"]["links"] = links

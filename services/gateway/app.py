@@ -12,7 +12,7 @@ from starlette.routing import Route
 from meridian.database import is_passing
 from meridian.service import Kernel
 from meridian.settings import load
-from services.gateway.api import graph, jobs, network, policy, promises, status_page, stream, tokens
+from services.gateway.api import graph, jobs, network, policy, promises, resources, status_page, stream, tokens
 from services.gateway.auth import Authority, KeyCache, RevocationList
 from services.gateway.context import Capacities, Gateway
 from services.gateway.edge import Edge
@@ -35,6 +35,7 @@ ROUTERS = (
     network.router,
     policy.router,
     promises.router,
+    resources.router,
     stream.router,
     status_page.router,
 )
@@ -66,6 +67,7 @@ def build(kernel: Kernel) -> None:
         identity=Upstream(http, "identity service", addresses.identity_url),
         scheduler=Schedulers(http, addresses.scheduler_url),
         forecast=Upstream(http, "forecast service", addresses.forecast_url),
+        telemetry=Upstream(http, "telemetry service", addresses.telemetry_url),
         graph=Upstream(http, "graph service", addresses.graph_url),
         http=http,
     )

@@ -59,6 +59,7 @@ class Gateway:
     identity: Upstream
     scheduler: Schedulers
     forecast: Upstream
+    telemetry: Upstream
     graph: Upstream
     http: Any
 

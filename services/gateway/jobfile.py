@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from meridian.contracts.common.v1 import types_pb2
 from meridian.contracts.job.v1 import job_pb2
 from meridian.errors import FieldError
+from meridian.resource_model import MAX_AMOUNT, NAME
 
 # A record on the bus holds at most 1 MiB; an assignment repeats command and environment of the job.
 MAX_ENCODED_BYTES = 256 * 1024
@@ -55,6 +56,10 @@ class Section(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
+ResourceName = Annotated[str, StringConstraints(pattern=NAME)]
+ResourceAmount = Annotated[float, Field(gt=0, le=MAX_AMOUNT, allow_inf_nan=False)]
+
+
 class ResourcesSection(Section):
     """What each rank needs; ``accelerator_milli`` thousandths of its accelerator, which it shares with others."""
 
@@ -63,6 +68,8 @@ class ResourcesSection(Section):
     accelerators: int = Field(default=0, ge=0, le=1024)
     accelerator_types: list[TypeName] = Field(default=[], max_length=32)
     accelerator_milli: int = Field(default=1000, ge=1, le=1000)
+    # Amounts of resources that users define.
+    user_resources: dict[ResourceName, ResourceAmount] = Field(default={}, max_length=32)
 
 
 class GangSection(Section):
@@ -289,6 +296,7 @@ def _resources(section: ResourcesSection) -> types_pb2.Resources:
         accelerators=section.accelerators,
         accelerator_types=section.accelerator_types,
         accelerator_milli=section.accelerator_milli if section.accelerator_milli < 1000 else 0,
+        user_resources=section.user_resources,
     )
 
 
@@ -385,6 +393,7 @@ def _resources_body(resources: types_pb2.Resources) -> dict[str, Any]:
         "accelerators": resources.accelerators,
         "accelerator_types": list(resources.accelerator_types),
         "accelerator_milli": resources.accelerator_milli or 1000,
+        "user_resources": dict(resources.user_resources),
     }
 
 

@@ -45,6 +45,10 @@ class Upstream:
     ) -> dict[str, Any]:
         """The JSON object it answers. Its 404, 409, 412 and 422 become ours, everything else is UnavailableError."""
         answer = await self.send(method, path, json=json, content=content, params=params, headers=headers)
+        return self.body_of(answer)
+
+    def body_of(self, answer: httpx.Response) -> dict[str, Any]:
+        """The JSON object of an answer; the errors of `ask`."""
         if answer.is_success:
             body = _object(answer) if answer.content else {}
             if body is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -62,6 +62,10 @@ _NODE_STATES: dict[int, NodeState] = {
     graph_pb2.NODE_STATE_ASLEEP: NodeState.ASLEEP,
     graph_pb2.NODE_STATE_FAILED: NodeState.FAILED,
 }
+
+
+# More than any number of jobs asks for of a resource that they do not use up.
+_NEVER_USED_UP = 1e12
 
 
 def seconds(stamp: Timestamp, default: float) -> float:
@@ -139,6 +143,7 @@ def _with_resources(demand: Demand, resources: types_pb2.Resources) -> Demand:
         real_accelerators=demand.real_accelerators,
         cross_domain=demand.cross_domain,
         device_milli=resources.accelerator_milli or 1000,
+        resources=tuple(sorted(resources.user_resources.items())),
         profile=demand.profile,
     )
 
@@ -182,8 +187,18 @@ def node_from(message: graph_pb2.GraphNode, domain_id: str) -> Node:
         state=node_state(message.state),
         state_reason=message.state_reason,
         certified=message.certified,
+        resources=_user_resources(inventory.user_resources),
         wake_s=inventory.wake_s,
     )
+
+
+def _user_resources(amounts: Iterable[resource_pb2.ResourceAmount]) -> dict[str, float]:
+    """What a node may give of resources that users define: of one that work does not use up, as much as is ever asked for."""
+    return {
+        item.name: item.value if item.consumable else (_NEVER_USED_UP if item.value > 0 else 0.0)
+        for item in amounts
+        if item.HasField("value")
+    }
 
 
 def domain_from(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 from meridian.clock import Clock
 from meridian.codec import Envelope
@@ -19,6 +19,7 @@ from services.telemetry.measures import TelemetryMeasures
 from services.telemetry.reading_check import HistoryRow, Limits
 from services.telemetry.report_check import Verdict, check_report
 from services.telemetry.settings import TelemetrySettings
+from services.telemetry.user_resources import amounts_of, save_amounts
 
 
 class ReportIntake:
@@ -29,6 +30,8 @@ class ReportIntake:
         self._clock = clock
         self._measures = measures
         self._held = KnownSeries()
+        # Domains of which amounts are stored, as far as this process knows.
+        self._with_amounts: set[str] = set()
         self._limits = Limits(
             clock_skew_s=settings.clock_skew_s,
             frozen_after_reports=settings.frozen_after_reports,
@@ -60,6 +63,7 @@ class ReportIntake:
         issues: list[tuple[str, Issue]] = []
         reported: dict[tuple[str, str], int] = {}
         listed: dict[str, str] = {}
+        amounts: dict[str, dict[str, dict[str, list[Any]]]] = {}
         for envelope, report in reports:
             domain_id, agent = report.domain_id, (report.domain_id, report.agent_id)
             elsewhere = {
@@ -87,6 +91,9 @@ class ReportIntake:
             known[domain_id].update(verdict.changed)
             changed.setdefault(domain_id, set()).update({key[0] for key in verdict.changed})
             history.append((domain_id, verdict.history))
+            amounts[domain_id] = {
+                node.node_id: amounts_of(node) for node in verdict.observation.inventory.nodes if node.user_resources
+            }
             with traced(envelope.traceparent):
                 transaction.publish(verdict.observation)
         await store.save_agents(connection, reported, now)
@@ -97,6 +104,10 @@ class ReportIntake:
         for domain_id, rows in history:
             await store.add_history(connection, domain_id, rows)
         await store.add_issues(connection, issues, now)
+        for domain_id, by_node in amounts.items():
+            if by_node or domain_id in self._with_amounts:
+                await save_amounts(connection, domain_id, by_node, now)
+        transaction.on_commit(lambda: self._with_amounts.update(name for name, nodes in amounts.items() if nodes))
         written = {domain_id: versions.get(domain_id, 0) + 1 for domain_id in changed}
         await store.save_versions(connection, written)
         versions |= written

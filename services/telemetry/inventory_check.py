@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from math import isfinite
 
 from meridian.contracts.resource.v1 import resource_pb2 as pb
+from meridian.resource_model import MAX_AMOUNT, NAME
 from services.telemetry.issues import WHOLE_NODE, Issue, IssueKind
 
 MAX_ID_CHARACTERS = 200
 MAX_INDEX = 1023
+MAX_AMOUNTS = 256
 
 
 def is_node_id(text: str) -> bool:
@@ -43,6 +46,34 @@ def _node_problems(node: pb.NodeInventory) -> Iterator[tuple[IssueKind, int, str
         if not _amount(accelerator.peak_flops):
             detail = f"a peak of {accelerator.peak_flops} FLOP/s"
             yield IssueKind.OUT_OF_RANGE, index, "accelerators.peak_flops", detail
+
+
+def _amount_problem(item: pb.ResourceAmount) -> str:
+    if not re.fullmatch(NAME, item.name):
+        return f"the name {item.name[:80]!r} cannot be that of a resource"
+    if item.HasField("value") and not (_amount(item.value) and item.value <= MAX_AMOUNT):
+        return f"{item.value} of {item.name}"
+    return ""
+
+
+def _without_wrong_amounts(node: pb.NodeInventory) -> Iterator[Issue]:
+    """Takes amounts out of a node that cannot be, or stand twice."""
+    kept: dict[str, pb.ResourceAmount] = {}
+    for item in node.user_resources:
+        problem = _amount_problem(item)
+        if problem:
+            yield Issue(
+                IssueKind.OUT_OF_RANGE, node.node_id, WHOLE_NODE, "inventory.user_resources", f"{problem}: left out"
+            )
+        elif item.name in kept or len(kept) >= MAX_AMOUNTS:
+            detail = f"{item.name} stands twice, or is one of more than {MAX_AMOUNTS}: left out"
+            yield Issue(IssueKind.DUPLICATE, node.node_id, WHOLE_NODE, "inventory.user_resources", detail)
+        else:
+            kept[item.name] = item
+    if len(kept) < len(node.user_resources):
+        copies = [pb.ResourceAmount.FromString(item.SerializeToString()) for item in kept.values()]
+        del node.user_resources[:]
+        node.user_resources.extend(copies)
 
 
 def _link_problems(link: pb.Link, domain_id: str) -> Iterator[tuple[str, str]]:
@@ -86,6 +117,8 @@ def check_inventory(
         if not problems:
             seen.add(node.node_id)
             clean.nodes.add().CopyFrom(node)
+            if node.user_resources:
+                issues += _without_wrong_amounts(clean.nodes[-1])
     for link in inventory.links:
         found = list(_link_problems(link, domain_id))
         issues += [
