@@ -144,7 +144,8 @@ def test_easy_passes_on_nodes_that_the_reservation_leaves() -> None:
 
 def test_a_unit_without_an_end_passes_one_that_no_node_can_hold() -> None:
     jobs = [Job(0.0, Demand(1, cpus=1e6), 10.0, 10.0), Job(1.0, Demand(1, cpus=1.0), 5.0, np.inf)]
-    assert Replay(table_of(a_fleet({"east": 1})), EASY, jobs).run().starts["job-001"] == 1.0
+    for renewed in (False, True):
+        assert Replay(table_of(a_fleet({"east": 1})), EASY, jobs, renewed=renewed).run().starts["job-001"] == 1.0
 
 
 def test_easy_protects_only_the_first_and_conservative_all() -> None:
