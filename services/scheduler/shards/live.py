@@ -22,8 +22,9 @@ from meridian.service import Kernel
 from meridian.sharding import shard_of
 from services.scheduler import store
 from services.scheduler.core.apart.carrying import carry_out, ports_of
-from services.scheduler.core.apart.dispatching import Dispatcher, Step
+from services.scheduler.core.apart.dispatching import Dispatcher
 from services.scheduler.core.apart.messages import Session
+from services.scheduler.core.apart.rounds import Step
 from services.scheduler.core.book import Draft
 from services.scheduler.core.decide import Blocked, Decisions
 from services.scheduler.core.errors import PolicyError

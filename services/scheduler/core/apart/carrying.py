@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from services.scheduler.core import lifecycle
-from services.scheduler.core.apart.dispatching import Carried
+from services.scheduler.core.apart.rounds import Carried
 from services.scheduler.core.book import Draft
 from services.scheduler.core.effects import DecisionRecord
 from services.scheduler.core.policy import Policy

@@ -21,15 +21,25 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from services.scheduler.core.apart.messages import GrantName, Holding, Reply, Request, Session, Wanted
+from services.scheduler.core.apart.rounds import (
+    Asked,
+    Carried,
+    Heard,
+    Link,
+    Round,
+    Step,
+    as_full,
+    holding_of,
+    waits_still,
+)
 from services.scheduler.core.book import Book, Draft
-from services.scheduler.core.kept import held_demand
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.stages import stages_of
-from services.scheduler.core.state import Demand, PlacedRank, Run, RunState, UnitKey, UnitState
+from services.scheduler.core.state import Demand, RunState, UnitKey
 from services.scheduler.core.two_level import MOST_ROUNDS, Assignment, DomainSummary, InterDomain
 
 ANSWER_LIMIT_S = 5.0
@@ -40,68 +50,6 @@ HOLDINGS_EVERY_S = 30.0
 
 _SPLIT_WAIT_S = 0.05
 """How long the first wait of a unit is that was refused a part, at least; it doubles up to 64 times of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Carried:
-    """A unit that all its domains granted, to be placed: ``considered`` domains were known."""
-
-    unit: PendingUnit
-    epoch: int
-    ranks: tuple[PlacedRank, ...]
-    considered: int
-
-
-@dataclass(slots=True)
-class Heard:
-    """What an answer leads to: units to be placed, and requests that give back what is not wanted."""
-
-    carried: list[Carried] = field(default_factory=list)
-    requests: list[Request] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Step:
-    """What a step leads to: requests, and when it found out about all that wait, why each of them does (None: not all)."""
-
-    requests: list[Request] = field(default_factory=list)
-    waiting: dict[UnitKey, str] | None = None
-    asked: int = 0
-
-
-@dataclass(slots=True)
-class _Link:
-    """What a domain was told in this session."""
-
-    begun: bool = False
-    silent: bool = False
-    waiting: bool = False
-    classes: set[Demand] = field(default_factory=set)
-    holdings_at_s: float = 0.0
-
-
-@dataclass(slots=True)
-class _Asked:
-    """A unit of a round: its parts by domain, and what was said of them."""
-
-    unit: PendingUnit
-    name: GrantName
-    parts: dict[str, Assignment]
-    placed: dict[str, tuple[PlacedRank, ...]] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def complete(self) -> bool:
-        return len(self.placed) + len(self.refused) == len(self.parts)
-
-
-@dataclass(slots=True)
-class _Round:
-    number: int
-    until_s: float
-    open: set[str]
-    units: dict[UnitKey, _Asked] = field(default_factory=dict)
-    again: bool = False
 
 
 class Dispatcher:
@@ -121,12 +69,12 @@ class Dispatcher:
         self.told: dict[str, DomainSummary] = dict(told or {})
         self._policy = policy
         self._answer_limit_s, self._holdings_every_s = answer_limit_s, holdings_every_s
-        self._links: dict[str, _Link] = {}
+        self._links: dict[str, Link] = {}
         self._inter: InterDomain | None = None
         self._facts: tuple[object, ...] = ()
         self._numbers: dict[Demand, int] = {}
         self._demands: dict[int, Demand] = {}
-        self._round: _Round | None = None
+        self._round: Round | None = None
         self._rounds_begun = 0
         self._rounds = 0
         self._again = True
@@ -163,7 +111,7 @@ class Dispatcher:
             return heard
         name = reply.domain_id
         if reply.begin_again or name not in self._links:
-            self._links[name] = _Link()
+            self._links[name] = Link()
             self._again = True
         rooms = {self._demands[number]: room for number, room in reply.rooms.items() if number in self._demands}
         self._take(replace(reply.summary, ranks=rooms))
@@ -236,12 +184,12 @@ class Dispatcher:
             return
         number = self._next_round()
         for name in new:
-            link = self._links[name] = _Link(begun=True, holdings_at_s=now_s)
+            link = self._links[name] = Link(begun=True, holdings_at_s=now_s)
             link.silent = not first and name not in self.told
             holdings = self._holdings(name, book)
             step.requests.append(replace(self._request(name, number, holdings=holdings), begins=True))
         if first:
-            self._round = _Round(number, now_s + self._answer_limit_s, set(new), again=True)
+            self._round = Round(number, now_s + self._answer_limit_s, set(new), again=True)
 
     def _dispatch(self, book: Book, now_s: float, step: Step) -> None:
         self._again = False
@@ -302,19 +250,19 @@ class Dispatcher:
             and any(demand not in self.told[name].ranks for demand in waiting)
         ]
         if asked:
-            self._round = _Round(self._next_round(), now_s + self._answer_limit_s, set(asked), again=True)
+            self._round = Round(self._next_round(), now_s + self._answer_limit_s, set(asked), again=True)
             step.requests += [self._request(name, self._round.number, inter=inter) for name in asked]
         return bool(asked)
 
     def _ask(self, assigned: Iterable[Assignment], book: Book, now_s: float, more: bool, step: Step) -> None:
-        units: dict[UnitKey, _Asked] = {}
+        units: dict[UnitKey, Asked] = {}
         by_domain: dict[str, list[Wanted]] = {}
         for item in assigned:
             key = item.unit.key
             unit = book.cluster.pending.get(key)
             assert unit is not None, f"{key} was dispatched and does not wait"
             name = GrantName(key, book.units[key].epoch + 1)
-            units.setdefault(key, _Asked(unit, name, {})).parts[item.domain_id] = item
+            units.setdefault(key, Asked(unit, name, {})).parts[item.domain_id] = item
             number = self._numbers.get(item.unit.demand, 0) if item.whole else 0
             wanted = Wanted(
                 name,
@@ -327,14 +275,14 @@ class Dispatcher:
             )
             by_domain.setdefault(item.domain_id, []).append(wanted)
         number = self._next_round()
-        self._round = _Round(number, now_s + self._answer_limit_s, set(by_domain), units, again=more)
+        self._round = Round(number, now_s + self._answer_limit_s, set(by_domain), units, again=more)
         step.asked = len(units)
         step.requests += [self._request(name, number, wanted=tuple(items)) for name, items in by_domain.items()]
 
     def _say_that_it_waits(self, now_s: float, step: Step) -> None:
         deaf = [name for name, link in self._links.items() if self._reachable(name) and not link.waiting]
         if deaf:
-            self._round = _Round(self._next_round(), now_s + self._answer_limit_s, set(deaf), again=True)
+            self._round = Round(self._next_round(), now_s + self._answer_limit_s, set(deaf), again=True)
             step.requests += [replace(self._request(name, self._round.number), waiting=True) for name in deaf]
             for name in deaf:
                 self._links[name].waiting = True
@@ -358,8 +306,8 @@ class Dispatcher:
 
     def _settle(
         self,
-        asked: _Asked,
-        now: _Round,
+        asked: Asked,
+        now: Round,
         draft: Draft | None,
         carried: list[Carried],
         back: dict[str, list[GrantName]],
@@ -367,7 +315,7 @@ class Dispatcher:
         """All parts of a unit are answered: it is carried out, or what it got is given back."""
         key = asked.name.key
         now.units.pop(key)
-        if not asked.refused and draft is not None and _waits_still(draft, asked.name):
+        if not asked.refused and draft is not None and waits_still(draft, asked.name):
             ranks = tuple(sorted((rank for part in asked.placed.values() for rank in part), key=lambda rank: rank.rank))
             considered = len(self._inter.summaries) if self._inter is not None else 0
             carried.append(Carried(asked.unit, asked.name.epoch, ranks, considered))
@@ -497,40 +445,10 @@ class Dispatcher:
 
     def _holdings(self, name: str, book: Book) -> tuple[Holding, ...]:
         """What runs hold in a domain, and what it was asked for and has not been carried out."""
-        found = [_holding(run, name, book) for run in book.runs.values() if name in run.open_domains]
+        found = [holding_of(run, name, book) for run in book.runs.values() if name in run.open_domains]
         if self._round is not None:
             for asked in self._round.units.values():
                 part = asked.parts.get(name)
                 if part is not None:
                     found.append(Holding(asked.name, asked.unit.tenant_id, part.unit.demand, (), 0.0))
         return tuple(found)
-
-
-def _holding(run: Run, name: str, book: Book) -> Holding:
-    ranks = tuple([rank for rank in run.ranks if rank.domain_id == name])
-    demand = held_demand(book.spec_of(run.key).demand, len(ranks))
-    return Holding(GrantName(run.key, run.epoch), run.tenant_id, demand, ranks, run.assigned_at_s)
-
-
-def _waits_still(draft: Draft, name: GrantName) -> bool:
-    """Whether a unit waits, holds nothing and would begin this epoch."""
-    unit = draft.unit(name.key)
-    return (
-        unit is not None
-        and unit.state is UnitState.QUEUED
-        and unit.nomination is None
-        and unit.epoch + 1 == name.epoch
-        and not draft.runs_of(name.key)
-    )
-
-
-def as_full(summary: DomainSummary) -> DomainSummary:
-    """A domain of which nothing is free."""
-    return replace(
-        summary,
-        ranks={},
-        blocks=dict.fromkeys(summary.blocks, ()),
-        free_cpus=0.0,
-        free_memory_bytes=0,
-        largest_block=0,
-    )
