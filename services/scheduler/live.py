@@ -103,6 +103,7 @@ class LiveScheduler:
 
     async def start(self) -> None:
         """Become the one that decides, and read the state."""
+        log.info("standing by until this instance leads")
         await self._leadership.take()
         async with self._kernel.database.transaction() as connection:
             self._term = self.journal.term = await store.begin_term(connection)

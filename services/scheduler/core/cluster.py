@@ -291,7 +291,7 @@ class Cluster:
             usage = self.tenants[unit.tenant_id] = Usage()
         demand = unit.demand
         usage.cpus += sign * demand.ranks * demand.cpus
-        usage.accelerators += sign * demand.ranks * demand.accelerators
+        usage.accelerator_milli += sign * demand.ranks * demand.accelerators * demand.device_milli
 
     # -- judgements --------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,12 @@ class Usage:
     """What a tenant's runs hold."""
 
     cpus: float = 0.0
-    accelerators: int = 0
+    accelerator_milli: int = 0
+
+    @property
+    def accelerators(self) -> float:
+        """Accelerators, shares of one as parts."""
+        return self.accelerator_milli / 1000.0
 
 
 class Ledger:
@@ -56,7 +61,7 @@ class Ledger:
             held.memory_bytes += sign * run.memory_bytes
             held.cpus = held.cpus + sign * run.cpus if held.ranks else 0.0
             tenant.cpus += sign * run.cpus
-            tenant.accelerators += sign * len(rank.devices)
+            tenant.accelerator_milli += sign * len(rank.devices) * rank.device_milli
             for device in rank.devices:
                 held.devices[device] = held.devices.get(device, 0) + sign * rank.device_milli
                 if held.devices[device] <= 0:

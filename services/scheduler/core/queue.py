@@ -80,7 +80,7 @@ class Shares:
     def __init__(
         self, held: Mapping[str, Usage], total_accelerators: float, total_cpus: float, weights: Mapping[str, float]
     ) -> None:
-        self._held = {tenant: [float(usage.accelerators), usage.cpus] for tenant, usage in held.items()}
+        self._held = {tenant: [usage.accelerators, usage.cpus] for tenant, usage in held.items()}
         self._total_accelerators = max(total_accelerators, 1.0)
         self._total_cpus = max(total_cpus, 1.0)
         self._weights = weights

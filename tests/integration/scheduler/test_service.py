@@ -416,8 +416,10 @@ async def test_a_scheduler_that_stands_by_can_be_stopped(database_url: str) -> N
     async with environment(database_url) as stack, stack.service("scheduler"):
         waiting = replace(scheduler_process(stack), ready=None)
         with running(waiting) as process:
-            await asyncio.sleep(3.0)
-            assert process.poll() is None
+            async with asyncio.timeout(60.0):
+                while "standing by" not in waiting.log_path.read_text():
+                    assert process.poll() is None
+                    await asyncio.sleep(0.1)
             process.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(process.wait, 5) == 0
 

@@ -395,6 +395,15 @@ def test_what_a_run_held_is_free_when_it_ends(world: World) -> None:
     assert not world.book.ledger.used_ports("127.0.0.1")
 
 
+def test_a_share_of_an_accelerator_counts_as_a_part(world: World) -> None:
+    for number in range(3):
+        world.submit(f"job-{number}", task(accelerators=1, device_milli=250))
+    assert len(world.cycle().placed) == 3
+    assert world.book.ledger.tenants["lab"].accelerators == world.book.cluster.tenants["lab"].accelerators == 0.75
+    world.finish(world.run("job-1"))
+    assert world.book.ledger.tenants["lab"].accelerators == world.book.cluster.tenants["lab"].accelerators == 0.5
+
+
 def test_the_end_of_a_fenced_run_only_frees_its_capacity(world: World) -> None:
     world.submit("job", gang(2, accelerators=4, domains=frozenset({"east"})))
     world.cycle()

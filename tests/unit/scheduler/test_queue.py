@@ -39,7 +39,7 @@ def selection(pending: list[PendingUnit], names: tuple[str, ...], shares: Shares
 
 def test_priority_goes_first_then_who_holds_least_then_age() -> None:
     pending = [unit(0, "rich"), unit(1, "poor"), unit(2, "poor"), unit(3, "rich", priority=1)]
-    held = {"rich": Usage(cpus=10.0, accelerators=10)}
+    held = {"rich": Usage(cpus=10.0, accelerator_milli=10_000)}
     assert [item.key.job_id for item in drained(a_queue(pending, held))] == ["job-003", "job-001", "job-002", "job-000"]
 
 
@@ -56,7 +56,7 @@ def test_a_weight_gives_a_larger_share() -> None:
 
 
 def test_cpu_work_counts_by_its_dominant_share() -> None:
-    shares = Shares({"cpu": Usage(cpus=500.0), "gpu": Usage(cpus=10.0, accelerators=40)}, 100.0, 1000.0, {})
+    shares = Shares({"cpu": Usage(cpus=500.0), "gpu": Usage(cpus=10.0, accelerator_milli=40_000)}, 100.0, 1000.0, {})
     assert (shares.of("cpu"), shares.of("gpu"), shares.of("nobody")) == (0.5, 0.4, 0.0)
 
 

@@ -164,16 +164,16 @@ class QuotaAccount:
         return f"quota: queue {queue!r} asks for {asked} {verdict.resource}, {left} would be available{at}"
 
     def _charge_ledger(self, cluster: Cluster) -> None:
-        accelerators = {name: float(usage.accelerators) for name, usage in cluster.tenants.items()}
+        milli = {name: usage.accelerator_milli for name, usage in cluster.tenants.items()}
         cpus = {name: usage.cpus for name, usage in cluster.tenants.items()}
         for running in cluster.running.values():
             demand, tenant = running.unit.demand, running.unit.tenant_id
-            accelerators[tenant] -= demand.ranks * demand.accelerators
+            milli[tenant] -= demand.ranks * demand.accelerators * demand.device_milli
             cpus[tenant] -= demand.ranks * demand.cpus
         most = max((self._meter.index.get(model.model, 1.0) for model in cluster.table.models), default=1.0)
-        for tenant, devices in accelerators.items():
+        for tenant, left in milli.items():
             queue = tenant if tenant in self._queues else self._others
-            rest = request({"": max(devices, 0.0)}, max(cpus[tenant], 0.0), weights={"": most})
+            rest = request({"": max(left, 0) / 1000.0}, max(cpus[tenant], 0.0), weights={"": most})
             if queue and any(rest.values()):
                 self.tree.charge(queue, rest, units=0)
 

@@ -115,7 +115,7 @@ def test_other_quotas_count_what_runs_anew() -> None:
 
 def test_a_snapshot_charges_the_tenants_of_its_ledger() -> None:
     ledger = Ledger()
-    ledger.tenants["a"] = Usage(cpus=1.0, accelerators=5)
+    ledger.tenants["a"] = Usage(cpus=1.0, accelerator_milli=5_000)
     snapshot = Snapshot(table_of(a_fleet({"a": 3})), ledger, [a_unit("t", "a", 2), a_unit("u", "a", 1)])
     assert names(decide(snapshot, quota())) == ["u"]
 
