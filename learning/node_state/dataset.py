@@ -74,7 +74,10 @@ def snapshots(
     looks: list[Snapshot] = []
     for _ in range(count):
         fabric = fabrics.populated(shapes[int(chance.integers(len(shapes)))], chance, most_nodes)
-        share = loads.window(series[int(chance.integers(len(series)))], STEPS, chance)
+        # Young networks stand nearly idle; recorded clusters never did.
+        share = loads.window(series[int(chance.integers(len(series)))], STEPS, chance) * chance.choice(
+            [1, 1, 1, 0.5, 0.1]
+        )
         work = scheduled(fabric, share, chance)
         faults = episodes(fabric, kinds, STEPS - 2, chance, work.allocated.mean(axis=0) > 0.5)
         interval_s = float(chance.choice(INTERVALS_S))

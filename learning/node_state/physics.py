@@ -89,7 +89,7 @@ def lived(
         sound_heat = sound_heat + warmed * (ambient + resistance * sound - sound_heat)
         celsius[step] = heat
         excess[step] = heat - sound_heat
-    memory = np.clip(0.12 + 0.45 * work.allocated + chance.normal(0, 0.01, (steps, nodes)), 0, 1)
+    memory = np.clip(chance.uniform(0.05, 0.4) + 0.4 * work.allocated + chance.normal(0, 0.01, (steps, nodes)), 0, 1)
     memory = memory + (0.99 - memory) * severity[Kind.LEAK]
     read = _read(fabric, work, severity, memory, utilization, watts, celsius, effective, chance)
     state, asleep = _states(work, severity, memory, celsius, excess, loss, chance)
@@ -125,7 +125,8 @@ def _read(
         Quantity.HOTTEST_CELSIUS: celsius + chance.normal(0, 0.7, shape),
         Quantity.WATTS: watts,
         Quantity.DEVICE_MEMORY: np.clip(work.memory * work.allocated + 0.08 * severity[Kind.ECC], 0, 1),
-        Quantity.PROCESSORS: np.clip(0.04 + 0.3 * utilization + 0.5 * np.clip(severity[Kind.LEAK] - 0.7, 0, 1)
+        # Others work on the hosts too.
+        Quantity.PROCESSORS: np.clip(float(chance.choice([0, 0, 0.3, 0.7, 0.95])) + 0.04 + 0.3 * utilization + 0.5 * np.clip(severity[Kind.LEAK] - 0.7, 0, 1)
                                      + np.abs(chance.normal(0, 0.03, shape)), 0, 1),
         Quantity.MEMORY: memory,
         Quantity.NETWORK_BYTES_PER_S: sent + chance.exponential(1e6, shape),
@@ -196,7 +197,9 @@ def _hide(
 ) -> None:
     """What nobody reads: silent nodes, what the exporters of this domain do not have, scrapes that failed."""
     steps, nodes, _ = read.shape
-    missing = [quantity for quantity in Quantity if chance.random() < 0.2]
+    # Some domains export nearly all, some little.
+    share = float(chance.choice([0.1, 0.1, 0.3, 0.6]))
+    missing = [quantity for quantity in Quantity if chance.random() < share]
     read[:, :, missing] = np.nan
     # An exporter of accelerators that is down on a node that is up.
     crashed = chance.random(nodes) < 0.03

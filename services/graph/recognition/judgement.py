@@ -1,11 +1,11 @@
 """Rule and model together decide the state of a node. Pure: what both say and what was decided before in, a decision out.
 
 1. Facts decide alone: what failover declared, a silent domain, a declared sleep, health 0, bad or old readings.
-2. Where no model answers, or it is unsure (its confidence is below `Limits.sure`), the rule decides.
+2. Where no model answers, or it is unsure, the rule decides. It is unsure below the confidence `Limits.sure`, and to raise an
+   alarm that no rule raises below `Limits.certain`: false alarms cost more than late ones.
 3. Where both name the same state, the rule decides, and its reason says that the model agrees.
-4. Otherwise the model decides, once it has said the same thing often enough: to raise an alarm once when its confidence is
-   at least `Limits.certain` and else twice in a row, to end one `Limits.calm` times in a row. Until then what was decided stands,
-   also against an unsure word.
+4. Otherwise the model decides, once it has said the same thing often enough: to raise an alarm once, to end one `Limits.calm`
+   times in a row, else twice. Until then what was decided stands, also against an unsure word.
 5. The model alone takes no node out of service: unreachable and asleep it cannot give (failover and the declaration do), and
    failing counts as degraded unless the node itself reports poor health.
 """
@@ -39,7 +39,7 @@ _ALARMS = frozenset({NodeState.DEGRADED, NodeState.FAILING})
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Confidence from which the model is heard, that from which once is enough, and how often an alarm must be called off."""
+    """Confidence from which the model is heard, that from which it may raise an alarm alone, how often one must be called off."""
 
     sure: float = 0.6
     certain: float = 0.9
@@ -83,7 +83,8 @@ def judged(
         return rule
     said = f"{name} says {opinion.state.name.lower()} with confidence {opinion.confidence:.2f}"
     wanted = _permitted(rule, opinion)
-    if opinion.confidence < limits.sure:
+    alone = wanted in _ALARMS and rule.state not in _ALARMS
+    if opinion.confidence < (limits.certain if alone else limits.sure):
         decision = _with(rule, f"{said}: unsure, so the rule decides")
     elif wanted is None:
         decision = _with(rule, f"{said}: that is for failover to say, so the rule decides")
@@ -95,7 +96,7 @@ def judged(
         decision = Assessment(wanted, BY_MODEL[wanted], reason)
     standing = _STATE_BY_RULE.get(before) if before is not None else None
     present = standing or rule.state
-    if decision.state is present or leaning.times >= _needed(decision.state, present, opinion, limits):
+    if decision.state is present or leaning.times >= _needed(decision.state, present, limits):
         return decision
     return rule if standing is None else Assessment(standing, BY_MODEL[standing], said)
 
@@ -111,9 +112,9 @@ def _permitted(rule: Assessment, opinion: Opinion) -> NodeState | None:
     return opinion.state
 
 
-def _needed(wanted: NodeState, present: NodeState, opinion: Opinion, limits: Limits) -> int:
+def _needed(wanted: NodeState, present: NodeState, limits: Limits) -> int:
     if wanted in _ALARMS and present not in _ALARMS:
-        return 1 if opinion.confidence >= limits.certain else 2
+        return 1
     return limits.calm if present in _ALARMS else 2
 
 

@@ -58,12 +58,17 @@ def test_agreement_keeps_the_rule() -> None:
     assert found.reason == "an accelerator has 93 Cel; m says degraded with confidence 0.80, as the rule"
 
 
-def test_a_certain_alarm_is_raised_at_once_and_a_fair_one_the_second_time() -> None:
+def test_only_a_certain_alarm_is_raised_and_at_once() -> None:
     certain = decided(FIT, NodeState.DEGRADED, 0.95)
     assert (certain.state, certain.rule) == (NodeState.DEGRADED, Rule.MODEL_DEGRADED)
     assert certain.reason == "m says degraded with confidence 0.95; the rule fit says healthy"
-    assert decided(FIT, NodeState.DEGRADED, 0.7).rule is Rule.FIT
-    assert decided(FIT, NodeState.DEGRADED, 0.7, 2).rule is Rule.MODEL_DEGRADED
+    fair = decided(FIT, NodeState.DEGRADED, 0.89, 9)
+    assert (fair.rule, "unsure" in fair.reason) == (Rule.FIT, True)
+
+
+def test_busy_or_healthy_needs_the_second_time() -> None:
+    assert decided(FIT, NodeState.BUSY, 0.7).rule is Rule.FIT
+    assert decided(FIT, NodeState.BUSY, 0.7, 2).rule is Rule.MODEL_BUSY
 
 
 def test_an_alarm_stands_until_it_is_called_off_three_times() -> None:
@@ -113,6 +118,6 @@ def test_poor_health_is_not_talked_away() -> None:
 
 
 def test_limits_are_settable() -> None:
-    opinion = said(NodeState.DEGRADED, 0.7)
-    strict = Limits(sure=0.8)
-    assert judged(FIT, opinion, Leaning(NodeState.DEGRADED, 9), None, "m", strict).rule is Rule.FIT
+    opinion, leaning = said(NodeState.DEGRADED, 0.7), Leaning(NodeState.DEGRADED, 1)
+    assert judged(FIT, opinion, leaning, None, "m", Limits(certain=0.8)).rule is Rule.FIT
+    assert judged(FIT, opinion, leaning, None, "m", Limits(certain=0.7)).rule is Rule.MODEL_DEGRADED
