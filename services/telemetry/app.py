@@ -12,6 +12,7 @@ from meridian.settings import load
 from services.telemetry import store
 from services.telemetry.api import telemetry_router
 from services.telemetry.events import ReportIntake
+from services.telemetry.index_api import IndexService, index_router
 from services.telemetry.measures import TelemetryMeasures
 from services.telemetry.settings import TelemetrySettings
 from services.telemetry.user_resources import user_resource_router
@@ -44,4 +45,5 @@ def build(kernel: Kernel) -> None:
     kernel.bus.subscribe_batch("reports", [ResourceReported], intake.handle)
     kernel.add_task("upkeep", every(settings.upkeep_interval_s, upkeep))
     kernel.http.include_router(telemetry_router(kernel.database, kernel.clock))
+    kernel.http.include_router(index_router(IndexService(kernel.database, kernel.clock)))
     kernel.http.include_router(user_resource_router(kernel.database, kernel.outbox, kernel.clock))

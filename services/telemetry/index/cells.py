@@ -29,13 +29,18 @@ class Encoded:
     column: Codes
     log_scale: Array
     features: Array
+    distant: Array
+    """The same features, held at the edge only much farther out."""
 
     def __len__(self) -> int:
         return len(self.chip)
 
 
 _MARGIN = math.log(2.0)
-"""Beyond what the training chips span by more than this factor, a fact is held at the edge: no line reaches that far."""
+"""Beyond what the training chips span by more than this factor, a fact is held at the edge: no learned line reaches that
+far."""
+_EXPECTED_MARGIN = math.log(8.0)
+"""The same for what the expected sensitivities say."""
 
 
 @dataclass(slots=True)
@@ -55,7 +60,7 @@ class Encoder:
         known = ~np.isnan(raw)
         mean = np.where(known, raw, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
         filled = np.where(known, raw, mean)
-        return cls(chips, mean, filled.min(axis=0) - _MARGIN, filled.max(axis=0) + _MARGIN)
+        return cls(chips, mean, filled.min(axis=0), filled.max(axis=0))
 
     def encode(self, cells: Sequence[Cell]) -> Encoded:
         """The arrays of ``cells``; a fact nobody states stands at the mean."""
@@ -67,8 +72,13 @@ class Encoder:
             group=self._code("group", [column.group for _, column in cells]),
             column=self._code("column", [column for _, column in cells]),
             log_scale=np.log2(np.array([column.n_accel for _, column in cells], dtype=np.float64)),
-            features=np.nan_to_num(np.clip(raw, self.lowest, self.highest) - self.mean),
+            features=self._held(raw, _MARGIN),
+            distant=self._held(raw, _EXPECTED_MARGIN),
         )
+
+    def _held(self, raw: Array, margin: float) -> Array:
+        held: Array = np.nan_to_num(np.clip(raw, self.lowest - margin, self.highest + margin) - self.mean)
+        return held
 
     def _code(self, kind: str, values: Sequence[object]) -> Codes:
         codes = self._codes

@@ -98,7 +98,7 @@ def components(a: Encoded, b: Encoded) -> Array:
 def expected(a: Encoded) -> Array:
     """(len(a),) log-throughput that ``SENSITIVITIES`` say, relative to the middle of the features."""
     weights = np.array([SENSITIVITIES.get(name, 0.0) for name in FEATURES])
-    answer: Array = a.features @ weights
+    answer: Array = a.distant @ weights
     return answer
 
 

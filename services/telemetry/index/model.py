@@ -128,6 +128,18 @@ class IndexModel:
         together = np.array(seen) @ np.array(seen).T
         return Prediction(mean, (1 - self._blend) * covariance + self._blend * together, noise)
 
+    def log_ratio(self, chip_id: str, reference_id: str, column: Column) -> tuple[float, float]:
+        """Logarithm of how much faster one chip is than another on ``column``, and its standard deviation.
+
+        Either chip may have been measured or not; a column that the fit has not seen rests on what tasks share.
+        """
+        encoded = self._encoder.encode([(chip_id, column), (reference_id, column)])
+        cross = self._prior(encoded, self._encoded)
+        mean = expected(encoded) + cross @ self._weights
+        covariance = self._prior(encoded, encoded) - cross @ self._inverse @ cross.T
+        variance = float(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1])
+        return float(mean[0] - mean[1]), float(np.sqrt(max(variance, 0.0)))
+
     @property
     def variances(self) -> dict[str, float]:
         """Component -> fitted variance."""
@@ -169,7 +181,10 @@ class IndexModel:
 
 def fitted_variances(cells: Mapping[Cell, float], chips: Mapping[str, Chip], *, iterations: int = 25) -> Array:
     """Logarithms of the components' variances and the noise's, most probable given ``cells``."""
+    start: Array = np.log(np.array([*(variance for _, variance in COMPONENTS), NOISE_VARIANCE]))
     keys = _comparable(list(cells))
+    if not keys:
+        return start
     encoded = Encoder.of(keys, chips).encode(keys)
     relative = np.log(np.array([cells[key] for key in keys])) - expected(encoded)
     count = len(keys)
@@ -178,9 +193,6 @@ def fitted_variances(cells: Mapping[Cell, float], chips: Mapping[str, Chip], *, 
     offsets *= _OFFSET_VARIANCE
     parts = components(encoded, encoded)
     flat = parts.reshape(len(parts), -1)
-    start: Array = np.log(np.array([*(variance for _, variance in COMPONENTS), NOISE_VARIANCE]))
-    if not count:
-        return start
 
     def loss(log_variances: Array) -> tuple[float, Array]:
         variances = np.exp(log_variances)

@@ -1,0 +1,1 @@
+"""From what somebody wants to do to what they should rent: profile, graded requirement, ranked offers with reasons."""
