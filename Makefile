@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo up down test test-fuzz test-faults test-packaging test-kafka test-external lint format generate kafka bench bench-traces clean
+.PHONY: help install install-dev learning-venv demo up down test test-fuzz test-faults test-packaging test-kafka test-external lint format generate kafka bench bench-traces clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -23,6 +23,10 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt
 install: $(VENV)/.installed ## everything a user needs into .venv (the command is .venv/bin/meridian)
 
 install-dev: $(VENV)/.installed-dev ## also what tests and checks need
+
+learning-venv: ## .venv-learning with torch, for learning/ (about 3 GB; nothing else needs it)
+	test -x .venv-learning/bin/python || $(PYTHON) -m venv .venv-learning
+	.venv-learning/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[graph,learning]' pytest pytest-asyncio pytest-timeout
 
 demo: install ## a compute network of five domains, a training job, a killed node, the resumed job
 	$(BIN)/meridian demo
@@ -71,7 +75,7 @@ kafka: install-dev ## fetch Apache Kafka by its Maven coordinates (needs Java 17
 	$(BIN)/python deploy/kafka/kafka.py fetch
 
 bench: install-dev ## all benchmarks, with their baselines
-	@set -e; mkdir -p var/bench; for program in bus gateway telemetry scheduler failover forecast jobs pareto; do \
+	@set -e; mkdir -p var/bench; for program in bus gateway telemetry graph scheduler failover forecast jobs pareto; do \
 	  test -f bench/$$program.py || continue; \
 	  echo "== bench/$$program.py"; $(BIN)/python bench/$$program.py --json var/bench/$$program.json; done
 
