@@ -311,7 +311,9 @@ def sentences(body: Mapping[str, Any]) -> list[str]:
         out.append(f"For it {victim['unit']} was taken off.")
     if body.get("woken"):
         woken = body["woken"]
-        out.append(f"It fits only where nodes sleep: {', '.join(woken['nodes'])} woken, in about {woken['wake_s']:g} s.")
+        out.append(
+            f"It fits only where nodes sleep: {', '.join(woken['nodes'])} woken, in about {woken['wake_s']:g} s."
+        )
     if body.get("plan"):
         out.append(f"The plan says: {body['plan']}.")
     out.append(f"Decided by {STAGES.get(body['stage'], body['stage'])}, policy {body['policy_version']}.")

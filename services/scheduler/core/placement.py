@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ class Plugins:
     """Whether a domain score depends on the unit's tenant."""
 
 
-@cache
+@lru_cache(maxsize=256)
 def plugins_of(policy: Policy) -> Plugins:
     """Resolve a policy's names; PolicyError when one does not exist."""
     # Registers the built-in plugins; some of them import what imports this module.

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from services.scheduler.core.errors import PolicyError
@@ -118,7 +118,7 @@ class Policy:
         return body
 
 
-@cache
+@lru_cache(maxsize=256)
 def _version(policy: Policy) -> str:
     content = json.dumps(asdict(policy), sort_keys=True)
     return f"{policy.name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"

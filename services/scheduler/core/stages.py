@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from services.scheduler.core.admission import Limit, limits
@@ -26,7 +26,7 @@ class Stages:
     planner: Planner | None
 
 
-@cache
+@lru_cache(maxsize=256)
 def stages_of(policy: Policy) -> Stages:
     """Resolve a policy's names; PolicyError when one does not exist or an option is wrong."""
     found = planner(policy.planner)
