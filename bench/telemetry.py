@@ -352,7 +352,10 @@ async def measure_throughput(where: Servers, rounds: int, passes: int) -> list[R
     sizes = [count * nodes for count, nodes in found]
     for subject, cost, baseline in costs:
         exponents = [
-            growth_exponent(sizes, [cost(drains[number]) for drains in found.values()]) for number in range(passes)
+            # Backlogs differ in length: the cost of one report of a node, times the number of nodes.
+            1
+            + growth_exponent(sizes, [cost(drains[number]) / drains[number].node_reports for drains in found.values()])
+            for number in range(passes)
         ]
         rows.append(row_of(subject, "cpu_growth_exponent", "over nodes", exponents, baseline=baseline))
     return rows
@@ -366,7 +369,7 @@ def row_of(subject: str, measure_name: str, at: str, values: Sequence[float], *,
 
 def growth_exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
     """The k of costs that grow like size to the power of k: least squares of the logarithms; sizes and costs > 0."""
-    floor = 1e-3  # the clocks of processes count hundredths of a second
+    floor = 1e-9
     return statistics.linear_regression(
         [math.log(size) for size in sizes], [math.log(max(cost, floor)) for cost in costs]
     ).slope

@@ -105,6 +105,8 @@ def _shortages(cluster: Cluster, unit: PendingUnit, group: list[Candidates], all
     for name, amount in demand.resources:
         if name in table.resource_names:
             lacking[name] = view.free_resources[:, table.resource_names.index(name)] + _SLACK < amount
+        else:
+            lacking[name] = np.full(len(view.free_cpus), amount > 0)
     out = []
     for domain, part in enumerate(table.domain_slice):
         here = allowed[part]
