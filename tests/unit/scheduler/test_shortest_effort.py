@@ -1,0 +1,46 @@
+"""The order between predicted remaining time and Gittins index, by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from services.scheduler.core.cluster import RunningUnit
+from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.queue import OrderContext, PendingUnit, ShortestEffortOrder, Shares
+from services.scheduler.core.state import Demand, UnitKey
+
+
+def effort(weight: float | None = None) -> ShortestEffortOrder:
+    return ShortestEffortOrder().configured({} if weight is None else {"weight": weight})
+
+
+def test_shortest_effort_lies_between_remaining_time_and_index() -> None:
+    context = OrderContext(Shares({}, 1.0, 1.0, {}), 1000.0)
+    # 400 s of 500 s are left; one in 100 s of service ends: sqrt(400 x 100) = 200.
+    unit = PendingUnit(
+        UnitKey("a", 0), "lab", 0, 0.0, Demand(1), expected_s=500.0, attained_s=100.0, service_index=0.01
+    )
+    assert effort().key(unit, context) == pytest.approx(200.0)
+    assert effort(0.0).key(unit, context) == 400.0
+    assert effort(1.0).key(unit, context) == pytest.approx(100.0)
+    assert effort(0.25).key(unit, context) == pytest.approx(400.0**0.75 * 100.0**0.25)
+    running = RunningUnit(unit, (), 900.0, expected_end_s=1400.0, service_index=0.01)
+    assert effort().running_key(running, context) == pytest.approx(200.0)
+    # It ends now, they said: it is given a minute more.
+    assert effort(0.0).running_key(replace(running, expected_end_s=1000.0), context) == pytest.approx(60.0)
+
+
+def test_shortest_effort_without_an_index_is_the_remaining_time() -> None:
+    context = OrderContext(Shares({}, 1.0, 1.0, {}), 0.0)
+    unit = PendingUnit(UnitKey("a", 0), "lab", 0, 0.0, Demand(1), expected_s=70.0)
+    assert effort().key(unit, context) == 70.0
+    assert effort(1.0).key(replace(unit, expected_s=math.inf), context) == math.inf
+
+
+@pytest.mark.parametrize(("weight", "word"), [(-0.1, "at least 0"), (1.1, "at most 1"), (math.nan, "finite")])
+def test_weights_of_shortest_effort_are_shares(weight: float, word: str) -> None:
+    with pytest.raises(PolicyError, match=f"options.shortest_effort.weight: .*{word}"):
+        effort(weight)
