@@ -68,6 +68,11 @@ def node(context: Context, node_id: str) -> None:
     console.print(f"  because   {found['state_reason'] or 'nothing speaks against it'}", markup=False)
     decided = "the model" if found["rule"].startswith("model-") else "the rule"
     console.print(f"  decided   by {decided} {found['rule']}, {age(found['state_since'])} ago", markup=False)
+    if found["model"] is not None:
+        word = found["model"]
+        console.print(
+            f"  model     {word['name']} says {word['state']} with confidence {word['confidence']:.2f}", markup=False
+        )
     if found["expected_load"] is not None:
         console.print(f"  expected  {found['expected_load']:.0%} utilised at the next observation", markup=False)
     console.print(f"  certified {'yes' if found['certified'] else 'no'}")

@@ -12,6 +12,7 @@ from meridian.database import Database
 from meridian.errors import FieldError, InvalidArgumentError, MeridianError, NotFoundError
 from services.graph import store, wire
 from services.graph.image import DomainImage, applied
+from services.graph.recognition.recogniser import Recogniser
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
@@ -25,7 +26,7 @@ class VersionGoneError(MeridianError):
     headers: ClassVar[dict[str, str]] = {"Link": '</v1/graph>; rel="latest-version"'}
 
 
-def graph_router(database: Database, clock: Clock) -> APIRouter:
+def graph_router(database: Database, clock: Clock, recogniser: Recogniser) -> APIRouter:
     """All routes; they read only."""
     router = APIRouter()
 
@@ -98,6 +99,7 @@ def graph_router(database: Database, clock: Clock) -> APIRouter:
             view = await store.node(connection, node_id)
         if view is None:
             raise NotFoundError(f"there is no node {node_id!r} in the graph")
-        return wire.explained_node(view)
+        opinion = recogniser.opinion(view.domain_id, node_id)
+        return wire.explained_node(view) | {"model": wire.model_word(recogniser.name, opinion)}
 
     return router

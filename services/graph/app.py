@@ -31,7 +31,7 @@ def build(kernel: Kernel) -> None:
     upkeep = Upkeep(settings, kernel.outbox, kernel.clock, publication, measures)
     kernel.bus.subscribe_batch("inputs", INPUTS, intake.handle)
     kernel.add_task("upkeep", every(settings.tick_s, upkeep.tick))
-    kernel.http.include_router(graph_router(kernel.database, kernel.clock))
+    kernel.http.include_router(graph_router(kernel.database, kernel.clock, recogniser))
 
 
 def shipped_model(setting: str) -> NodeStateModel | None:

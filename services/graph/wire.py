@@ -12,6 +12,7 @@ from meridian.contracts.graph.v1 import graph_pb2
 from services.graph.facts import WHOLE_NODE, Readings
 from services.graph.image import DomainImage
 from services.graph.node_state import NodeState
+from services.graph.recognition.judgement import Opinion
 from services.graph.store import LoggedChange, NodeView
 
 
@@ -101,6 +102,13 @@ def explained_node(view: NodeView) -> dict[str, Any]:
     found["bad_readings"] = list(view.bad_readings)
     found["readings"] = _readings(view.readings)
     return found
+
+
+def model_word(name: str, opinion: Opinion | None) -> dict[str, Any] | None:
+    """What the model said of a node at its newest observation, whoever decided."""
+    if opinion is None:
+        return None
+    return {"name": name, "state": state_name(opinion.state), "confidence": round(opinion.confidence, 4)}
 
 
 def _readings(readings: Readings) -> list[dict[str, Any]]:

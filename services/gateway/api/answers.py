@@ -262,6 +262,14 @@ class StateReading(BaseModel):
     observed_at: datetime | None
 
 
+class ModelWord(BaseModel):
+    """What the model of node states said last, whoever decided."""
+
+    name: str
+    state: str
+    confidence: float
+
+
 class NodeStateView(BaseModel):
     """Why a node is in its state."""
 
@@ -273,6 +281,7 @@ class NodeStateView(BaseModel):
     state_since: datetime | None
     certified: bool
     expected_load: float | None = None
+    model: ModelWord | None = Field(default=None, description="null: no model, or nothing said yet")
     bad_readings: list[str]
     readings: list[StateReading]
 

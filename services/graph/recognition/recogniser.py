@@ -69,9 +69,10 @@ class Recogniser:
             }
         return followed
 
-    def forget(self, domain_id: str) -> None:
-        """The domain is followed elsewhere, or its transaction failed."""
-        self._domains.pop(domain_id, None)
+    def opinion(self, domain_id: str, node_id: str) -> Opinion | None:
+        """What the model said last of a node; None where this process does not follow its domain, or nothing was said yet."""
+        followed = self._domains.get(domain_id)
+        return followed.opinions.get(node_id) if followed is not None else None
 
     def _ask(
         self, model: NodeStateModel, windows: Windows, nodes: list[resource_pb2.NodeInventory]
