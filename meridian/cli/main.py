@@ -26,6 +26,7 @@ _COMMANDS = {
     "domains": "network", "nodes": "network", "events": "network", "kill-node": "network", "incidents": "network",
     "forecasts": "network", "graph": "graph",
     "policy": "policy",
+    "chips": "compute", "recommend": "compute",
     "resource": "resource",
     "shares": "promise", "service-levels": "promise", "front": "promise", "objectives": "promise",
     "evaluate": "evaluation",

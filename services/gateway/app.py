@@ -12,7 +12,7 @@ from starlette.routing import Route
 from meridian.database import is_passing
 from meridian.service import Kernel
 from meridian.settings import load
-from services.gateway.api import graph, jobs, network, policy, promises, resources, status_page, stream, tokens
+from services.gateway.api import compute, graph, jobs, network, policy, promises, resources, status_page, stream, tokens
 from services.gateway.auth import Authority, KeyCache, RevocationList
 from services.gateway.context import Capacities, Gateway
 from services.gateway.edge import Edge
@@ -36,6 +36,7 @@ ROUTERS = (
     policy.router,
     promises.router,
     resources.router,
+    compute.router,
     stream.router,
     status_page.router,
 )

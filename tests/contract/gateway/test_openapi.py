@@ -40,6 +40,10 @@ ELSEWHERE = {
     ("GET", "/v1/identities"): (200, {"items": [], "next_cursor": None}),
     ("POST", "/v1/estimates"): (200, {}),
     ("POST", "/v1/what-if"): (200, {}),
+    ("GET", "/v1/resources"): (200, {"items": []}),
+    ("GET", "/v1/index"): (200, {}),
+    ("POST", "/v1/probes"): (201, {}),
+    ("POST", "/v1/recommendations"): (200, {}),
     ("GET", "/v1/graph"): (200, {"version": 0, "as_of": "2026-01-01T00:00:00Z", "domains": []}),
     ("GET", "/v1/node-states"): (404, {"detail": "there is no such node"}),
     ("GET", "/v1/policy"): (200, {"version": "balanced-0"}),
@@ -61,7 +65,10 @@ ELSEWHERE = {
     [
         (CHECKS, ["--exclude-path", "/v1/events", "--exclude-path", "/v1/graph/stream"]),
         # What is well-formed may still contradict itself where there is a body; lists take whatever is well-formed.
-        ("positive_data_acceptance", ["--include-method", "GET", "--exclude-path-regex", "events|stream|[{]|identities"]),
+        (
+            "positive_data_acceptance",
+            ["--include-method", "GET", "--exclude-path-regex", "events|stream|[{]|identities"],
+        ),
     ],
     ids=["conformance", "acceptance"],
 )
@@ -78,6 +85,7 @@ async def test_the_service_keeps_its_document(
                 scheduler_url=issuer.url,
                 forecast_url=issuer.url,
                 graph_url=issuer.url,
+                telemetry_url=issuer.url,
             ) as env,
             env.service("gateway", SETTINGS) as service,
         ):
