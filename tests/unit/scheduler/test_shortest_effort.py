@@ -9,7 +9,7 @@ import pytest
 
 from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.queue import OrderContext, PendingUnit, ShortestEffortOrder, Shares
+from services.scheduler.core.queue import OrderContext, PendingUnit, Shares, ShortestEffortOrder
 from services.scheduler.core.state import Demand, UnitKey
 
 
