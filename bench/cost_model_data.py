@@ -1,0 +1,162 @@
+"""Published runs as rows of `meridian evaluate cost-model`; what the publications state beside the tables is added here.
+
+vTrain (Bang et al. 2024): nodes of eight A100-80G with four 200 Gbit/s InfiniBand interfaces, Megatron-LM, fp16, full
+recomputation. Mosaic: llm-foundry, FSDP and fused attention. Narayanan 2021 and Korthikanti 2022: DGX A100.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+Row = dict[str, str]
+
+
+def _table(folder: Path, name: str) -> Iterator[Row]:
+    with (folder / name).open(encoding="utf-8", newline="") as stream:
+        yield from csv.DictReader(stream)
+
+
+def vtrain(folder: Path, name: str) -> Iterator[Row]:
+    """Bang et al. 2024, `data/` of VIA-Research/vTrain."""
+    for row in _table(folder, f"vtrain_ground_truth_{name}.csv"):
+        size = float(row.get("Parameters (billion)") or 0)
+        family = "vtrain-single" if name == "single" else ("vtrain-175b" if size > 100 else "vtrain-39b")
+        yield {
+            "group": family,
+            "accelerator": "A100-SXM4-80GB",
+            "n_accel": row["# GPUs"],
+            "gbs": row["global batch"],
+            "mbs": row["micro batch"],
+            "hidden": row["hidden size"],
+            "heads": row["attention heads"],
+            "layers": row["# layers"],
+            "seq": row["sequence length"],
+            "tp": row["tensor parallelism"],
+            "dp": row["data parallelism"],
+            "pp": row["pipeline parallelism"],
+            "vocab": "51200",
+            "precision": "fp16",
+            "recompute": "full",
+            "attention": "unfused",
+            "sp": "0",
+            "zero": "0",
+            "fabric_gbps": "12.5",
+            "step_s": repr(float(row["iteration time (ms)"]) / 1e3),
+        }
+
+
+_MOSAIC_CHIPS = {"h100_80gb": "H100-SXM5-80GB", "a100_80gb": "A100-SXM4-80GB", "a100_40gb": "A100-SXM4-40GB"}
+
+
+def mosaic(folder: Path) -> Iterator[Row]:
+    """`scripts/train/benchmarking` of mosaicml/llm-foundry."""
+    for row in _table(folder, "mosaic_llmfoundry_throughput.csv"):
+        tokens = float(row["GlobalBatchSize"]) * float(row["SeqLen (T)"])
+        large = "Large" in row["section"]
+        yield {
+            "group": f"mosaic-{row['GPU'][:4]}" + ("-large" if large else ""),
+            "accelerator": _MOSAIC_CHIPS[row["GPU"]],
+            "model": f"mpt-{row['Model']}",
+            "n_accel": row["# GPUs"],
+            "seq": row["SeqLen (T)"],
+            "tp": "1",
+            "pp": "1",
+            "gbs": row["GlobalBatchSize"],
+            "mbs": row["MicroBatchSize"],
+            "precision": row["Precision"],
+            "recompute": "full" if row["Activation Checkpointing"] == "True" else "none",
+            "attention": "fused",
+            "zero": "3" if row["Sharding Strategy"] == "FULL_SHARD" else "2",
+            "step_s": repr(tokens / float(row["Throughput (T/s)"])),
+        }
+
+
+def literature(folder: Path) -> Iterator[Row]:
+    """Figures of papers and of Megatron-LM's README; TFLOP/s become step times by the formula of the source."""
+    for row in _table(folder, "literature_llm_training.csv"):
+        if not (row["layers"] and row["gbs"] and row["tp"] and row["pp"]):
+            continue
+        chip = "A100-SXM4-80GB" if row["accelerator"].startswith("A100-80G") else row["accelerator"]
+        chip = "H100-SXM5-80GB" if chip.startswith("H100") else chip
+        step = row["step_s"]
+        layers, hidden, batch = float(row["layers"]), float(row["hidden"]), float(row["gbs"])
+        seq, vocabulary = float(row["seq"] or 2048), 51200.0
+        if not step and row["tflops_per_accel"]:
+            # Narayanan 2021 eq. 3; without recomputation three quarters of it.
+            flops = (
+                96 * batch * seq * layers * hidden**2 * (1 + seq / (6 * hidden) + vocabulary / (16 * layers * hidden))
+            )
+            flops *= 1.0 if row["recompute"] == "full" else 0.75
+            step = repr(flops / (float(row["tflops_per_accel"]) * 1e12 * float(row["n_accel"])))
+        old = chip.startswith("A100")
+        family = "megatron-a100" if old else "megatron-h100"
+        if "BLOOM" in row["model"]:
+            family = "bloom"
+        yield {
+            "group": family,
+            "accelerator": chip,
+            **{
+                name: row[name]
+                for name in ("layers", "hidden", "heads", "tp", "pp", "dp", "cp", "mbs", "gbs", "n_accel")
+            },
+            "vocab": "250880" if family == "bloom" else "51200",
+            "ffn": "32768" if "GLM" in row["model"] else "",
+            "gated": "1" if "GLM" in row["model"] else "",
+            "seq": row["seq"] or "2048",
+            "precision": row["precision"],
+            "recompute": row["recompute"] or ("full" if old else "none"),
+            "attention": "unfused" if old else "fused",
+            "zero": "1" if not old else "0",
+            "vpp": "",
+            "step_s": step,
+        }
+
+
+_BRIDGE_MODELS = {
+    "Qwen3_30B_a3B": "qwen3-30b-a3b",
+    "Qwen3_235B_a22B": "qwen3-235b-a22b",
+    "LLAMA3_70B": "llama3-70b",
+}
+
+
+def bridge(folder: Path) -> Iterator[Row]:
+    """`docs/performance-summary.md` of NVIDIA-NeMo/Megatron-Bridge: pre-training rows that name a model with a known shape."""
+    for row in _table(folder, "nemo_megatron_bridge_perf.csv"):
+        rate = re.match(r"\d+(\.\d+)?", row["Tokens / sec / GPU"])
+        if row["model"] not in _BRIDGE_MODELS or not row["phase"].startswith("Pre") or not rate:
+            continue
+        tokens = float(row["GBS"]) * float(row["Sequence Length"])
+        yield {
+            "group": "bridge-moe" if "Qwen" in row["model"] else "bridge-dense",
+            "accelerator": row["System"].removeprefix("DGX-"),
+            "model": _BRIDGE_MODELS[row["model"]],
+            "n_accel": row["#-GPUs"],
+            "seq": row["Sequence Length"],
+            "tp": row["TP"],
+            "pp": row["PP"],
+            "cp": row["CP"],
+            "vpp": row["VP"],
+            "ep": row["EP"],
+            "mbs": row["MBS"],
+            "gbs": row["GBS"],
+            "precision": row["Precision"].split()[0] if row["Precision"] else "bf16",
+            "recompute": "",
+            "step_s": repr(tokens / (float(rate[0]) * float(row["#-GPUs"]))),
+        }
+
+
+def all_rows(folder: Path) -> list[Row]:
+    """Every adapter's rows."""
+    found: list[Row] = []
+    for source in (
+        vtrain(folder, "single"),
+        vtrain(folder, "multi"),
+        mosaic(folder),
+        literature(folder),
+        bridge(folder),
+    ):
+        found.extend(source)
+    return found

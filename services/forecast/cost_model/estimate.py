@@ -1,0 +1,53 @@
+"""One layout on one machine: time, memory, traffic and verdict together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from services.forecast.cost_model.efficiency import Efficiency, fitted
+from services.forecast.cost_model.layout import TrainingLayout, check
+from services.forecast.cost_model.machine import Machine
+from services.forecast.cost_model.memory import Memory, Verdict, memory_of, verdict
+from services.forecast.cost_model.shapes import ModelShape
+from services.forecast.cost_model.step_time import StepTime, step_time
+from services.forecast.cost_model.traffic import Traffic, traffic_of
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a layout takes."""
+
+    step: StepTime
+    memory: Memory
+    verdict: Verdict
+    traffic: Traffic
+    parameters: int
+    # Of the model, without recomputation.
+    model_flops_per_step: float
+    # Model FLOPs over peak FLOPs of all chips.
+    utilisation: float
+    tokens_per_s: float
+    assumptions: tuple[str, ...]
+
+
+def estimate(
+    shape: ModelShape, layout: TrainingLayout, machine: Machine, efficiency: Efficiency | None = None
+) -> Estimate:
+    """Estimate a layout; InvalidArgumentError names the fields that make it impossible."""
+    check(shape, layout)
+    step = step_time(shape, layout, machine, efficiency or fitted())
+    memory = memory_of(shape, layout)
+    tokens = layout.global_batch * layout.sequence
+    flops = shape.flops_per_token(layout.sequence) * tokens
+    peak = machine.peak(layout.precision) * layout.accelerators
+    return Estimate(
+        step=step,
+        memory=memory,
+        verdict=verdict(memory, machine.memory_bytes),
+        traffic=traffic_of(shape, layout, machine),
+        parameters=shape.parameters,
+        model_flops_per_step=flops,
+        utilisation=flops / (step.total_s * peak),
+        tokens_per_s=tokens / step.total_s,
+        assumptions=machine.assumptions,
+    )

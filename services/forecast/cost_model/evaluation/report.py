@@ -1,0 +1,132 @@
+"""The rows of a result: every measure of the cost model, pooled and per group, and the baselines beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meridian.result import Row
+from services.forecast.cost_model.efficiency import Efficiency
+from services.forecast.cost_model.evaluation.runs import Rejected, Run
+from services.forecast.cost_model.evaluation.scores import (
+    TimeScore,
+    by_group,
+    calibrated_draws,
+    constant_mfu,
+    layout_regrets,
+    memory_score,
+    predicted_steps,
+    time_score,
+)
+
+COLD, CALIBRATED, CONSTANT, CALCULON = "cost_model", "cost_model_calibrated", "constant_mfu_of_test_rows", "calculon"
+_TIME_MEASURES = (
+    ("step_time_mape_ratio", "mape"),
+    ("step_time_bias_ratio", "bias"),
+    ("step_time_within_8_percent_share", "within_8"),
+    ("step_time_within_10_percent_share", "within_10"),
+)
+NO_CALCULON = (
+    "not run: the distribution named calculon on PyPI is another program (producers and consumers); "
+    "calculon-ai/calculon is not published there"
+)
+
+
+def rows_of(
+    runs: Sequence[Run],
+    rejected: Sequence[Rejected],
+    efficiency: Efficiency,
+    probes: int,
+    draws: np.random.Generator,
+) -> list[Row]:
+    """All rows. ``probes`` runs of each group calibrate; the calibrated score is of the others, over several drawings."""
+    timed = [run for run in runs if run.step_s is not None]
+    rows = [
+        Row("input", "rows_used_count", float(len(runs)), n=len(runs) + len(rejected)),
+        Row("input", "rows_rejected_count", float(len(rejected)), n=len(runs) + len(rejected)),
+        Row("input", "rows_without_step_time_count", float(len(runs) - len(timed)), n=len(runs)),
+        Row("input", "rows_with_derived_fields_count", float(sum(bool(run.derived) for run in runs)), n=len(runs)),
+    ]
+    slices = {"all": list(range(len(timed))), **{f"group={g}": p for g, p in by_group(timed).items()}}
+    cold = np.asarray(predicted_steps(timed, efficiency))
+    constant = np.asarray(constant_mfu(timed))
+    after = calibrated_draws(timed, efficiency, probes, draws) if probes else []
+    for name, members in slices.items():
+        rows += _time_rows(COLD, name, timed, members, cold, baseline=False)
+        if probes:
+            rows += _calibrated_rows(name, timed, members, [draw.predicted_s for draw in after], probes)
+        rows += _time_rows(CONSTANT, name, timed, members, constant, baseline=True)
+        rows.append(Row(CALCULON, "step_time_mape_ratio", None, name, n=0, baseline=True, reason=NO_CALCULON))
+        chosen = [timed[p] for p in members]
+        rows += _regret_rows(COLD, name, chosen, cold[members], baseline=False)
+        rows += _regret_rows(CONSTANT, name, chosen, constant[members], baseline=True)
+    for name in ("all", *(f"group={group}" for group in by_group(runs))):
+        rows += _memory_rows(name, [run for run in runs if name in ("all", f"group={run.group}")])
+    return rows
+
+
+def _time_rows(
+    subject: str, name: str, runs: Sequence[Run], members: list[int], predicted: np.ndarray, *, baseline: bool
+) -> list[Row]:
+    if not members:
+        return [
+            Row(subject, measure, None, name, n=0, baseline=baseline, reason=_NO_TIMES) for measure, _ in _TIME_MEASURES
+        ]
+    score = time_score(predicted[members], [runs[p].step_s or np.nan for p in members])
+    return [
+        Row(subject, measure, getattr(score, field), name, n=score.count, baseline=baseline)
+        for measure, field in _TIME_MEASURES
+    ]
+
+
+_NO_TIMES = "no row states a step time"
+
+
+def _calibrated_rows(
+    name: str, runs: Sequence[Run], members: list[int], draws: list[np.ndarray], probes: int
+) -> list[Row]:
+    scores: list[TimeScore] = []
+    for predicted in draws:
+        held = [p for p in members if not np.isnan(predicted[p])]
+        if held:
+            scores.append(time_score(predicted[held], [runs[p].step_s or np.nan for p in held]))
+    if not scores:
+        reason = f"no group has more than {probes} rows with a step time"
+        return [Row(CALIBRATED, measure, None, name, n=0, reason=reason) for measure, _ in _TIME_MEASURES]
+    rows = []
+    for measure, field in _TIME_MEASURES:
+        values = [getattr(score, field) for score in scores]
+        rows.append(Row(CALIBRATED, measure, float(np.mean(values)), name, min(values), max(values), n=scores[0].count))
+    return rows
+
+
+def _regret_rows(subject: str, name: str, runs: Sequence[Run], predicted: np.ndarray, *, baseline: bool) -> list[Row]:
+    regrets = layout_regrets(runs, predicted.tolist())
+    measures = ("layout_regret_mean_ratio", "layout_regret_max_ratio", "layout_regret_within_5_percent_share")
+    if not regrets:
+        reason = "no two layouts of one model, batch and number of accelerators"
+        return [Row(subject, measure, None, name, n=0, baseline=baseline, reason=reason) for measure in measures]
+    values = (float(np.mean(regrets)), max(regrets), float(np.mean(np.asarray(regrets) <= 0.05)))
+    return [
+        Row(subject, measure, value, name, n=len(regrets), baseline=baseline)
+        for measure, value in zip(measures, values, strict=True)
+    ]
+
+
+def _memory_rows(name: str, runs: Sequence[Run]) -> list[Row]:
+    score = memory_score(runs)
+    measures = (
+        "memory_mape_ratio",
+        "memory_bias_ratio",
+        "memory_verdict_precision_share",
+        "memory_fits_precision_share",
+    )
+    if score is None:
+        return [Row(COLD, measure, None, name, n=0, reason="no row states mem_gib") for measure in measures]
+    values = (score.mape, score.bias, score.precision, score.precision_fits)
+    counts = (score.count, score.count, score.verdicts, score.said_fits)
+    return [
+        Row(COLD, measure, value, name, n=count, reason=None if value is not None else "no row of that kind")
+        for measure, value, count in zip(measures, values, counts, strict=True)
+    ]

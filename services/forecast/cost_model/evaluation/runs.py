@@ -1,0 +1,287 @@
+"""Measured runs from rows of text: what is stated, what is derived from it, and what makes a row unusable."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from meridian.errors import FieldError, InvalidArgumentError
+from services.forecast.cost_model.known_models import model_named, model_of_config
+from services.forecast.cost_model.layout import Recompute, TrainingLayout, check, precision_named, recompute_named
+from services.forecast.cost_model.machine import Machine, machine_of
+from services.forecast.cost_model.memory import memory_of
+from services.forecast.cost_model.shapes import ModelShape, shape_of
+
+# State may take this share of the memory where the stage of ZeRO is derived.
+_STATE_SHARE = 0.85
+_LONG_SEQUENCE = 2048
+_FUSED_SINCE = 2022
+_TRUE = frozenset(("1", "true", "yes", "y", "t"))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A measured run. ``derived`` names what the row left open."""
+
+    line: int
+    group: str
+    model: str
+    shape: ModelShape
+    layout: TrainingLayout
+    machine: Machine
+    step_s: float | None
+    memory_bytes: float | None
+    # What was said to have happened: fitted or ran out of memory; None when nothing was said.
+    fitted_in_memory: bool | None
+    derived: tuple[str, ...] = ()
+
+    @property
+    def model_flops(self) -> float:
+        """Model FLOPs of a step."""
+        tokens = self.layout.global_batch * self.layout.sequence
+        return self.shape.flops_per_token(self.layout.sequence) * tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A row that cannot be used; ``fields`` say why."""
+
+    line: int
+    reason: str
+    fields: tuple[str, ...]
+
+
+def read_runs(path: Path) -> tuple[list[Run], list[Rejected]]:
+    """The runs of a CSV file, and the rows left aside. InvalidArgumentError when the file is no such table."""
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        reader = csv.DictReader(stream)
+        columns = {(name or "").strip() for name in reader.fieldnames or ()}
+        missing = [name for name in ("accelerator", "seq", "gbs") if name not in columns]
+        if not columns & {"model", "layers"}:
+            missing.append("model (or layers and hidden)")
+        if missing:
+            detail = f"{path.name}, line 1: needs {', '.join(missing)}"
+            raise InvalidArgumentError(detail, errors=(FieldError("/columns", detail),))
+        rows = list(reader)
+    runs, rejected = [], []
+    for number, row in enumerate(rows, start=2):
+        try:
+            runs.append(run_of(row, number, path.parent))
+        except InvalidArgumentError as error:
+            fields = tuple(item.pointer[1:] for item in error.errors)
+            rejected.append(Rejected(number, error.detail, fields))
+    return runs, rejected
+
+
+def run_of(row: Mapping[str, str | None], line: int = 0, folder: Path | None = None) -> Run:
+    """One run; InvalidArgumentError names what is missing, unknown or impossible."""
+    cells = {str(name).strip(): (value or "").strip() for name, value in row.items() if not isinstance(value, list)}
+    derived: list[str] = []
+    shape, name = _shape(cells, folder or Path())
+    if not cells.get("accelerator"):
+        raise _lacking("accelerator")
+    machine = _machine(cells)
+    layout, stated = _layout(cells, shape, machine, derived)
+    check(shape, layout, stated)
+    memory, fitted = _memory(cells)
+    return Run(
+        line=line,
+        group=cells.get("group", "") or "all rows",
+        model=name,
+        shape=shape,
+        layout=layout,
+        machine=machine,
+        step_s=_positive(cells, "step_s"),
+        memory_bytes=memory,
+        fitted_in_memory=fitted,
+        derived=tuple(derived),
+    )
+
+
+def _lacking(*names: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{', '.join(names)}: not stated", errors=tuple(FieldError(f"/{name}", "not stated") for name in names)
+    )
+
+
+def _wrong(name: str, detail: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{name}: {detail}", errors=(FieldError(f"/{name}", detail),))
+
+
+def _positive(cells: Mapping[str, str], name: str) -> float | None:
+    text = cells.get(name, "")
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value <= 0:
+        raise _wrong(name, f"{text!r} is no positive number")
+    return value
+
+
+def _count(cells: Mapping[str, str], name: str) -> int:
+    """A whole number; 0 where nothing is stated."""
+    text = cells.get(name, "")
+    if not text or text.lower() in {"n/a", "na", "-"}:
+        return 0
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value < 0 or value != int(value):
+        raise _wrong(name, f"{text!r} is no whole number")
+    return int(value)
+
+
+def _flag(text: str) -> bool:
+    return text.lower() in _TRUE
+
+
+def _shape(cells: Mapping[str, str], folder: Path) -> tuple[ModelShape, str]:
+    name = cells.get("model", "")
+    if cells.get("layers") and cells.get("hidden"):
+        shape = shape_of(
+            layers=_count(cells, "layers"),
+            hidden=_count(cells, "hidden"),
+            heads=_count(cells, "heads"),
+            kv_heads=_count(cells, "kv_heads"),
+            ffn=_count(cells, "ffn"),
+            gated=_flag(cells.get("gated", "")),
+            vocabulary=_count(cells, "vocab"),
+            experts=_count(cells, "experts"),
+            top_k=_count(cells, "top_k"),
+        )
+        return shape, name or f"{shape.layers}x{shape.hidden}"
+    if not name:
+        raise _lacking(*(column for column in ("layers", "hidden") if not cells.get(column)))
+    if name.endswith(".json"):
+        path = folder / name
+        if not path.is_file():
+            raise _wrong("model", f"no file {name}")
+        return model_of_config(path.read_text(encoding="utf-8")), name
+    return model_named(name), name
+
+
+def _machine(cells: Mapping[str, str]) -> Machine:
+    machine = machine_of(cells["accelerator"])
+    fabric = _positive(cells, "fabric_gbps")
+    if fabric is not None:
+        machine = machine.with_fabric(fabric * 1e9)
+    node = _count(cells, "node_size")
+    return replace(machine, node_size=node) if node else machine
+
+
+def _memory(cells: Mapping[str, str]) -> tuple[float | None, bool | None]:
+    text = cells.get("mem_gib", "")
+    if text.lower() in {"oom", "inf"}:
+        return None, False
+    memory = _positive(cells, "mem_gib")
+    return (None, None) if memory is None else (memory * 2**30, True)
+
+
+def _layout(
+    cells: Mapping[str, str], shape: ModelShape, machine: Machine, derived: list[str]
+) -> tuple[TrainingLayout, int | None]:
+    sequence, batch = _count(cells, "seq"), _count(cells, "gbs")
+    missing = [name for name, value in (("seq", sequence), ("gbs", batch)) if not value]
+    if missing:
+        raise _lacking(*missing)
+    total = _count(cells, "n_accel")
+    sizes = {name: _count(cells, name) for name in ("tp", "pp", "dp", "cp", "vpp", "ep")}
+    if not sizes["tp"] and not sizes["pp"] and sizes["dp"] != total:
+        raise _lacking("tp", "pp")
+    for name in ("tp", "pp", "cp", "vpp", "ep"):
+        sizes[name] = sizes[name] or 1
+    if not sizes["dp"]:
+        others = sizes["tp"] * sizes["pp"] * sizes["cp"]
+        if not total:
+            raise _lacking("n_accel", "dp")
+        if total % others:
+            raise _wrong("n_accel", f"{total} is not a multiple of tp x pp x cp = {others}")
+        sizes["dp"] = total // others
+        derived.append("dp")
+    precision = cells.get("precision", "")
+    recompute = cells.get("recompute", "")
+    layout = TrainingLayout(
+        sequence=sequence,
+        global_batch=batch,
+        micro_batch=_count(cells, "mbs"),
+        **sizes,
+        precision=precision_named(precision) if precision else "bf16",
+        recompute=recompute_named(recompute),
+    )
+    if not precision:
+        derived.append("precision")
+    layout = _with_derived(
+        cells, layout, shape, machine, derived, recompute_stated="recompute" in cells and bool(recompute)
+    )
+    return layout, total or None
+
+
+def _with_derived(
+    cells: Mapping[str, str],
+    layout: TrainingLayout,
+    shape: ModelShape,
+    machine: Machine,
+    derived: list[str],
+    *,
+    recompute_stated: bool,
+) -> TrainingLayout:
+    """Fill in ZeRO, micro batch, recomputation, sequence parallelism and kind of attention, by what fits the memory."""
+    started_without = not layout.micro_batch
+    layout = replace(layout, micro_batch=max(1, layout.micro_batch))
+    if cells.get("zero"):
+        layout = replace(layout, zero=_count(cells, "zero"))
+    elif layout.replicas > 1:
+        layout = replace(layout, zero=_zero_stage(shape, layout, machine))
+        derived.append("zero")
+    if cells.get("attention"):
+        layout = replace(layout, fused_attention=cells["attention"].lower() in {"fused", "flash", "1", "true"})
+    else:
+        layout = replace(layout, fused_attention=_usually_fused(layout, machine))
+        derived.append("attention")
+    if cells.get("sp"):
+        layout = replace(layout, sequence_parallel=_flag(cells["sp"]))
+    elif layout.tp > 1:
+        usual = layout.fused_attention or layout.recompute is Recompute.SELECTIVE
+        layout = replace(layout, sequence_parallel=usual)
+        derived.append("sp")
+
+    def fits(candidate: TrainingLayout) -> bool:
+        return memory_of(shape, candidate).total <= machine.memory_bytes
+
+    if not recompute_stated:
+        layout = _first(layout, [replace(layout, recompute=each) for each in Recompute], fits)
+        derived.append("recompute")
+    if started_without:
+        sizes = [1] if layout.pp > 1 else [8, 4, 2, 1]
+        possible = [n for n in sizes if layout.global_batch % (n * layout.dp) == 0] or [1]
+        layout = _first(layout, [replace(layout, micro_batch=n) for n in possible], fits)
+        derived.append("mbs")
+    return layout
+
+
+def _first(
+    layout: TrainingLayout, candidates: list[TrainingLayout], fits: Callable[[TrainingLayout], bool]
+) -> TrainingLayout:
+    return next((each for each in candidates if fits(each)), candidates[-1] if candidates else layout)
+
+
+def _zero_stage(shape: ModelShape, layout: TrainingLayout, machine: Machine) -> int:
+    """The lowest stage with which the state fits; without tensor and pipeline parallelism sharding is taken as full."""
+    for stage in (0, 1, 2):
+        found = memory_of(shape, replace(layout, zero=stage))
+        if found.parameters + found.gradients + found.optimiser <= _STATE_SHARE * machine.memory_bytes:
+            return 3 if stage and layout.tp == layout.pp == 1 and not shape.experts else stage
+    return 3
+
+
+def _usually_fused(layout: TrainingLayout, machine: Machine) -> bool:
+    """Whether attention is fused where nothing says so: on chips and for sequences that came with such kernels."""
+    sharded = layout.zero == 3 and layout.tp == layout.pp == 1
+    return machine.year >= _FUSED_SINCE or layout.sequence > _LONG_SEQUENCE or sharded

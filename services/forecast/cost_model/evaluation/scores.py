@@ -1,0 +1,157 @@
+"""Scores of predicted against measured step times and memory, for the cost model and the baselines beside it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from services.forecast.cost_model.calibration import Calibrated, calibrate
+from services.forecast.cost_model.efficiency import Efficiency
+from services.forecast.cost_model.evaluation.runs import Run
+from services.forecast.cost_model.memory import memory_of, verdict
+from services.forecast.cost_model.step_time import step_time
+
+# Draws of the runs that calibrate; the score is their mean.
+DRAWS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class TimeScore:
+    """Errors of step times: predicted / measured - 1."""
+
+    count: int
+    mape: float
+    bias: float
+    within_8: float
+    within_10: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryScore:
+    """Errors of memory and of verdicts; precision is right ones among those that say "fits" (or "does not fit")."""
+
+    count: int
+    mape: float | None
+    bias: float | None
+    verdicts: int
+    precision: float | None
+    said_fits: int
+    precision_fits: float | None
+
+
+def time_score(predicted: Sequence[float], measured: Sequence[float]) -> TimeScore:
+    """Score of at least one run."""
+    errors = np.asarray(predicted, dtype=float) / np.asarray(measured, dtype=float) - 1
+    size = np.abs(errors)
+    return TimeScore(
+        len(errors),
+        float(size.mean()),
+        float(errors.mean()),
+        float((size <= 0.08).mean()),
+        float((size <= 0.10).mean()),
+    )
+
+
+def predicted_steps(runs: Sequence[Run], efficiency: Efficiency) -> list[float]:
+    """Step times of runs."""
+    return [step_time(run.shape, run.layout, run.machine, efficiency).total_s for run in runs]
+
+
+def by_group(runs: Sequence[Run]) -> Mapping[str, list[int]]:
+    """Positions of runs by group."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for position, run in enumerate(runs):
+        found[run.group].append(position)
+    return dict(sorted(found.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One drawing of calibrating runs: what the others are predicted to take."""
+
+    # NaN for the runs that calibrated.
+    predicted_s: np.ndarray
+
+
+def calibrated_draws(runs: Sequence[Run], efficiency: Efficiency, count: int, draws: np.random.Generator) -> list[Draw]:
+    """Per draw, each group's predictions after ``count`` of its runs are measured; smaller groups are left out."""
+    found = []
+    for _ in range(DRAWS):
+        predicted = np.full(len(runs), np.nan)
+        for members in by_group(runs).values():
+            if len(members) <= count:
+                continue
+            chosen = draws.permutation(len(members))[:count]
+            probes = [runs[members[index]] for index in chosen]
+            fitted = _calibrated(probes, efficiency)
+            others = [position for index, position in enumerate(members) if index not in set(chosen.tolist())]
+            steps = predicted_steps([runs[position] for position in others], fitted.efficiency)
+            predicted[others] = np.asarray(steps) * fitted.factor
+        found.append(Draw(predicted))
+    return found
+
+
+def _calibrated(probes: Sequence[Run], efficiency: Efficiency) -> Calibrated:
+    measured = [run.step_s for run in probes if run.step_s is not None]
+    return calibrate(efficiency, lambda at: predicted_steps(probes, at), measured)
+
+
+def constant_mfu(runs: Sequence[Run]) -> list[float]:
+    """The baseline: the median share of the peak of the very runs it is tested on, per group."""
+    found = [0.0] * len(runs)
+    for members in by_group(runs).values():
+        peaks = [runs[p].machine.peak(runs[p].layout.precision) * runs[p].layout.accelerators for p in members]
+        least = [runs[p].model_flops / peak for p, peak in zip(members, peaks, strict=True)]
+        share = float(np.median([time / (runs[p].step_s or np.nan) for p, time in zip(members, least, strict=True)]))
+        for position, time in zip(members, least, strict=True):
+            found[position] = time / share
+    return found
+
+
+def layout_regrets(runs: Sequence[Run], predicted: Sequence[float]) -> list[float]:
+    """Regret of each set of runs that do the same work on the same chips in at least two layouts."""
+    sets: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for position, run in enumerate(runs):
+        layout = run.layout
+        key = (
+            run.group,
+            run.machine.chip,
+            run.shape,
+            layout.accelerators,
+            layout.sequence,
+            layout.global_batch,
+            layout.precision,
+        )
+        sets[key].append(position)
+    found = []
+    for members in sets.values():
+        if len({runs[position].layout for position in members}) < 2:
+            continue
+        chosen = min(members, key=lambda position: predicted[position])
+        measured = [runs[position].step_s or np.nan for position in members]
+        found.append(float((runs[chosen].step_s or np.nan) / min(measured) - 1))
+    return found
+
+
+def memory_score(runs: Sequence[Run]) -> MemoryScore | None:
+    """Score of the runs whose memory was measured, or that are said to have run out of it; None when there are none."""
+    measured = [(run, run.memory_bytes) for run in runs if run.memory_bytes is not None]
+    told = [run for run in runs if run.fitted_in_memory is not None]
+    if not told:
+        return None
+    errors = np.array([memory_of(run.shape, run.layout).total / size - 1 for run, size in measured])
+    verdicts = [verdict(memory_of(run.shape, run.layout), run.machine.memory_bytes).fits for run in told]
+    right = [said == run.fitted_in_memory for said, run in zip(verdicts, told, strict=True)]
+    fitting = [ok for ok, said in zip(right, verdicts, strict=True) if said]
+    return MemoryScore(
+        count=len(measured),
+        mape=float(np.abs(errors).mean()) if measured else None,
+        bias=float(errors.mean()) if measured else None,
+        verdicts=len(told),
+        precision=sum(right) / len(told),
+        said_fits=len(fitting),
+        precision_fits=sum(fitting) / len(fitting) if fitting else None,
+    )

@@ -1,0 +1,166 @@
+"""Times of the kernels of one layer: matrix products and attention by roofline, the rest by the bytes it moves.
+
+Roofline: Williams et al. 2009; rounding of tiles to whole waves of units: NVIDIA, Matrix Multiplication Background;
+bytes of norms, dropout and activations: Korthikanti 2022 (arXiv:2205.05198) section 4; fused attention recomputes the
+scores backward, 2.5 times its forward FLOPs: Dao 2023 (arXiv:2307.08691) section 3.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from services.forecast.cost_model.efficiency import Efficiency
+from services.forecast.cost_model.layout import TrainingLayout
+from services.forecast.cost_model.machine import Machine
+from services.forecast.cost_model.shapes import ModelShape
+
+_TILE = 128
+# Kernels that a layer starts forward beside its matrix products.
+_SMALL_KERNELS = 10
+_SCORE_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One layer (or the output layer), one micro batch, one chip: seconds forward and backward."""
+
+    forward: float
+    backward: float
+    # The part of ``forward`` that selective recomputation repeats.
+    attention: float = 0.0
+
+    def recomputed(self, layout: TrainingLayout) -> float:
+        """Seconds of computing again what was not kept."""
+        match layout.recompute.value:
+            case "full":
+                return self.forward
+            case "selective":
+                # A kernel that keeps no scores repeats them in its own backward pass already.
+                return 0.0 if layout.fused_attention else self.attention
+            case _:
+                return 0.0
+
+
+class Kernels:
+    """Kernel times of one chip at one precision."""
+
+    def __init__(self, machine: Machine, efficiency: Efficiency, layout: TrainingLayout) -> None:
+        self._e = efficiency
+        self._machine = machine
+        self._layout = layout
+        rate = machine.reached_of_peak * efficiency.matmul
+        self._product_rate = machine.peak(layout.precision) * rate
+        wide = layout.precision if layout.precision in {"fp32", "tf32"} else "bf16"
+        self._attention_rate = machine.peak(wide) * rate
+        self._wide_rate = machine.peak(wide) * rate
+        self._bytes_per_s = machine.memory_bytes_per_s * efficiency.memory
+        self._value_bytes = layout.state.weights
+        self._casts = layout.precision in {"fp8", "fp4"}
+
+    def product(self, rows: float, columns: float, depth: float, count: float = 1.0, *, wide: bool = False) -> float:
+        """Seconds of ``count`` matrix products rows x depth times depth x columns that run side by side."""
+        rate = self._wide_rate if wide else self._product_rate
+        tiles = math.ceil(rows / _TILE) * math.ceil(columns / _TILE) * count
+        units = self._machine.units
+        share = (tiles / (math.ceil(tiles / units) * units)) ** self._e.wave
+        fill = (rows / (math.ceil(rows / _TILE) * _TILE)) ** self._e.wave
+        flops = 2.0 * count * rows * columns * depth
+        compute = flops / (rate * share * fill * depth / (depth + self._e.half_depth))
+        moved = self._value_bytes * count * (rows * columns + rows * depth + columns * depth)
+        cast = 0.0
+        if self._casts and not wide:
+            cast = 3.0 * count * (rows * depth + columns * depth) / self._bytes_per_s
+        return max(compute, moved / self._bytes_per_s) + cast + self._e.gap_s
+
+    def matrix(self, rows: float, columns: float, depth: float, count: float = 1.0, *, wide: bool = False) -> Pass:
+        """A weight matrix, forward and backward (gradient of the input, gradient of the weights)."""
+        forward = self.product(rows, columns, depth, count, wide=wide)
+        inputs = self.product(rows, depth, columns, count, wide=wide)
+        weights = self.product(depth, columns, rows, count, wide=wide)
+        return Pass(forward, inputs + weights)
+
+    def moving(self, moved_bytes: float) -> float:
+        """Seconds of kernels that only move data."""
+        return self._e.elementwise * moved_bytes / self._bytes_per_s
+
+    def attention(self, shape: ModelShape) -> Pass:
+        """The core of attention of one layer."""
+        layout = self._layout
+        heads = shape.heads / layout.tp
+        rows = layout.sequence / layout.cp
+        flops = 4.0 * layout.micro_batch * heads * rows * layout.sequence * shape.head_size
+        if layout.fused_attention:
+            # Causal: half of the scores.
+            forward = flops / 2 / (self._attention_rate * self._e.attention) + self._e.gap_s
+            return Pass(forward, 2.5 * forward, forward)
+        depth = shape.head_size / (shape.head_size + self._e.half_depth)
+        compute = flops / (self._attention_rate * depth)
+        scores = layout.micro_batch * heads * rows * layout.sequence
+        forward = compute + self.moving(_SCORE_BYTES * scores) + 5 * self._e.gap_s
+        return Pass(forward, 2 * forward, forward)
+
+    def layer(self, shape: ModelShape, *, experts: bool) -> Pass:
+        """One layer of the decoder."""
+        layout, tp = self._layout, self._layout.tp
+        tokens = layout.micro_batch * layout.sequence / layout.cp
+        matrices = [
+            self.matrix(tokens, shape.head_size * (shape.heads + 2 * shape.kv_heads) / tp, shape.hidden),
+            self.matrix(tokens, shape.hidden, shape.query_width / tp),
+        ]
+        if shape.attention_weights:
+            factor = shape.attention_weights / (shape.hidden * shape.head_size * (2 * shape.heads + 2 * shape.kv_heads))
+            matrices = [Pass(p.forward * factor, p.backward * factor) for p in matrices]
+        widths = 3 if shape.gated else 2
+        first = 2 if shape.gated else 1
+        if experts:
+            matrices += self._experts(shape, tokens)
+            inner = tokens * (shape.top_k * shape.expert_ffn + shape.shared_ffn) / tp
+            # Permutation of tokens to experts and back.
+            routed = 4 * tokens * shape.top_k * shape.hidden / tp
+        else:
+            matrices.append(self.matrix(tokens, first * shape.ffn / tp, shape.hidden))
+            matrices.append(self.matrix(tokens, shape.hidden, shape.ffn / tp))
+            inner = tokens * shape.ffn / tp
+            routed = 0.0
+        core = self.attention(shape)
+        shared = tokens * shape.hidden / (tp if layout.sequence_parallel else 1)
+        moved = self._value_bytes * (10 * shared + widths * inner + 2 * tokens * shape.query_width / tp + routed)
+        small = self.moving(moved) + _SMALL_KERNELS * self._e.gap_s
+        forward = sum(p.forward for p in matrices) + core.forward + small
+        backward = sum(p.backward for p in matrices) + core.backward + 1.5 * small
+        kernels = len(matrices) + _SMALL_KERNELS + (1 if layout.fused_attention else 5)
+        start = kernels * self._e.dispatch_s
+        return Pass(max(forward, start), max(backward, 1.5 * start), core.forward)
+
+    def _experts(self, shape: ModelShape, tokens: float) -> list[Pass]:
+        """Products of a layer's experts, equally loaded; with ep > 1 experts are whole, else divided like the rest."""
+        layout = self._layout
+        first = 2 if shape.gated else 1
+        if layout.ep > 1:
+            local = shape.experts / layout.ep
+            rows, width = tokens / layout.tp * shape.top_k / local, float(shape.expert_ffn)
+        else:
+            local = float(shape.experts)
+            rows, width = tokens * shape.top_k / local, shape.expert_ffn / layout.tp
+        found = [
+            self.matrix(rows, first * width, shape.hidden, local),
+            self.matrix(rows, shape.hidden, width, local),
+        ]
+        if shape.shared_ffn:
+            found.append(self.matrix(tokens, first * shape.shared_ffn / layout.tp, shape.hidden))
+            found.append(self.matrix(tokens, shape.hidden, shape.shared_ffn / layout.tp))
+        return found
+
+    def output(self, shape: ModelShape) -> Pass:
+        """The output layer and the loss, in 32 bit."""
+        tokens = self._layout.micro_batch * self._layout.sequence / self._layout.cp
+        found = self.matrix(tokens, shape.vocabulary / self._layout.tp, shape.hidden, wide=True)
+        loss = self.moving(12.0 * tokens * shape.vocabulary / self._layout.tp)
+        return Pass(found.forward + loss, found.backward + loss)
+
+    def optimiser(self, parameters: float) -> float:
+        """Adam over ``parameters``: reads and writes all state, reads the gradients, writes the weights."""
+        state = self._layout.state
+        moved = parameters * (2 * state.optimiser + 2 * state.gradients + state.weights)
+        return moved / self._bytes_per_s + 20 * self._e.gap_s

@@ -1,0 +1,184 @@
+"""How training is divided: parallelism, micro batches, what is recomputed, in which precision; and what is impossible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from meridian.errors import FieldError, InvalidArgumentError
+from services.forecast.cost_model.shapes import ModelShape
+
+
+class Recompute(StrEnum):
+    """Which activations are computed a second time instead of being kept."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    """Only the core of attention (Korthikanti 2022, section 5)."""
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Bytes per parameter: weights as they multiply, gradients, optimiser (Adam; master weights included)."""
+
+    weights: int
+    gradients: int
+    optimiser: int
+
+
+_MIXED = StateBytes(2, 4, 12)
+_STATE = {
+    "bf16": _MIXED,
+    "fp16": _MIXED,
+    # 8-bit and 4-bit formats multiply; the state is that of mixed precision.
+    "fp8": _MIXED,
+    "fp4": _MIXED,
+    "tf32": StateBytes(4, 4, 8),
+    "fp32": StateBytes(4, 4, 8),
+}
+PRECISIONS = tuple(_STATE)
+_PRECISION_NAMES = {
+    "amp_bf16": "bf16",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "mixed": "bf16",
+    "amp": "bf16",
+    "amp_fp8": "fp8",
+    "mxfp8": "fp8",
+    "fp8-mx": "fp8",
+    "fp8-cs": "fp8",
+    "nvfp4": "fp4",
+    "mxfp4": "fp4",
+    "float32": "fp32",
+}
+_RECOMPUTE_NAMES = {
+    "": Recompute.NONE,
+    "none": Recompute.NONE,
+    "no": Recompute.NONE,
+    "false": Recompute.NONE,
+    "0": Recompute.NONE,
+    "selective": Recompute.SELECTIVE,
+    "selective+sp": Recompute.SELECTIVE,
+    "full": Recompute.FULL,
+    "true": Recompute.FULL,
+    "yes": Recompute.FULL,
+    "1": Recompute.FULL,
+}
+
+
+def precision_named(name: str) -> str:
+    """The precision that ``name`` means; InvalidArgumentError when none."""
+    key = name.strip().lower()
+    key = _PRECISION_NAMES.get(key, key)
+    if key not in _STATE:
+        raise InvalidArgumentError(f"precision: {name!r} is none of {', '.join(PRECISIONS)}")
+    return key
+
+
+def recompute_named(name: str) -> Recompute:
+    """What ``name`` recomputes; InvalidArgumentError when it is no such word."""
+    found = _RECOMPUTE_NAMES.get(name.strip().lower())
+    if found is None:
+        raise InvalidArgumentError(f"recompute: {name!r} is none of {', '.join(Recompute)}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingLayout:
+    """One way to train. Sizes are group sizes; ``ep`` divides experts within the data- and context-parallel ranks."""
+
+    sequence: int
+    global_batch: int
+    micro_batch: int = 1
+    tp: int = 1
+    pp: int = 1
+    # Model chunks per pipeline stage; 1: plain 1F1B.
+    vpp: int = 1
+    dp: int = 1
+    cp: int = 1
+    ep: int = 1
+    sequence_parallel: bool = False
+    # 3 is fully sharded data parallelism.
+    zero: int = 0
+    precision: str = "bf16"
+    recompute: Recompute = Recompute.NONE
+    # An attention kernel that never writes the matrix of scores.
+    fused_attention: bool = True
+
+    @property
+    def accelerators(self) -> int:
+        """Accelerators in use."""
+        return self.tp * self.pp * self.dp * self.cp
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro batches that each pipeline handles in a step."""
+        return max(1, self.global_batch // (self.micro_batch * self.dp))
+
+    @property
+    def state(self) -> StateBytes:
+        """Bytes per parameter."""
+        return _STATE[self.precision]
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that hold the same parameters: gradients are summed over them."""
+        return self.dp * self.cp
+
+
+def check(shape: ModelShape, layout: TrainingLayout, accelerators: int | None = None) -> None:
+    """Raise InvalidArgumentError naming every field that makes the layout impossible."""
+    problems: list[FieldError] = []
+
+    def wrong(name: str, detail: str) -> None:
+        problems.append(FieldError(f"/{name}", detail))
+
+    for name in ("sequence", "global_batch", "micro_batch", "tp", "pp", "vpp", "dp", "cp", "ep"):
+        if getattr(layout, name) < 1:
+            wrong(name, "must be at least 1")
+    if layout.precision not in _STATE:
+        wrong("precision", f"{layout.precision!r} is none of {', '.join(PRECISIONS)}")
+    if not 0 <= layout.zero <= 3:
+        wrong("zero", "must be 0, 1, 2 or 3")
+    if not problems:
+        _check_division(shape, layout, accelerators, wrong)
+    if problems:
+        raise InvalidArgumentError(
+            "; ".join(f"{item.pointer[1:]}: {item.detail}" for item in problems), errors=tuple(problems)
+        )
+
+
+def _check_division(
+    shape: ModelShape, layout: TrainingLayout, accelerators: int | None, wrong: Callable[[str, str], None]
+) -> None:
+    if shape.heads % layout.tp:
+        wrong("tp", f"{shape.heads} heads cannot be divided by tp = {layout.tp}")
+    stages = layout.pp * layout.vpp
+    if layout.vpp > 1 and layout.pp == 1:
+        wrong("vpp", "an interleaved schedule needs more than one pipeline stage")
+    elif not divides_layers(shape.layers, stages):
+        wrong("pp", f"{shape.layers} layers cannot be divided by pp x vpp = {stages}")
+    per_pass = layout.micro_batch * layout.dp
+    if layout.global_batch % per_pass:
+        wrong("gbs", f"{layout.global_batch} is not a multiple of mbs x dp = {per_pass}")
+    if layout.sequence % layout.cp:
+        wrong("cp", f"a sequence of {layout.sequence} cannot be divided by cp = {layout.cp}")
+    if layout.ep > 1 and not shape.experts:
+        wrong("ep", "the model has no experts")
+    elif shape.experts and shape.experts % layout.ep:
+        wrong("ep", f"{shape.experts} experts cannot be divided by ep = {layout.ep}")
+    elif layout.ep > 1 and (layout.tp * layout.replicas) % layout.ep:
+        wrong("ep", f"tp x dp x cp = {layout.tp * layout.replicas} is not a multiple of ep = {layout.ep}")
+    if accelerators is not None and accelerators != layout.accelerators:
+        wrong("n_accel", f"{accelerators} is not tp x pp x dp x cp = {layout.accelerators}")
+
+
+def divides_layers(layers: int, stages: int) -> bool:
+    """Whether layers fill the stages evenly; embedding and output layer may count as one layer each.
+
+    Llama 3.1 405B has 126 layers for that (arXiv:2407.21783), BLOOM 70 on 12 stages (arXiv:2211.05100).
+    """
+    return any((layers + extra) % stages == 0 for extra in (0, 1, 2))

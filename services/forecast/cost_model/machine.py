@@ -1,0 +1,193 @@
+"""The machine: what a chip reaches, and the links between chips of a node and between nodes, from the catalogue.
+
+A fact that nobody states is replaced by a stated default and reported in ``assumptions``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from meridian.errors import FieldError, InvalidArgumentError
+from meridian.hardware import Catalogue, Chip, Tier, standard
+from meridian.hardware.network import interconnects, topologies
+
+# Share of the peak that matrix products reach at best where nobody measured it; the median of those measured.
+REACHED_OF_PEAK = 0.80
+_REACHED_BOUNDS = (0.4, 0.98)
+_DEFAULT_FABRIC_BYTES_PER_S = 25e9
+_DEFAULT_LINK_BYTES_PER_S = {"pcie": 25e9}
+_DEFAULT_NODE = 8
+_PEAKS = ("bf16", "fp16", "fp8", "tf32", "fp32")
+# What may stand in for a precision without a stated peak, nearest first.
+_INSTEAD = {
+    "fp4": ("fp8", "bf16", "fp16"),
+    "fp8": ("bf16", "fp16"),
+    "bf16": ("fp16",),
+    "fp16": ("bf16",),
+    "tf32": ("fp32",),
+    "fp32": (),
+}
+# Units that work on tiles of a product side by side, for the rounding to whole waves; others have few large units.
+_UNITS = {
+    "nvidia": {2016: 56, 2017: 80, 2020: 108, 2022: 132, 2023: 132, 2024: 148, 2025: 148},
+    "amd": {2021: 110, 2023: 304},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Chips and their links; rates per chip and direction, in bytes per second."""
+
+    chip: str
+    # Dense peak of matrix products by precision, FLOP/s.
+    peak_flops: dict[str, float]
+    # Share of the peak that a large product reaches at best.
+    reached_of_peak: float
+    memory_bytes: float
+    memory_bytes_per_s: float
+    units: int
+    link_bytes_per_s: float
+    fabric_bytes_per_s: float
+    # Chips that share the fast link.
+    node_size: int
+    year: int
+    assumptions: tuple[str, ...] = ()
+
+    def peak(self, precision: str) -> float:
+        """Peak at ``precision``, or at the nearest that the chip has."""
+        for name in (precision, *_INSTEAD.get(precision, ())):
+            if name in self.peak_flops:
+                return self.peak_flops[name]
+        raise InvalidArgumentError(
+            f"precision: {self.chip} has no stated peak for {precision}", errors=(FieldError("/precision", precision),)
+        )
+
+    def with_fabric(self, bytes_per_s: float) -> Machine:
+        """This machine with another rate between nodes."""
+        return replace(self, fabric_bytes_per_s=bytes_per_s)
+
+
+class UnknownChipError(InvalidArgumentError):
+    """The catalogue does not know the chip, or too little of it."""
+
+
+def machine_of(name: str, catalogue: Catalogue | None = None) -> Machine:
+    """The machine made of chips called ``name``, in the nodes that are usual for it; UnknownChipError names the chip."""
+    known = catalogue or standard()
+    found = known.resolve(name)
+    candidates = found.candidates if found.candidates else ()
+    if found.chip_id is None and not candidates:
+        detail = f"{name!r}: {found.reason}"
+        raise UnknownChipError(f"accelerator: {detail}", errors=(FieldError("/accelerator", detail),))
+    if candidates:
+        usual = _usual_variant(candidates)
+        if usual is not None:
+            made = machine_of_chip(known.chip(usual), known)
+            return replace(made, assumptions=(f"{name} states no variant: {usual} assumed", *made.assumptions))
+    if found.chip_id is None:
+        detail = f"{name!r}: {found.reason}; it may be {', '.join(candidates)}"
+        raise UnknownChipError(f"accelerator: {detail}", errors=(FieldError("/accelerator", detail),))
+    return machine_of_chip(known.chip(found.chip_id), known)
+
+
+def _usual_variant(candidates: tuple[str, ...]) -> str | None:
+    """Of variants, the one that nodes for training carry, the newest such node's; None when no node is known."""
+    nodes = [t for t in topologies().values() if t.chip_id in candidates and t.nics_per_node is not None]
+    own = [t for t in nodes if not t.id.startswith("aws")]
+    return max(own or nodes, key=lambda t: (t.year, t.chip_id)).chip_id if nodes else None
+
+
+def machine_of_chip(chip: Chip, catalogue: Catalogue) -> Machine:
+    """The machine of a chip of the catalogue."""
+    missing = [
+        word
+        for word, value in (
+            ("a 16-bit peak", chip.peak_flops("bf16")),
+            ("memory", chip.memory_bytes),
+            ("memory bandwidth", chip.bandwidth_bytes_per_s),
+        )
+        if not value
+    ]
+    if missing:
+        detail = f"{chip.id}: nobody states {', '.join(missing)}"
+        raise UnknownChipError(f"accelerator: {detail}", errors=(FieldError("/accelerator", detail),))
+    notes: list[str] = []
+    peaks = {name: value for name in _PEAKS if (value := _stated_peak(chip, f"peak_{name}"))}
+    reached = _reached(chip, catalogue)
+    if reached is None:
+        reached = REACHED_OF_PEAK
+        notes.append(f"share of the peak that is reached: {REACHED_OF_PEAK}, nobody measured it")
+    node = _node_of(chip)
+    link = chip.link_bytes_per_s
+    if link is None:
+        link = _DEFAULT_LINK_BYTES_PER_S.get(chip.form, 50e9)
+        notes.append(f"link within the node: {link / 1e9:g} GB/s assumed")
+    if node is None:
+        size, fabric = _DEFAULT_NODE, _DEFAULT_FABRIC_BYTES_PER_S
+        notes.append(f"nodes of {size} chips with {fabric / 1e9:g} GB/s each between nodes assumed")
+    else:
+        size, fabric = node
+    year = chip.year or 2022
+    return Machine(
+        chip=chip.id,
+        peak_flops=peaks,
+        reached_of_peak=reached,
+        memory_bytes=float(chip.memory_bytes or 0),
+        memory_bytes_per_s=float(chip.bandwidth_bytes_per_s or 0),
+        units=_units(chip.vendor, year),
+        link_bytes_per_s=link,
+        fabric_bytes_per_s=fabric,
+        node_size=size,
+        year=year,
+        assumptions=tuple(notes),
+    )
+
+
+def _units(vendor: str, year: int) -> int:
+    by_year = _UNITS.get(vendor.lower(), {})
+    return next((units for since, units in sorted(by_year.items(), reverse=True) if year >= since), 1)
+
+
+def _members(chip: Chip, catalogue: Catalogue) -> list[Chip]:
+    return [catalogue.chip(member) for member in chip.members] or [chip]
+
+
+def _stated_peak(chip: Chip, name: str) -> float | None:
+    """Peak that somebody states; what was measured is no peak."""
+    fact = chip.facts.get(name)
+    if fact is None:
+        return None
+    return next((s.value for s in fact.statements if s.tier is not Tier.MEASURED), fact.value)
+
+
+def _reached(chip: Chip, catalogue: Catalogue) -> float | None:
+    """Measured over stated peak, the best of the family's members."""
+    shares = []
+    for member in _members(chip, catalogue):
+        for name in ("peak_bf16", "peak_fp16"):
+            fact = member.facts.get(name)
+            measured = [s.value for s in fact.statements if s.tier is Tier.MEASURED] if fact else []
+            stated = _stated_peak(member, name)
+            if measured and stated and stated > max(measured):
+                shares.append(max(measured) / stated)
+    if not shares:
+        return None
+    return min(max(max(shares), _REACHED_BOUNDS[0]), _REACHED_BOUNDS[1])
+
+
+def _node_of(chip: Chip) -> tuple[int, float] | None:
+    """Chips that share the fast link, and the rate between such groups; None when no topology names the chip."""
+    names = set(chip.members) | {chip.id}
+    base = {name.rsplit("-", 1)[0] for name in names}
+    found = [t for t in topologies().values() if t.chip_id in names]
+    found = found or [t for t in topologies().values() if t.chip_id.rsplit("-", 1)[0] in base]
+    if not found:
+        return None
+    node = found[0]
+    links = interconnects()
+    if node.fabric_id is None or not node.nics_per_node:
+        # One fast network for all.
+        rate = links[node.link_id].bytes_per_s if node.link_id in links else _DEFAULT_FABRIC_BYTES_PER_S
+        return node.chips_per_node * node.nodes_in_scale_up, rate
+    rate = links[node.fabric_id].bytes_per_s * node.nics_per_node / node.chips_per_node
+    return node.chips_per_node * node.nodes_in_scale_up, rate

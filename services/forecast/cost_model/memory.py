@@ -1,0 +1,148 @@
+"""Memory of one chip, in parts, and whether it fits.
+
+State: 2 bytes of weights, 4 of gradients, 12 of optimiser per parameter (Rajbhandari 2020, arXiv:1910.02054), divided as
+the stage of ZeRO says. Activations: Korthikanti 2022 (arXiv:2205.05198) eqs. 1-6, with the actual width of the
+feed-forward, of keys and values, and of chosen experts. Buffers: collectives, gathered layers, workspaces of kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from services.forecast.cost_model.layout import TrainingLayout
+from services.forecast.cost_model.shapes import ModelShape
+
+# Context of the device, libraries and their workspaces.
+CONTEXT_BYTES = 1.5 * 2**30
+# Share of activations that an allocator cannot hand out again.
+FRAGMENTATION = 0.06
+# Standard deviation of ln(actual / estimated), for the confidence of the verdict.
+LOG_ERROR = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes on the fullest chip."""
+
+    parameters: float
+    gradients: float
+    optimiser: float
+    activations: float
+    buffers: float
+
+    @property
+    def total(self) -> float:
+        """All parts."""
+        return self.parameters + self.gradients + self.optimiser + self.activations + self.buffers
+
+    def parts(self) -> dict[str, float]:
+        """Parts by name."""
+        return {
+            "parameters": self.parameters,
+            "gradients": self.gradients,
+            "optimiser": self.optimiser,
+            "activations": self.activations,
+            "buffers": self.buffers,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether the layout fits; ``confidence`` is the probability of the verdict, 0.5 to 1."""
+
+    fits: bool
+    confidence: float
+    margin_bytes: float
+    largest_part: str
+
+
+def verdict(memory: Memory, offered_bytes: float) -> Verdict:
+    """The verdict for chips of ``offered_bytes``; errors of estimates are taken as log-normal."""
+    margin = offered_bytes - memory.total
+    parts = memory.parts()
+    distance = abs(math.log(offered_bytes / memory.total)) / LOG_ERROR
+    confidence = 0.5 * (1 + math.erf(distance / math.sqrt(2)))
+    return Verdict(margin >= 0, confidence, margin, max(parts, key=lambda name: parts[name]))
+
+
+def local_parameters(shape: ModelShape, layout: TrainingLayout) -> tuple[float, float]:
+    """Parameters on a chip of the first stage before ZeRO: those all ranks have alike, and those of experts."""
+    layers = math.ceil(shape.layers / layout.pp)
+    expert_share = shape.expert_layers / shape.layers
+    shared = shape.attention_matrix_weights + (1 - expert_share) * shape.dense_ffn_weights
+    shared += expert_share * shape.shared_weights
+    embeddings = shape.embedding_weights * (1 if shape.tied or layout.pp > 1 else 2)
+    dense = (layers * shared + embeddings) / layout.tp + layers * shape.small_weights
+    expert = layers * expert_share * shape.expert_weights / (layout.ep if layout.ep > 1 else layout.tp)
+    return dense, expert
+
+
+def memory_of(shape: ModelShape, layout: TrainingLayout) -> Memory:
+    """Memory of the fullest chip of a possible layout."""
+    dense, expert = local_parameters(shape, layout)
+    shards = float(layout.replicas)
+    expert_shards = max(1.0, layout.replicas * layout.tp / layout.ep) if layout.ep > 1 else shards
+    state = layout.state
+
+    def held(bytes_each: int, from_stage: int) -> float:
+        if layout.zero >= from_stage:
+            return bytes_each * (dense / shards + expert / expert_shards)
+        return bytes_each * (dense + expert)
+
+    activations = _activations(shape, layout)
+    gathered = 0.0
+    if layout.zero == 3:
+        # Two layers are whole at a time: the one that computes and the one that is fetched.
+        per_layer = (dense + expert) / math.ceil(shape.layers / layout.pp)
+        gathered = 2 * per_layer * (state.weights + state.gradients / 2)
+    return Memory(
+        parameters=held(state.weights, 3),
+        gradients=held(state.gradients, 2),
+        optimiser=held(state.optimiser, 1),
+        activations=activations,
+        buffers=CONTEXT_BYTES + gathered + FRAGMENTATION * activations,
+    )
+
+
+def layer_activations(shape: ModelShape, layout: TrainingLayout) -> tuple[float, float]:
+    """Bytes of one layer and micro batch: kept, and when it is whole (equal unless recomputed)."""
+    tokens = layout.micro_batch * layout.sequence / layout.cp
+    h, tp = shape.hidden, layout.tp
+    shared = 1 if not layout.sequence_parallel else tp
+    expert_share = shape.expert_layers / shape.layers
+    # Korthikanti 2022 section 4: of 34 s b h 10 are on every tensor rank, 8 in queries, keys, values and output, 16 in the
+    # feed-forward of width 4 h (input and output of the activation: 4 bytes per inner value; gated: 6).
+    per_inner = 6 if shape.gated else 4
+    inner = (1 - expert_share) * shape.ffn + expert_share * (shape.top_k * shape.expert_ffn + shape.shared_ffn)
+    routed = expert_share * shape.top_k * h * 4
+    dropout = 0 if shape.gated else 2
+    common = (8 + dropout) * h / shared
+    projections = shape.head_size * (4 * shape.heads + 4 * shape.kv_heads) / tp
+    divided = projections + (per_inner * inner + routed) / tp
+    scores = 0.0 if layout.fused_attention else 5 * shape.heads * layout.sequence / tp
+    scale = tokens * layout.state.weights / 2
+    whole = scale * (common + divided + scores)
+    match layout.recompute.value:
+        case "full":
+            return scale * 2 * h / shared, whole
+        case "selective":
+            return scale * (common + divided), whole
+        case _:
+            return whole, whole
+
+
+def _activations(shape: ModelShape, layout: TrainingLayout) -> float:
+    kept, whole = layer_activations(shape, layout)
+    layers = math.ceil(shape.layers / layout.pp)
+    # 1F1B keeps as many micro batches on the first stage as there are stages; interleaving (p - 1) / (p v) more.
+    in_flight = min(layout.pp, layout.micro_batches)
+    factor = float(in_flight)
+    if layout.vpp > 1:
+        factor = in_flight * (1 + (layout.pp - 1) / (layout.pp * layout.vpp))
+    found = kept * layers * factor + (whole - kept if layout.recompute.value != "none" else 0.0)
+    tokens = layout.micro_batch * layout.sequence / layout.cp
+    if layout.pp == 1:
+        # Logits in 32 bit, their gradient, and in 16 bit (eq. 6 keeps 4 bytes; frameworks hold the copies).
+        found += 10.0 * tokens * shape.vocabulary / layout.tp
+    return found

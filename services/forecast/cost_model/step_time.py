@@ -1,0 +1,154 @@
+"""The time of one training step, split into what causes it.
+
+Pipeline: of m micro batches of time t over p stages in v chunks, a step takes (m + (p - 1) / v) t (Narayanan 2021,
+section 2.2); the fullest stage sets the pace. Transfers count as far as computation does not hide them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from services.forecast.cost_model.efficiency import Efficiency
+from services.forecast.cost_model.kernels import Kernels, Pass
+from services.forecast.cost_model.layout import TrainingLayout
+from services.forecast.cost_model.links import Links, groups
+from services.forecast.cost_model.machine import Machine
+from services.forecast.cost_model.memory import local_parameters
+from services.forecast.cost_model.shapes import ModelShape
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Seconds of one step on the busiest chip; the parts add up to ``total_s``."""
+
+    compute_s: float
+    recompute_s: float
+    exposed_s: dict[str, float]
+    bubble_s: float
+    optimiser_s: float
+    data_s: float
+    # Waiting for the slowest node.
+    straggling_s: float
+
+    @property
+    def total_s(self) -> float:
+        """The step."""
+        return (
+            self.compute_s
+            + self.recompute_s
+            + sum(self.exposed_s.values())
+            + self.bubble_s
+            + self.optimiser_s
+            + self.data_s
+            + self.straggling_s
+        )
+
+
+def step_time(shape: ModelShape, layout: TrainingLayout, machine: Machine, efficiency: Efficiency) -> StepTime:
+    """The step time of a possible layout."""
+    kernels, links = Kernels(machine, efficiency, layout), Links(machine, efficiency)
+    dense = kernels.layer(shape, experts=False) if shape.expert_layers < shape.layers else Pass(0.0, 0.0)
+    routed = kernels.layer(shape, experts=True) if shape.expert_layers else Pass(0.0, 0.0)
+    routed_share = shape.expert_layers / shape.layers
+    layer = _mix(dense, routed, routed_share)
+    output = kernels.output(shape)
+    layers = shape.layers / layout.pp
+    m = layout.micro_batches
+
+    plain = layers * (layer.forward + layer.backward)
+    repeated = layers * _mix_recomputed(dense, routed, routed_share, layout)
+    comm = _per_micro_batch(shape, layout, links, efficiency, layer, routed_share)
+    stage = plain + repeated + comm["tp"] + comm["cp"] + comm["ep"]
+    # Embedding and output layer: as many layers less where the division leaves room for them.
+    last = output.forward + output.backward
+    spread = math.ceil(shape.layers / layout.pp) * layout.pp - shape.layers > 0 and layout.pp > 1
+    extra = 0.0 if spread else last
+    bubble = (layout.pp - 1) / layout.vpp * (stage + comm["pp"] / layout.vpp) + (0.0 if extra else last)
+    busy = m * (plain + extra)
+    exposed = {
+        "tp": m * comm["tp"],
+        "cp": m * comm["cp"],
+        "ep": m * comm["ep"],
+        "pp": m * comm["pp"],
+        "dp": _data_parallel(shape, layout, links, efficiency, stage, m),
+    }
+    dense_local, expert_local = local_parameters(shape, layout)
+    shards = layout.replicas if layout.zero >= 1 else 1
+    expert_shards = max(1, layout.replicas * layout.tp // layout.ep) if layout.zero >= 1 else 1
+    found = StepTime(
+        compute_s=busy,
+        recompute_s=m * repeated,
+        exposed_s=exposed,
+        bubble_s=bubble,
+        optimiser_s=kernels.optimiser(dense_local / shards + expert_local / expert_shards),
+        data_s=efficiency.step_s,
+        straggling_s=0.0,
+    )
+    nodes = layout.accelerators / machine.node_size
+    return replace(found, straggling_s=found.total_s * efficiency.straggling * math.log2(max(1.0, nodes)))
+
+
+def _mix(dense: Pass, routed: Pass, share: float) -> Pass:
+    return Pass(
+        (1 - share) * dense.forward + share * routed.forward,
+        (1 - share) * dense.backward + share * routed.backward,
+        (1 - share) * dense.attention + share * routed.attention,
+    )
+
+
+def _mix_recomputed(dense: Pass, routed: Pass, share: float, layout: TrainingLayout) -> float:
+    return (1 - share) * dense.recomputed(layout) + share * routed.recomputed(layout)
+
+
+def _per_micro_batch(
+    shape: ModelShape,
+    layout: TrainingLayout,
+    links: Links,
+    efficiency: Efficiency,
+    layer: Pass,
+    routed_share: float,
+) -> dict[str, float]:
+    """Exposed seconds of one stage and micro batch by kind."""
+    group = groups(layout)
+    layers = shape.layers / layout.pp
+    tokens = layout.micro_batch * layout.sequence / layout.cp
+    block = layout.state.weights * tokens * shape.hidden
+    passes = 3 if layout.recompute.value == "full" else 2
+    # Two all-reduces (or a gather and a scatter each) per layer and pass (Shoeybi 2019); experts have one.
+    reduces = passes * (2 - routed_share if layout.ep > 1 else 2)
+    tensor = layers * reduces * 2 * links.gather(block, group["tp"]) * (1 - efficiency.overlap_tensor)
+    context = 0.0
+    if layout.cp > 1:
+        keys = 2 * layout.state.weights * tokens * layout.cp * shape.kv_heads * shape.head_size / layout.tp
+        ring = links.gather(keys, group["cp"])
+        # The ring of keys and values moves while scores are computed (Liu 2023, arXiv:2310.01889).
+        context = layers * (max(0.0, ring - layer.attention) + max(0.0, 2 * ring - 2.5 * layer.attention))
+    expert = 0.0
+    if layout.ep > 1:
+        sent = layout.state.weights * tokens / layout.tp * shape.top_k * shape.hidden
+        expert = layers * routed_share * 2 * passes * links.exchange(sent, group["ep"])
+    pipeline = 2 * layout.vpp * links.send(block / layout.tp, group["pp"])
+    if layout.vpp > 1:
+        # Interleaving sends ahead while another chunk computes.
+        pipeline *= 1 - efficiency.overlap_gradients
+    return {"tp": tensor, "cp": context, "ep": expert, "pp": pipeline}
+
+
+def _data_parallel(
+    shape: ModelShape, layout: TrainingLayout, links: Links, efficiency: Efficiency, stage: float, micro_batches: int
+) -> float:
+    """Exposed seconds of summing gradients and, with ZeRO, of gathering parameters."""
+    group = groups(layout)["dp"]
+    if group.size == 1:
+        return 0.0
+    dense, expert = local_parameters(shape, layout)
+    # Experts are summed over fewer ranks; they lie apart as far.
+    local = dense + (expert if layout.replicas * layout.tp > layout.ep else 0.0)
+    once = links.gather(local * layout.state.weights, group)
+    if layout.zero == 3:
+        # Gathered forward and backward in every micro batch, scattered once.
+        moved = (2 * micro_batches + 1) * once
+        return moved - efficiency.overlap_shards * min(moved, micro_batches * stage)
+    # Gradients scattered during the last backward pass, parameters gathered (an all-reduce is the same).
+    return 2 * once - efficiency.overlap_gradients * min(2 * once, stage)

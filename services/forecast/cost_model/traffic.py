@@ -1,0 +1,56 @@
+"""Bytes that one chip sends in a step, by kind of parallelism and by the link they take.
+
+A ring all-reduce of n members sends 2 (n - 1) / n of the data (Thakur et al. 2005); volumes per layer: Shoeybi 2019,
+Narayanan 2021 section 3; ZeRO: Rajbhandari 2020 section 7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from services.forecast.cost_model.efficiency import PRIOR
+from services.forecast.cost_model.layout import TrainingLayout
+from services.forecast.cost_model.links import Links, groups
+from services.forecast.cost_model.machine import Machine
+from services.forecast.cost_model.memory import local_parameters
+from services.forecast.cost_model.shapes import ModelShape
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes per chip and step."""
+
+    by_kind: dict[str, float]
+    # "node": links within a node, "fabric": between nodes.
+    by_link: dict[str, float]
+
+
+def traffic_of(shape: ModelShape, layout: TrainingLayout, machine: Machine) -> Traffic:
+    """Traffic of a possible layout."""
+    group = groups(layout)
+    m = layout.micro_batches
+    layers = shape.layers / layout.pp
+    tokens = layout.micro_batch * layout.sequence / layout.cp
+    block = layout.state.weights * tokens * shape.hidden
+    passes = 3 if layout.recompute.value == "full" else 2
+    routed_share = shape.expert_layers / shape.layers
+    dense, expert = local_parameters(shape, layout)
+    once = (dense + expert) * layout.state.weights * _away(layout.replicas)
+    keys = 2 * layout.state.weights * tokens * layout.cp * shape.kv_heads * shape.head_size / layout.tp
+    sent = layout.state.weights * tokens / layout.tp * shape.top_k * shape.hidden
+    by_kind = {
+        "tp": m * layers * passes * 2 * 2 * block * _away(layout.tp),
+        "pp": m * 2 * layout.vpp * block / layout.tp if layout.pp > 1 else 0.0,
+        "dp": once * (2 * m + 1 if layout.zero == 3 else 2),
+        "cp": m * layers * 3 * keys * _away(layout.cp),
+        "ep": m * layers * routed_share * 2 * passes * sent * _away(layout.ep),
+    }
+    links = Links(machine, PRIOR)
+    by_link = {"node": 0.0, "fabric": 0.0}
+    for kind, size in by_kind.items():
+        by_link["fabric" if links.crosses(group[kind]) else "node"] += size
+    return Traffic(by_kind, by_link)
+
+
+def _away(members: int) -> float:
+    return (members - 1) / members

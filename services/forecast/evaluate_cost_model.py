@@ -1,0 +1,108 @@
+"""`meridian evaluate cost-model`: how far off the cost model is on measured runs. Method: docs/cost-model.md."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from meridian.errors import FieldError, InvalidArgumentError
+from meridian.result import DataSource, Row, Setting, print_table, write
+
+if TYPE_CHECKING:
+    from services.forecast.cost_model.evaluation.runs import Rejected, Run
+
+_SHOWN = 10
+
+
+@click.command("cost-model")
+@click.argument("rows_path", metavar="ROWS.csv", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--calibrate",
+    "probes",
+    type=click.IntRange(0, 64),
+    default=3,
+    show_default=True,
+    help="Measured runs of each group that calibrate; they are not scored.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the choice of those runs.")
+@click.option(
+    "--json",
+    "out",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    metavar="OUT",
+    help="Write meridian.result/1.",
+)
+@click.option("--rows", "list_rows", is_flag=True, help="Also list each run: predicted, measured, what was derived.")
+def cost_model(rows_path: Path, probes: int, seed: int, out: Path | None, list_rows: bool) -> None:
+    """Predict the step time and memory of each run in ROWS.csv and compare with what was measured.
+
+    Columns: accelerator, n_accel, seq, tp, pp, vpp, dp, cp, ep, mbs, gbs, precision, recompute, step_s, mem_gib ("oom"
+    where it ran out), group; the model as `model` (a name of the catalogue, or the path of a Hugging Face config.json) or
+    as layers, hidden, heads, kv_heads, ffn, gated, vocab, experts, top_k. Optional: zero, sp, attention (fused, unfused),
+    fabric_gbps (GB/s per accelerator between nodes), node_size. Other columns are ignored.
+    """
+    # Small matrices: threads would only wait for each other. Read when numpy is loaded.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    import numpy as np
+
+    from services.forecast.cost_model.efficiency import fitted
+    from services.forecast.cost_model.evaluation.report import rows_of
+    from services.forecast.cost_model.evaluation.runs import read_runs
+
+    try:
+        runs, rejected = read_runs(rows_path)
+    except UnicodeDecodeError as error:
+        detail = f"{rows_path.name} is no UTF-8 text: {error}"
+        raise InvalidArgumentError(detail, errors=(FieldError("ROWS.csv", detail),)) from None
+    _say_what_was_left_aside(rejected)
+    if not runs:
+        detail = f"{rows_path.name}: none of {len(rejected)} rows can be used"
+        raise InvalidArgumentError(detail, errors=(FieldError("ROWS.csv", detail),))
+    _say_what_was_assumed(runs)
+    rows = rows_of(runs, rejected, fitted(), probes, np.random.default_rng(seed))
+    if out is not None:
+        write(out, f"meridian {shlex.join(sys.argv[1:])}", [DataSource.of(rows_path)], seed, Setting.OFFLINE, rows)
+    if list_rows:
+        _list(runs)
+    print_table([row for row in rows if row.value is not None or row.slice == "all"])
+
+
+def _say_what_was_left_aside(rejected: list[Rejected]) -> None:
+    for item in rejected[:_SHOWN]:
+        click.echo(f"line {item.line} is left aside: {item.reason}", err=True)
+    if len(rejected) > _SHOWN:
+        counts = Counter(field for item in rejected for field in (item.fields or ("row",)))
+        fields = ", ".join(f"{field} {count}" for field, count in counts.most_common())
+        lines = " ".join(str(item.line) for item in rejected[_SHOWN:])
+        click.echo(f"and {len(rejected) - _SHOWN} more ({fields}): lines {lines}", err=True)
+
+
+def _say_what_was_assumed(runs: list[Run]) -> None:
+    derived = Counter(name for run in runs for name in run.derived)
+    for name, count in sorted(derived.items()):
+        click.echo(f"{name}: derived in {count} of {len(runs)} rows", err=True)
+    assumed = Counter(note for run in runs for note in run.machine.assumptions)
+    for note, count in sorted(assumed.items()):
+        click.echo(f"{note} ({count} rows)", err=True)
+
+
+def _list(runs: list[Run]) -> None:
+    from services.forecast.cost_model.estimate import estimate
+
+    rows = []
+    for run in runs:
+        found = estimate(run.shape, run.layout, run.machine)
+        name = f"line={run.line}"
+        rows.append(Row(run.model, "predicted_step_s", found.step.total_s, name))
+        if run.step_s is not None:
+            rows.append(Row(run.model, "measured_step_s", run.step_s, name))
+        rows.append(Row(run.model, "predicted_memory_gib", found.memory.total / 2**30, name))
+        if run.memory_bytes is not None:
+            rows.append(Row(run.model, "measured_memory_gib", run.memory_bytes / 2**30, name))
+    print_table(rows)
