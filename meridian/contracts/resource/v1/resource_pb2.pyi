@@ -238,7 +238,7 @@ class Link(_message.Message):
     def __init__(self, from_domain_id: _Optional[str] = ..., to_domain_id: _Optional[str] = ..., rtt_s: _Optional[float] = ..., bandwidth_bytes_per_s: _Optional[float] = ..., price_per_gb: _Optional[_Union[_types_pb2.Money, _Mapping]] = ..., emulated: _Optional[bool] = ..., loss: _Optional[float] = ..., measured_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class DomainInventory(_message.Message):
-    __slots__ = ("domain_id", "name", "region", "owner", "emulated", "security_level", "price_per_accelerator_hour", "carbon_g_per_kwh", "nodes", "links", "agent_url")
+    __slots__ = ("domain_id", "name", "region", "owner", "emulated", "security_level", "price_per_accelerator_hour", "carbon_g_per_kwh", "nodes", "links", "agent_url", "own_scheduler")
     DOMAIN_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     REGION_FIELD_NUMBER: _ClassVar[int]
@@ -250,6 +250,7 @@ class DomainInventory(_message.Message):
     NODES_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
     AGENT_URL_FIELD_NUMBER: _ClassVar[int]
+    OWN_SCHEDULER_FIELD_NUMBER: _ClassVar[int]
     domain_id: str
     name: str
     region: str
@@ -261,7 +262,8 @@ class DomainInventory(_message.Message):
     nodes: _containers.RepeatedCompositeFieldContainer[NodeInventory]
     links: _containers.RepeatedCompositeFieldContainer[Link]
     agent_url: str
-    def __init__(self, domain_id: _Optional[str] = ..., name: _Optional[str] = ..., region: _Optional[str] = ..., owner: _Optional[str] = ..., emulated: _Optional[bool] = ..., security_level: _Optional[int] = ..., price_per_accelerator_hour: _Optional[_Union[_types_pb2.Money, _Mapping]] = ..., carbon_g_per_kwh: _Optional[float] = ..., nodes: _Optional[_Iterable[_Union[NodeInventory, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., agent_url: _Optional[str] = ...) -> None: ...
+    own_scheduler: bool
+    def __init__(self, domain_id: _Optional[str] = ..., name: _Optional[str] = ..., region: _Optional[str] = ..., owner: _Optional[str] = ..., emulated: _Optional[bool] = ..., security_level: _Optional[int] = ..., price_per_accelerator_hour: _Optional[_Union[_types_pb2.Money, _Mapping]] = ..., carbon_g_per_kwh: _Optional[float] = ..., nodes: _Optional[_Iterable[_Union[NodeInventory, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., agent_url: _Optional[str] = ..., own_scheduler: _Optional[bool] = ...) -> None: ...
 
 class Reading(_message.Message):
     __slots__ = ("node_id", "accelerator_index", "metric", "value", "unit", "source", "statistic", "observed_at", "reason", "unknown_kind")

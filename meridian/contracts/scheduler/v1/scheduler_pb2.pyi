@@ -130,7 +130,7 @@ class Holding(_message.Message):
     def __init__(self, name: _Optional[_Union[GrantName, _Mapping]] = ..., tenant_id: _Optional[str] = ..., demand: _Optional[_Union[Demand, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[_run_pb2.AssignedRank, _Mapping]]] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class PlacementRequest(_message.Message):
-    __slots__ = ("domain_id", "shard", "term", "session", "round", "begins", "complete", "holdings", "released", "classes", "dropped_classes", "wanted", "waiting", "asked_at")
+    __slots__ = ("domain_id", "shard", "term", "session", "round", "begins", "complete", "holdings", "released", "classes", "dropped_classes", "wanted", "waiting", "asked_at", "own_scheduler")
     DOMAIN_ID_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +145,7 @@ class PlacementRequest(_message.Message):
     WANTED_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     ASKED_AT_FIELD_NUMBER: _ClassVar[int]
+    OWN_SCHEDULER_FIELD_NUMBER: _ClassVar[int]
     domain_id: str
     shard: str
     term: int
@@ -159,7 +160,8 @@ class PlacementRequest(_message.Message):
     wanted: _containers.RepeatedCompositeFieldContainer[WantedUnit]
     waiting: bool
     asked_at: _timestamp_pb2.Timestamp
-    def __init__(self, domain_id: _Optional[str] = ..., shard: _Optional[str] = ..., term: _Optional[int] = ..., session: _Optional[int] = ..., round: _Optional[int] = ..., begins: _Optional[bool] = ..., complete: _Optional[bool] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[GrantName, _Mapping]]] = ..., classes: _Optional[_Iterable[_Union[DemandClass, _Mapping]]] = ..., dropped_classes: _Optional[_Iterable[int]] = ..., wanted: _Optional[_Iterable[_Union[WantedUnit, _Mapping]]] = ..., waiting: _Optional[bool] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    own_scheduler: bool
+    def __init__(self, domain_id: _Optional[str] = ..., shard: _Optional[str] = ..., term: _Optional[int] = ..., session: _Optional[int] = ..., round: _Optional[int] = ..., begins: _Optional[bool] = ..., complete: _Optional[bool] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[GrantName, _Mapping]]] = ..., classes: _Optional[_Iterable[_Union[DemandClass, _Mapping]]] = ..., dropped_classes: _Optional[_Iterable[int]] = ..., wanted: _Optional[_Iterable[_Union[WantedUnit, _Mapping]]] = ..., waiting: _Optional[bool] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., own_scheduler: _Optional[bool] = ...) -> None: ...
 
 class ClassRoom(_message.Message):
     __slots__ = ("class_number", "vendor", "model", "ranks", "emulated", "any_model")
