@@ -1,0 +1,99 @@
+"""Names as vendors, tools and benchmark lists write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meridian.hardware import standard
+
+
+@pytest.mark.parametrize(
+    ("name", "chip_id", "count"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "a100-sxm4-80gb", None),
+        ("NVIDIA A100-SXM-80GB CTS", "a100-sxm4-80gb", None),
+        ("NVIDIA A100-SXM4-80GB (400W)", "a100-sxm4-80gb", None),
+        ("NVIDIA A100 - PCIe - 80 GB", "a100-pcie-80gb", None),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm5-80gb", None),
+        ("NVIDIA H100-SXM-80GB", "h100-sxm5-80gb", None),
+        ("NVIDIA H100 PCIe", "h100-pcie", None),
+        ("Nvidia Tesla V100-SXM2-32GB", "v100-sxm2-32gb", None),
+        ("Tesla V100-SXM2-16GB", "v100-sxm2-16gb", None),
+        ("Tesla K80", "k80", None),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090", None),
+        ("RTX 3090 Ti", "rtx-3090-ti", None),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada", None),
+        ("NVIDIA GH200 480GB", "gh200-96gb", None),
+        ("TPU-v4", "tpu-v4", None),
+        ("Intel(R) Gaudi(R) 2 AI Accelerator", "gaudi2", None),
+        ("Habana Gaudi HL-205", "gaudi", None),
+        ("AMD Instinct MI300X", "mi300x", None),
+        ("昇腾 910B3", "ascend-910b3", None),
+        ("华为昇腾910C", "ascend-910c", None),
+        ("Huawei Ascend 310P3", "ascend-310p", None),
+        ("寒武纪 MLU370-X8", "mlu370-x8", None),
+        ("寒武纪 思元 590", "mlu590", None),
+        ("海光 DCU K100_AI", "dcu-k100-ai", None),
+        ("天数智芯 天垓 150", "bi-v150", None),
+        ("沐曦 曦云 C500", "metax-c500", None),
+        ("摩尔线程 MTT S4000", "mtt-s4000", None),
+        ("2x RTX 3090", "rtx-3090", 2),
+        ("8 x A100-SXM4-80GB", "a100-sxm4-80gb", 8),
+        ("A100-SXM4-80GB x8", "a100-sxm4-80gb", 8),
+        ("A10*4", "a10", 4),
+        ("1CC 8x H100 80GB SXM5", "h100-sxm5-80gb", 8),
+        ("LambdaCloud H100 80GB PCIe Gen5", "h100-pcie", None),
+        ("LambdaOD_8x_Texas_2xH100_80GB_SXM5_192-222-52-149_v2", "h100-sxm5-80gb", 2),
+        ("LambdaOD_1x_Texas_1xH100_80GB_PCIe_209-20-158-50_v2", "h100-pcie", 1),
+    ],
+)
+def test_a_name_stands_for_one_chip(name: str, chip_id: str, count: int | None) -> None:
+    found = standard().resolve(name)
+    assert (found.chip_id, found.count) == (chip_id, count)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "FooChip 9000",
+        "NVIDIA A100X",
+        "H100 Ultra",
+        "Super H100",
+        "Ascend 910D",
+        "RTX 30900",
+        "A100-SXM4-80GB MIG 1g.10gb",
+    ],
+)
+def test_a_name_that_is_not_known_is_reported(name: str) -> None:
+    found = standard().resolve(name)
+    assert found.chip_id is None
+    assert found.reason == "the name is not in the alias table"
+
+
+@pytest.mark.parametrize(("name", "among"), [("TPU", "tpu-v3"), ("RTX 6000", "rtx-6000-ada"), ("TPU v5", "tpu-v5e")])
+def test_a_name_that_may_mean_chips_far_apart_lists_them(name: str, among: str) -> None:
+    found = standard().resolve(name)
+    assert found.chip_id is None
+    assert "differ too much" in found.reason
+    assert among in found.candidates
+
+
+def test_a_name_without_variant_is_a_family_that_says_so() -> None:
+    found = standard().resolve("4xV100 16GB")
+    assert found.chip_id == "v10016gb-any"
+    assert found.candidates == ("v100-pcie-16gb", "v100-sxm2-16gb")
+    assert standard().resolve(found.chip_id).chip_id == found.chip_id, "an id is a name"
+
+
+@given(st.sampled_from([chip.id for chip in standard()]), st.sampled_from([str.upper, str.title, str.lower]))
+def test_an_id_in_any_case_is_its_chip(chip_id: str, spelled: type[str]) -> None:
+    assert standard().resolve(spelled(chip_id)).chip_id == chip_id
+
+
+@given(st.text(max_size=60))
+def test_any_text_has_an_answer(text: str) -> None:
+    found = standard().resolve(text)
+    assert found.chip_id is not None or found.reason
