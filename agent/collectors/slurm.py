@@ -22,7 +22,7 @@ MIB = 2**20
 # NO_VAL and INFINITE of 16, 32 and 64 bits (slurm/slurm.h).
 _NO_VALUES = frozenset({0xFFFE, 0xFFFF, 0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF})
 _GRES = re.compile(
-    r"(?P<name>[^:(),]+)(?::(?P<type>[^:(),]+))?(?::(?P<count>[0-9]{1,9})(?P<unit>[KkMmGg]?))?(?:\([^()]*\))?"
+    r"(?P<name>[A-Za-z0-9_.+/-]+)(?::(?P<type>[A-Za-z0-9_.+/-]+))?(?::(?P<count>[0-9]{1,9})(?P<unit>[KkMmGg]?))?(?:\([^()]*\))?"
 )
 _TYPE_IS_COUNT = re.compile(r"[0-9]{1,9}[KkMmGg]?")
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}

@@ -1,0 +1,171 @@
+"""Slurm's and Kubernetes' JSON, and kube-state-metrics: hand-written documents with hand-counted results."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from agent.collectors.kubernetes import quantity
+from agent.collectors.metrics import Metric
+from agent.collectors.sensing import sense
+from agent.collectors.slurm import gpus_of, gres_counts
+from agent.collectors.unknown import UnknownError, UnknownKind
+from meridian.errors import InvalidArgumentError
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+Values = dict[tuple[str, int | None, Metric], tuple[float | None, UnknownKind | None]]
+
+
+def _read(document: Any) -> Values:
+    text = document if isinstance(document, str) else json.dumps(document)
+    return {
+        (item.node_id, item.accelerator_index, item.metric): (item.value, item.kind)
+        for item in sense(text, NOW).readings
+        if item.kind is not UnknownKind.NOT_EXPORTED
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("gpu:h100:8(S:0-1)", {("gpu", "h100"): 8}),
+        ("gpu:8", {("gpu", ""): 8}),
+        ("gpu", {("gpu", ""): 1}),
+        ("gpu:a100:2,gpu:h100:4(IDX:0,2-4),craynetwork:4", {("gpu", "a100"): 2, ("gpu", "h100"): 4, ("craynetwork", ""): 4}),
+        ("bandwidth:lustre:4K", {("bandwidth", "lustre"): 4096}),
+        ("", {}),
+        ("N/A", {}),
+        (None, {}),
+    ],
+)  # fmt: skip
+def test_gres_strings(text: str | None, counts: dict[tuple[str, str], int]) -> None:
+    assert gres_counts(text) == counts
+
+
+@pytest.mark.parametrize("text", ["gpu:h100:8(S:0-1", "gpu:8;gpu:4", 8, "gpu::", ",,"])
+def test_what_is_no_gres_is_refused(text: object) -> None:
+    with pytest.raises(UnknownError):
+        gpus_of(text)
+
+
+def _node(**fields: Any) -> dict[str, Any]:
+    node = {"name": "c1", "state": "mixed", "cpus": 64, "alloc_cpus": 16, "real_memory": 1000, "free_memory": 400}
+    return {"meta": {}, "errors": [], "nodes": [{**node, **fields}]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "metric", "expected"),
+    [
+        ({}, Metric.CAPACITY_FREE, (0.75, None)),
+        ({"gres": "gpu:h100:8(S:0-1)", "gres_used": "gpu:h100:3(IDX:0-2)"}, Metric.CAPACITY_FREE, (0.625, None)),
+        ({"gres": "gpu:8", "gres_used": "gpu:9"}, Metric.CAPACITY_FREE, (None, UnknownKind.INCONSISTENT)),
+        ({"alloc_cpus": 65}, Metric.CAPACITY_FREE, (None, UnknownKind.INCONSISTENT)),
+        ({}, Metric.MEMORY_LIMIT, (1000 * 2**20, None)),
+        ({}, Metric.MEMORY_USAGE, (600 * 2**20, None)),
+        ({"free_memory": {"set": True, "infinite": False, "number": 250}}, Metric.MEMORY_USAGE, (750 * 2**20, None)),
+        ({"free_memory": 0}, Metric.MEMORY_USAGE, (None, UnknownKind.PLACEHOLDER)),
+        ({"free_memory": 4294967294}, Metric.MEMORY_USAGE, (None, UnknownKind.SENTINEL)),
+        ({"real_memory": 18446744073709551614}, Metric.MEMORY_LIMIT, (None, UnknownKind.SENTINEL)),
+        ({"free_memory": {"set": True, "infinite": True, "number": 0}}, Metric.MEMORY_USAGE, (None, UnknownKind.NOT_A_NUMBER)),
+        ({"state": ["IDLE", "DRAIN"]}, Metric.HEALTH, (0.5, None)),
+        ({"state": "down*"}, Metric.HEALTH, (0, None)),
+        ({"state": ["IDLE"]}, Metric.HEALTH, (1, None)),
+        ({"state": "sideways"}, Metric.HEALTH, (None, UnknownKind.UNKNOWN_STATE)),
+    ],
+)  # fmt: skip
+def test_a_node_of_slurm(
+    fields: dict[str, Any], metric: Metric, expected: tuple[float | None, UnknownKind | None]
+) -> None:
+    assert _read(_node(**fields))["c1", None, metric] == expected
+
+
+def test_the_queue_of_slurm() -> None:
+    jobs = [
+        {"job_state": "PENDING"},
+        {"job_state": ["PENDING"]},
+        {"job_state": "RUNNING"},
+        {"job_state": ["COMPLETED"]},
+    ]
+    assert _read({"meta": {}, "jobs": jobs})["cluster", None, Metric.QUEUE_DEPTH] == (2, None)
+    stamp = {"set": True, "infinite": False, "number": 1739832148}
+    statistics = {"jobs_pending": 17, "req_time": stamp, "bf_active": False}
+    (reading,) = [
+        item for item in sense(json.dumps({"statistics": statistics}), NOW).readings if item.value is not None
+    ]
+    assert (reading.value, reading.observed_at.timestamp()) == (17, 1739832148)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("80Gi", 80 * 2**30), ("81559Mi", 81559 * 2**20), ("500m", 0.5), ("1e3", 1000.0), ("12.5G", 12.5e9), ("0", 0.0),
+     ("80GB", None), ("Gi", None), ("٣Gi", None), (80, 80.0), (True, None), (None, None)],
+)  # fmt: skip
+def test_quantities(text: object, value: float | None) -> None:
+    assert quantity(text) == value
+
+
+def _slice(generation: int, names: list[str], count: int = 1, **device: Any) -> dict[str, Any]:
+    devices = [{"name": name, "capacity": {"memory": {"value": "80Gi"}}, **device} for name in names]
+    pool = {"name": "p", "generation": generation, "resourceSliceCount": count}
+    return {"kind": "ResourceSlice", "spec": {"driver": "gpu.x", "nodeName": "n1", "pool": pool, "devices": devices}}
+
+
+def _claim(device: str) -> dict[str, Any]:
+    results = [{"driver": "gpu.x", "pool": "p", "device": device}]
+    return {"kind": "ResourceClaim", "status": {"allocation": {"devices": {"results": results}}}}
+
+
+def test_resource_slices() -> None:
+    found = _read({"kind": "List", "items": [_slice(2, ["a", "b"]), _slice(1, ["old"]), _claim("b")]})
+    assert found["n1", 0, Metric.GPU_MEMORY_LIMIT] == (80 * 2**30, None)
+    assert found["n1", 0, Metric.CAPACITY_FREE] == (1, None)
+    assert found["n1", 1, Metric.CAPACITY_FREE] == (0, None)
+    assert {index for _, index, _ in found} <= {0, 1, None}, "an older generation of the pool is gone"
+    alone = _read(_slice(1, ["a"]))
+    assert alone["n1", 0, Metric.CAPACITY_FREE] == (None, UnknownKind.NO_REFERENCE)
+    tainted = _read(_slice(1, ["a"], taints=[{"effect": "NoExecute"}]))
+    assert tainted["n1", 0, Metric.HEALTH] == (0, None)
+    parted = _read(_slice(3, ["a"], count=2))
+    assert parted["n1", 0, Metric.GPU_MEMORY_LIMIT] == (None, UnknownKind.INCONSISTENT), "the pool is not complete"
+
+
+def test_kube_state_metrics_counts_only_pods_that_live() -> None:
+    def pod(name: str, phase: str, gpus: int) -> str:
+        who = f'namespace="d",pod="{name}",uid="{name}"'
+        return (
+            f'kube_pod_status_phase{{{who},phase="{phase}"}} 1\nkube_pod_status_phase{{{who},phase="Other"}} 0\n'
+            f'kube_pod_container_resource_requests{{{who},node="n1",resource="nvidia_com_gpu",unit="integer"}} {gpus}\n'
+            f'kube_pod_container_resource_requests{{{who},node="n1",resource="cpu",unit="core"}} 4\n'
+        )
+
+    text = (
+        'kube_node_status_allocatable{node="n1",resource="nvidia_com_gpu",unit="integer"} 8\n'
+        'kube_node_status_allocatable{node="n1",resource="cpu",unit="core"} 64\n'
+        'kube_node_status_condition{node="n1",condition="Ready",status="true"} 1\n'
+        'kube_node_status_condition{node="n2",condition="Ready",status="unknown"} 1\n'
+        + pod("a", "Running", 2) + pod("b", "Succeeded", 4) + pod("c", "Pending", 1)
+    )  # fmt: skip
+    found = _read(text)
+    assert found["n1", None, Metric.CAPACITY_FREE] == (0.625, None)
+    assert found["n1", None, Metric.HEALTH] == (1, None)
+    assert found["n2", None, Metric.HEALTH] == (None, UnknownKind.UNKNOWN_STATE)
+    assert found["cluster", None, Metric.QUEUE_DEPTH] == (1, None)
+
+
+def test_a_dump_of_metrics_is_read_as_the_page_would_be() -> None:
+    def dumped(family: str, value: float) -> dict[str, Any]:
+        labels = [{"name": "mlu", "value": "0"}, {"name": "uuid", "value": "u"}]
+        return {"Desc": f'Desc{{fqName: "{family}", help: ""}}', "Metric": {"label": labels, "gauge": {"value": value}}}
+
+    found = _read([dumped("power_usage", 233), dumped("utilization", 40), dumped("temperature", 52)])
+    assert found["node", 0, Metric.POWER] == (233, None)
+    assert found["node", 0, Metric.GPU_UTILIZATION] == (0.4, None)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"nodes": 3}', '{"a": 1, "a": 2}', "what is this\n", "[" * 100_000])
+def test_what_is_of_no_known_form_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        sense(text, NOW)
