@@ -168,7 +168,8 @@ def mlu(page: Page, index: int, state: State, trap: str, _now_ms: int) -> None:
     free = (state.total_mib - state.used_mib) * MIB
     if trap == "wrong":  # used and free do not make the total
         free //= 3
-        if free + state.used_mib * MIB < 0.85 * state.total_mib * MIB:
+        # A tenth may be the driver's own reserve, which this exporter need not tell.
+        if free + state.used_mib * MIB < 0.9 * state.total_mib * MIB:
             page.unknown(index, USED, LIMIT)
     if trap == "blank":
         page.unknown(index, POWER)
@@ -240,7 +241,7 @@ def xpum(page: Page, index: int, state: State, trap: str, _now_ms: int) -> None:
         page.unknown(index, POWER)
     if trap == "twice":
         page.put("hw_memory_size_bytes", f'{labels},hw_memory_location="device"', 12345678)
-        page.unknown(index, LIMIT, USED)
+        page.unknown(index, LIMIT)
     page.put("hw_gpu_info", f'{labels},hw_model="Max 1550"', 1)
     page.put("hw_gpu_utilization_ratio", f'{labels},hw_gpu_task="all"', state.util_percent / 100)
     page.put("hw_memory_usage_bytes", f'{labels},hw_memory_location="device"', used)
