@@ -217,6 +217,7 @@ def domain_from(
         carbon_g_per_kwh=message.carbon_g_per_kwh,
         links=tuple(by_target[name] for name in sorted(by_target)),
         region=message.region,
+        own_scheduler=message.own_scheduler,
     )
 
 

@@ -79,7 +79,7 @@ class Link:
 @dataclass(frozen=True, slots=True)
 class Domain:
     """A member domain. The price is that of one accelerator for one hour. ``burst``: rented capacity that is to be used only
-    when the others are full."""
+    when the others are full. ``own_scheduler``: its agent answers for it on two levels, and nobody else gives its nodes away."""
 
     domain_id: str
     security_level: int = 0
@@ -90,6 +90,7 @@ class Domain:
     region: str = ""
     burst: bool = False
     electricity_micro_units_per_kwh: int = 0
+    own_scheduler: bool = False
 
 
 class MarkKind(StrEnum):
@@ -130,6 +131,11 @@ class Fleet:
         """Whether failover holds the domain for unreachable."""
         return (MarkKind.DOMAIN_UNREACHABLE, domain_id) in self.marks
 
+    def schedules_itself(self, domain_id: str) -> bool:
+        """Whether the domain has a scheduler of its own."""
+        domain = self.domains.get(domain_id)
+        return domain is not None and domain.own_scheduler
+
     def failed(self, node_id: str) -> bool:
         """Whether failover declared the node dead."""
         return (MarkKind.NODE_FAILED, node_id) in self.marks
@@ -148,6 +154,8 @@ class Fleet:
             mark.kind is MarkKind.AGENT_REVOKED and mark.domain_id == node.domain_id for mark in self.marks.values()
         ):
             return "the identity of its domain's agent was revoked"
+        if self.schedules_itself(node.domain_id):
+            return "its domain gives its nodes away by a scheduler of its own, which is asked on two levels only"
         if node.state is NodeState.ASLEEP and node.wake_s > 0:
             return ""
         if node.state not in USABLE_STATES:

@@ -62,6 +62,10 @@ class DomainDecider:
         """Whether this part decides for the domain."""
         return shard_of(domain_id, self._settings.parts) == self._settings.part
 
+    def _answers_itself(self, request: scheduler_pb2.PlacementRequest) -> bool:
+        """Whether the domain's agent answers, by what the shard or this decider knows of the domain."""
+        return request.own_scheduler or self._fleet.schedules_itself(request.domain_id)
+
     # -- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -92,7 +96,8 @@ class DomainDecider:
             try:
                 async with self._kernel.outbox.transaction() as transaction:
                     await self._begin(transaction)
-                    names, self._to_tell = list(self._to_tell), {}
+                    # One that has a scheduler of its own by now tells of itself.
+                    names, self._to_tell = [name for name in self._to_tell if name in self.domains], {}
                     for name in names:
                         message = summary_message(self.domains[name].summary(), self.term, self._now_s())
                         transaction.publish(message)
@@ -109,7 +114,9 @@ class DomainDecider:
         wanted = [
             item.data
             for item in envelopes
-            if isinstance(item.data, scheduler_pb2.PlacementRequest) and self.owns(item.data.domain_id)
+            if isinstance(item.data, scheduler_pb2.PlacementRequest)
+            and self.owns(item.data.domain_id)
+            and not self._answers_itself(item.data)
         ]
         if not wanted:
             return
@@ -135,8 +142,10 @@ class DomainDecider:
             return
         await store.save_fleet(transaction.connection, self._fleet, draft.fleet)
         self._fleet = draft.fleet
+        for name in [name for name in self.domains if self._fleet.schedules_itself(name)]:
+            del self.domains[name]
         names = dict.fromkeys(getattr(item.data, "domain_id", "") for item in ours)
-        touched = [self._domain(name) for name in names if name]
+        touched = [self._domain(name) for name in names if name and not self._fleet.schedules_itself(name)]
         changed = [domain for domain in touched if domain.refit(self._fleet) or not domain.sessions]
         await self._write(transaction, changed)
 
@@ -175,6 +184,7 @@ class DomainDecider:
                 name, self._fleet, self._policy, self.term, grants.get(name, ()), sessions.get(name, {}).items()
             )
             for name in sorted({*self._fleet.domains, *grants, *sessions})
+            if not self._fleet.schedules_itself(name)
         }
         self._doubtful = False
         for name in self.domains:

@@ -61,6 +61,7 @@ def request_message(request: Request, at_s: float) -> scheduler_pb2.PlacementReq
         ],
         waiting=request.waiting,
         asked_at=timestamp(at_s),
+        own_scheduler=request.own_scheduler,
     )
 
 
@@ -100,6 +101,7 @@ def request_from(message: scheduler_pb2.PlacementRequest) -> Request:
             for item in message.wanted
         ),
         message.waiting,
+        message.own_scheduler,
     )
 
 
@@ -269,7 +271,11 @@ def rank_messages(ranks: Iterable[PlacedRank]) -> list[run_pb2.AssignedRank]:
     """Placed ranks of one domain."""
     return [
         run_pb2.AssignedRank(
-            rank=rank.rank, node_id=rank.node_id, local_rank=rank.local_rank, accelerator_indices=rank.devices
+            rank=rank.rank,
+            node_id=rank.node_id,
+            local_rank=rank.local_rank,
+            accelerator_indices=rank.devices,
+            accelerator_milli=rank.device_milli,
         )
         for rank in ranks
     ]
@@ -278,7 +284,14 @@ def rank_messages(ranks: Iterable[PlacedRank]) -> list[run_pb2.AssignedRank]:
 def ranks_from(messages: Iterable[run_pb2.AssignedRank], domain_id: str) -> tuple[PlacedRank, ...]:
     """Placed ranks of a domain."""
     return tuple(
-        PlacedRank(item.rank, domain_id, item.node_id, item.local_rank, tuple(item.accelerator_indices))
+        PlacedRank(
+            item.rank,
+            domain_id,
+            item.node_id,
+            item.local_rank,
+            tuple(item.accelerator_indices),
+            item.accelerator_milli or 1000,
+        )
         for item in messages
     )
 

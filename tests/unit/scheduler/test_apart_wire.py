@@ -19,7 +19,7 @@ from services.scheduler.shards.wire import (
 )
 
 NAME = GrantName(UnitKey("job-1", 2), 3)
-RANKS = (PlacedRank(4, "east", "east-1", 1, (0, 7)), PlacedRank(5, "east", "east-2", 0, ()))
+RANKS = (PlacedRank(4, "east", "east-1", 1, (0, 7), 250), PlacedRank(5, "east", "east-2", 0, ()))
 FULL = Demand(
     ranks=3,
     cpus=1.5,
@@ -74,6 +74,7 @@ def test_a_request_comes_as_it_was_sent() -> None:
             Wanted(NAME, "lab", 0, Demand(2, cpus=1.0), 4, False),
         ),
         waiting=True,
+        own_scheduler=True,
     )
     message = request_message(request, 1234.5)
     assert request_from(scheduler_pb2.PlacementRequest.FromString(message.SerializeToString())) == request

@@ -175,16 +175,20 @@ class Dispatcher:
     def _begin(self, book: Book, now_s: float, step: Step) -> None:
         """Domains that have not heard of this session; the first ones are waited for before anything is asked."""
         first = not self._links
+        own = {name: self._answers_itself(name, book) for name in sorted({*book.fleet.domains, *self.told})}
+        # A domain that has got a scheduler of its own, or has none any more, is answered for by somebody else from now on.
         new = [
             name
-            for name in sorted({*book.fleet.domains, *self.told})
-            if name not in self._links or not self._links[name].begun
+            for name, answers_itself in own.items()
+            if name not in self._links
+            or not self._links[name].begun
+            or self._links[name].own_scheduler != answers_itself
         ]
         if not new:
             return
         number = self._next_round()
         for name in new:
-            link = self._links[name] = Link(begun=True, holdings_at_s=now_s)
+            link = self._links[name] = Link(begun=True, own_scheduler=own[name], holdings_at_s=now_s)
             link.silent = not first and name not in self.told
             holdings = self._holdings(name, book)
             step.requests.append(replace(self._request(name, number, holdings=holdings), begins=True))
@@ -263,7 +267,9 @@ class Dispatcher:
             assert unit is not None, f"{key} was dispatched and does not wait"
             name = GrantName(key, book.units[key].epoch + 1)
             units.setdefault(key, Asked(unit, name, {})).parts[item.domain_id] = item
-            number = self._numbers.get(item.unit.demand, 0) if item.whole else 0
+            # One with a scheduler of its own is not told of classes.
+            known = item.whole and item.unit.demand in self._links[item.domain_id].classes
+            number = self._numbers[item.unit.demand] if known else 0
             wanted = Wanted(
                 name,
                 unit.tenant_id,
@@ -386,6 +392,11 @@ class Dispatcher:
         self._inter = InterDomain(fleet, told, self._policy)
         return self._inter
 
+    def _answers_itself(self, name: str, book: Book) -> bool:
+        """Whether a domain has a scheduler of its own: by the graph, or before that knows it, by the domain's own word."""
+        domain = book.fleet.domains.get(name)
+        return domain.own_scheduler if domain is not None else self.told[name].own_scheduler
+
     def _reachable(self, name: str) -> bool:
         link = self._links.get(name)
         return link is not None and link.begun and not link.silent and name in self.told
@@ -431,6 +442,7 @@ class Dispatcher:
             dropped_classes=tuple(dropped),
             wanted=wanted,
             waiting=link.waiting,
+            own_scheduler=link.own_scheduler,
         )
 
     def _release(self, name: str, names: Iterable[GrantName]) -> Request:

@@ -55,7 +55,8 @@ class Holding:
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a shard wants of a domain, carried out in the order of the fields. ``round`` 0 wants no answer. ``holdings`` None
-    says nothing about them; otherwise they are all that the shard has there. ``waiting``: it wants to hear of more room."""
+    says nothing about them; otherwise they are all that the shard has there. ``waiting``: it wants to hear of more room.
+    ``own_scheduler``: it is for the domain's agent, no decider of Meridian's takes it."""
 
     domain_id: str
     shard: str
@@ -68,6 +69,7 @@ class Request:
     dropped_classes: tuple[int, ...] = ()
     wanted: tuple[Wanted, ...] = ()
     waiting: bool = False
+    own_scheduler: bool = False
 
 
 @dataclass(frozen=True, slots=True)

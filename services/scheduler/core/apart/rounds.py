@@ -41,11 +41,12 @@ class Step:
 
 @dataclass(slots=True)
 class Link:
-    """What a domain was told in this session."""
+    """What a domain was told in this session; ``own_scheduler``: its agent was told, not a decider."""
 
     begun: bool = False
     silent: bool = False
     waiting: bool = False
+    own_scheduler: bool = False
     classes: set[Demand] = field(default_factory=set)
     holdings_at_s: float = 0.0
 
