@@ -121,10 +121,10 @@ for _setting in (
 
 _OURS = _core(
     "meridian",
-    order=("shortest_remaining",),
+    order=("shortest_effort",),
     preemptions=("order",),
     interval_s=1800.0,
-    options=(("order", (("margin_s", 120.0),)),),
+    options=(("order", (("margin_s", 120.0), ("ratio", 1.5))),),
 )
 register(
     Setting(
@@ -151,8 +151,9 @@ for _setting in (
         "predicted",
         baseline=False,
         refresh=True,
-        about="least predicted remaining run time first; predictions of running jobs renewed every half hour; a job that runs"
-        " for less than two minutes is left alone",
+        about="least effort until an end first, between predicted remaining run time and Gittins index; predictions of running jobs"
+        " renewed every half hour; a job that runs for less than two minutes, or has less than 1.5 times as much left, is"
+        " left alone",
     ),
     Setting(
         "meridian-local",
