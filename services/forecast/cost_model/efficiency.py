@@ -42,7 +42,7 @@ class Efficiency:
     # Start of a collective, and more per doubling of its members.
     collective_s: float = 12e-6
     # Share of a transfer that computation can hide: tensor-parallel, gradients, shards of parameters.
-    overlap_tensor: float = 0.1
+    overlap_tensor: float = 0.4
     overlap_gradients: float = 0.5
     overlap_shards: float = 0.8
     # Host work and loading per step.
@@ -59,7 +59,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "elementwise": (0.4, 3.0),
     "attention": (0.2, 0.95),
     "gap_s": (0.5e-6, 1e-5),
-    "dispatch_s": (2e-6, 3e-5),
+    "dispatch_s": (2e-6, 5e-5),
     "link": (0.45, 0.95),
     "fabric": (0.4, 0.95),
     "collective_s": (3e-6, 6e-5),

@@ -18,6 +18,8 @@ from services.forecast.cost_model.shapes import ModelShape
 _TILE = 128
 # Kernels that a layer starts forward beside its matrix products.
 _SMALL_KERNELS = 10
+# Of the host's time, two collectives and what they wait for count as so many kernels.
+_COLLECTIVE_KERNELS = 8
 _SCORE_BYTES = 8
 
 
@@ -34,10 +36,10 @@ class Pass:
         """Seconds of computing again what was not kept."""
         match layout.recompute.value:
             case "full":
-                return self.forward
+                return layout.recompute_share * self.forward
             case "selective":
                 # A kernel that keeps no scores repeats them in its own backward pass already.
-                return 0.0 if layout.fused_attention else self.attention
+                return 0.0 if layout.fused_attention else layout.recompute_share * self.attention
             case _:
                 return 0.0
 
@@ -70,7 +72,8 @@ class Kernels:
         moved = self._value_bytes * count * (rows * columns + rows * depth + columns * depth)
         cast = 0.0
         if self._casts and not wide:
-            cast = 3.0 * count * (rows * depth + columns * depth) / self._bytes_per_s
+            # Inputs are read in 16 bit and written in 8 for the product; half of that is fused with the kernel before.
+            cast = 1.5 * count * rows * depth / self._bytes_per_s
         return max(compute, moved / self._bytes_per_s) + cast + self._e.gap_s
 
     def matrix(self, rows: float, columns: float, depth: float, count: float = 1.0, *, wide: bool = False) -> Pass:
@@ -130,6 +133,8 @@ class Kernels:
         forward = sum(p.forward for p in matrices) + core.forward + small
         backward = sum(p.backward for p in matrices) + core.backward + 1.5 * small
         kernels = len(matrices) + _SMALL_KERNELS + (1 if layout.fused_attention else 5)
+        if tp > 1:
+            kernels += _COLLECTIVE_KERNELS
         start = kernels * self._e.dispatch_s
         return Pass(max(forward, start), max(backward, 1.5 * start), core.forward)
 

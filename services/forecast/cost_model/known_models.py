@@ -14,11 +14,38 @@ from meridian.errors import FieldError, InvalidArgumentError
 from services.forecast.cost_model.shapes import ModelShape, shape_of
 
 _FILE = Path(__file__).parent / "known_models.csv"
-_COUNTS = (
-    "layers hidden heads kv_heads head_size ffn vocabulary experts top_k expert_ffn shared_ffn dense_layers attention_weights"
-).split()
+_COUNTS = [
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "head_size",
+    "ffn",
+    "vocabulary",
+    "experts",
+    "top_k",
+    "expert_ffn",
+    "shared_ffn",
+    "dense_layers",
+    "attention_weights",
+]
 # Activations of feed-forward blocks that come with a gate in the models of these types.
-_UNGATED_TYPES = frozenset("gpt2 gpt_neox gpt_neo gptj opt bloom mpt falcon gpt_bigcode phi megatron nemotron".split())
+_UNGATED_TYPES = frozenset(
+    [
+        "gpt2",
+        "gpt_neox",
+        "gpt_neo",
+        "gptj",
+        "opt",
+        "bloom",
+        "mpt",
+        "falcon",
+        "gpt_bigcode",
+        "phi",
+        "megatron",
+        "nemotron",
+    ]
+)
 _LATENT_FIELDS = ("hidden_size", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 

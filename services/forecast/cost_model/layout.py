@@ -105,6 +105,8 @@ class TrainingLayout:
     zero: int = 0
     precision: str = "bf16"
     recompute: Recompute = Recompute.NONE
+    # Of the layers; the others keep everything.
+    recompute_share: float = 1.0
     # An attention kernel that never writes the matrix of scores.
     fused_attention: bool = True
 
@@ -143,6 +145,8 @@ def check(shape: ModelShape, layout: TrainingLayout, accelerators: int | None = 
         wrong("precision", f"{layout.precision!r} is none of {', '.join(PRECISIONS)}")
     if not 0 <= layout.zero <= 3:
         wrong("zero", "must be 0, 1, 2 or 3")
+    if not 0 <= layout.recompute_share <= 1:
+        wrong("recompute_share", "must be between 0 and 1")
     if not problems:
         _check_division(shape, layout, accelerators, wrong)
     if problems:

@@ -63,8 +63,11 @@ class Links:
         share = (group.size - 1) / group.size
         return share * size_bytes / self.rate(group) + self._start * (1 + math.log2(group.size)) / 2
 
-    def exchange(self, size_bytes: float, group: Group) -> float:
-        """All-to-all where each member sends ``size_bytes``, its own share included."""
+    def exchange(self, size_bytes: float, group: Group, copies: int) -> float:
+        """All-to-all of ``size_bytes`` per member, which are ``copies`` of each token, spread evenly.
+
+        Between nodes a token is sent once to each node that needs it, and copied there (DeepEP; DeepSeek-V3 section 3.2).
+        """
         if group.size <= 1:
             return 0.0
         away = (group.size - 1) / group.size * size_bytes
@@ -72,7 +75,10 @@ class Links:
         if not self.crosses(group):
             return away / self._link + start
         inside = max(1, min(group.size, self._machine.node_size // group.stride))
-        outside = (group.size - inside) / group.size * size_bytes
+        nodes = group.size / inside
+        # Expected number of other nodes that a token goes to.
+        needed = (nodes - 1) * (1 - (1 - 1 / nodes) ** copies)
+        outside = needed * size_bytes / copies
         return max(outside / self._fabric, away / self._link) + start
 
     def send(self, size_bytes: float, group: Group) -> float:

@@ -75,7 +75,7 @@ def machine_of(name: str, catalogue: Catalogue | None = None) -> Machine:
     """The machine made of chips called ``name``, in the nodes that are usual for it; UnknownChipError names the chip."""
     known = catalogue or standard()
     found = known.resolve(name)
-    candidates = found.candidates if found.candidates else ()
+    candidates = found.candidates
     if found.chip_id is None and not candidates:
         detail = f"{name!r}: {found.reason}"
         raise UnknownChipError(f"accelerator: {detail}", errors=(FieldError("/accelerator", detail),))
@@ -172,7 +172,7 @@ def _reached(chip: Chip, catalogue: Catalogue) -> float | None:
                 shares.append(max(measured) / stated)
     if not shares:
         return None
-    return min(max(max(shares), _REACHED_BOUNDS[0]), _REACHED_BOUNDS[1])
+    return min(max(*shares, _REACHED_BOUNDS[0]), _REACHED_BOUNDS[1])
 
 
 def _node_of(chip: Chip) -> tuple[int, float] | None:

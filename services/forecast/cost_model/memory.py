@@ -125,11 +125,12 @@ def layer_activations(shape: ModelShape, layout: TrainingLayout) -> tuple[float,
     whole = scale * (common + divided + scores)
     match layout.recompute.value:
         case "full":
-            return scale * 2 * h / shared, whole
+            kept = scale * 2 * h / shared
         case "selective":
-            return scale * (common + divided), whole
+            kept = scale * (common + divided)
         case _:
-            return whole, whole
+            kept = whole
+    return layout.recompute_share * kept + (1 - layout.recompute_share) * whole, whole
 
 
 def _activations(shape: ModelShape, layout: TrainingLayout) -> float:

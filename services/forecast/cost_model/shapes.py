@@ -111,7 +111,7 @@ def gated_ffn_of(hidden: int) -> int:
     return -(-(8 * hidden // 3) // 256) * 256
 
 
-def shape_of(  # noqa: C901
+def shape_of(
     *,
     layers: int,
     hidden: int,

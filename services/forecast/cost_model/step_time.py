@@ -114,10 +114,13 @@ def _per_micro_batch(
     layers = shape.layers / layout.pp
     tokens = layout.micro_batch * layout.sequence / layout.cp
     block = layout.state.weights * tokens * shape.hidden
-    passes = 3 if layout.recompute.value == "full" else 2
+    passes = 2 + (layout.recompute_share if layout.recompute.value == "full" else 0.0)
     # Two all-reduces (or a gather and a scatter each) per layer and pass (Shoeybi 2019); experts have one.
     reduces = passes * (2 - routed_share if layout.ep > 1 else 2)
-    tensor = layers * reduces * 2 * links.gather(block, group["tp"]) * (1 - efficiency.overlap_tensor)
+    tensor = layers * reduces * 2 * links.gather(block, group["tp"])
+    if layout.sequence_parallel:
+        # Gathers and scatters can be cut into chunks that move while others multiply; an all-reduce cannot.
+        tensor *= 1 - efficiency.overlap_tensor
     context = 0.0
     if layout.cp > 1:
         keys = 2 * layout.state.weights * tokens * layout.cp * shape.kv_heads * shape.head_size / layout.tp
@@ -127,7 +130,7 @@ def _per_micro_batch(
     expert = 0.0
     if layout.ep > 1:
         sent = layout.state.weights * tokens / layout.tp * shape.top_k * shape.hidden
-        expert = layers * routed_share * 2 * passes * links.exchange(sent, group["ep"])
+        expert = layers * routed_share * 2 * passes * links.exchange(sent, group["ep"], shape.top_k)
     pipeline = 2 * layout.vpp * links.send(block / layout.tp, group["pp"])
     if layout.vpp > 1:
         # Interleaving sends ahead while another chunk computes.
@@ -150,5 +153,8 @@ def _data_parallel(
         # Gathered forward and backward in every micro batch, scattered once.
         moved = (2 * micro_batches + 1) * once
         return moved - efficiency.overlap_shards * min(moved, micro_batches * stage)
-    # Gradients scattered during the last backward pass, parameters gathered (an all-reduce is the same).
+    if layout.zero == 0:
+        # One all-reduce after the last backward pass.
+        return 2 * once
+    # Gradients scattered during the last backward pass, parameters gathered during the next forward pass.
     return 2 * once - efficiency.overlap_gradients * min(2 * once, stage)

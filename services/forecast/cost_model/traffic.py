@@ -32,7 +32,7 @@ def traffic_of(shape: ModelShape, layout: TrainingLayout, machine: Machine) -> T
     layers = shape.layers / layout.pp
     tokens = layout.micro_batch * layout.sequence / layout.cp
     block = layout.state.weights * tokens * shape.hidden
-    passes = 3 if layout.recompute.value == "full" else 2
+    passes = 2 + (layout.recompute_share if layout.recompute.value == "full" else 0.0)
     routed_share = shape.expert_layers / shape.layers
     dense, expert = local_parameters(shape, layout)
     once = (dense + expert) * layout.state.weights * _away(layout.replicas)

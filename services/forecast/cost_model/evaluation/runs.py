@@ -256,7 +256,10 @@ def _with_derived(
         return memory_of(shape, candidate).total <= machine.memory_bytes
 
     if not recompute_stated:
-        layout = _first(layout, [replace(layout, recompute=each) for each in Recompute], fits)
+        # As few layers as fit.
+        some = [replace(layout, recompute=Recompute.FULL, recompute_share=share / 8) for share in range(1, 9)]
+        ways = [replace(layout, recompute=each) for each in (Recompute.NONE, Recompute.SELECTIVE)]
+        layout = _first(layout, [*ways, *some], fits)
         derived.append("recompute")
     if started_without:
         sizes = [1] if layout.pp > 1 else [8, 4, 2, 1]
@@ -273,11 +276,14 @@ def _first(
 
 
 def _zero_stage(shape: ModelShape, layout: TrainingLayout, machine: Machine) -> int:
-    """The lowest stage with which the state fits; without tensor and pipeline parallelism sharding is taken as full."""
-    for stage in (0, 1, 2):
+    """The lowest stage with which the state fits; without tensor and pipeline parallelism sharding is taken as full.
+
+    On chips since 2022 from stage 1 (the distributed optimiser), which costs no time.
+    """
+    for stage in (0, 1, 2) if machine.year < _FUSED_SINCE else (1, 2):
         found = memory_of(shape, replace(layout, zero=stage))
         if found.parameters + found.gradients + found.optimiser <= _STATE_SHARE * machine.memory_bytes:
-            return 3 if stage and layout.tp == layout.pp == 1 and not shape.experts else stage
+            return 3 if stage == 2 and layout.tp == layout.pp == 1 and not shape.experts else stage
     return 3
 
 

@@ -1,0 +1,244 @@
+"""The cost model on published runs: leave-one-family-out, the served parameters, and how they were fitted.
+
+    python bench/cost_model.py FOLDER [--json OUT]            leave-one-family-out and the served parameters
+    python bench/cost_model.py FOLDER --fit --write           fit on all families and write what is served
+    python bench/cost_model.py FOLDER --rows OUT.csv          the rows, for `meridian evaluate cost-model`
+
+FOLDER holds the tables of figures (vtrain_ground_truth_*.csv, mosaic_llmfoundry_throughput.csv, ...).
+
+The fit: least squares of ln(predicted / measured) with bounds, a prior around published microbenchmarks, the same weight
+for every family, and an offset for each family (its software), so that one slow code base does not bend the parameters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import shlex
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+from cost_model_data import all_rows
+from result import DataSource, Setting, print_table, write
+from result import Row as Figure
+from scipy.optimize import least_squares
+
+from services.forecast.cost_model.efficiency import BOUNDS, NAMES, PRIOR, Efficiency, fitted, from_mapping, to_mapping
+from services.forecast.cost_model.evaluation.runs import Run, run_of
+from services.forecast.cost_model.evaluation.scores import (
+    calibrated_draws,
+    constant_mfu,
+    layout_regrets,
+    predicted_steps,
+    time_score,
+)
+
+FITTED = Path(__file__).parents[1] / "services/forecast/cost_model/fitted.json"
+# A family counts as so many independent runs at most, with errors of this size (of the logarithm).
+_FAMILY_WEIGHT, _NOISE = 10, 0.07
+_PRIOR_SPREAD, _OFFSET_SPREAD = 0.35, 0.12
+_MOST_ROWS = 90
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Parameters, and the offset (ln) of each family in the fit."""
+
+    efficiency: Efficiency
+    offsets: dict[str, float]
+
+
+def family_of(run: Run) -> str:
+    """The family that is left out together."""
+    return run.group.removesuffix("-large")
+
+
+def load_runs(folder: Path) -> list[Run]:
+    """All runs with a step time; what cannot be used is named on stderr."""
+    runs = []
+    for number, row in enumerate(all_rows(folder), start=1):
+        try:
+            run = run_of(row, number)
+        except ValueError as error:
+            print(f"row {number} ({row['group']}) is left aside: {error}", file=sys.stderr)
+            continue
+        if run.step_s is not None:
+            runs.append(run)
+    return runs
+
+
+def fit(runs: Sequence[Run], seed: int = 0) -> Fit:
+    """Fit the parameters to runs of several families."""
+    draws = np.random.default_rng(seed)
+    families: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        families[family_of(run)].append(run)
+    chosen: list[Run] = []
+    for members in families.values():
+        order = draws.permutation(len(members))[:_MOST_ROWS]
+        chosen.extend(members[index] for index in sorted(order.tolist()))
+    names = sorted(families)
+    belongs = np.array([names.index(family_of(run)) for run in chosen])
+    counts = np.bincount(belongs)
+    weight = np.sqrt(np.minimum(counts, _FAMILY_WEIGHT) / counts)[belongs] / _NOISE
+    measured = np.log([run.step_s or np.nan for run in chosen])
+    start = np.log([to_mapping(PRIOR)[name] for name in NAMES])
+    low, high = (np.log([BOUNDS[name][side] for name in NAMES]) for side in (0, 1))
+
+    def residuals(at: np.ndarray) -> np.ndarray:
+        parameters, offsets = at[: len(NAMES)], at[len(NAMES) :]
+        predicted = np.log(predicted_steps(chosen, _efficiency(parameters)))
+        errors = (predicted + offsets[belongs] - measured) * weight
+        return np.concatenate([errors, (parameters - start) / _PRIOR_SPREAD, offsets / _OFFSET_SPREAD])
+
+    def jacobian(at: np.ndarray) -> np.ndarray:
+        # Offsets enter linearly: only the parameters need differences.
+        base = residuals(at)
+        columns = np.zeros((len(base), len(at)))
+        for index in range(len(NAMES)):
+            step = np.zeros(len(at))
+            step[index] = 1e-3 if at[index] + 1e-3 < high[index] else -1e-3
+            columns[:, index] = (residuals(at + step) - base) / step[index]
+        for index in range(len(names)):
+            column = len(NAMES) + index
+            columns[: len(chosen), column] = weight * (belongs == index)
+            columns[len(chosen) + column, column] = 1 / _OFFSET_SPREAD
+        return columns
+
+    wide = np.full(len(names), 1.0)
+    found = least_squares(
+        residuals,
+        np.concatenate([start, np.zeros(len(names))]),
+        jacobian,
+        bounds=(np.concatenate([low, -wide]), np.concatenate([high, wide])),
+        loss="soft_l1",
+        max_nfev=15,
+        xtol=1e-4,
+        ftol=1e-4,
+    )
+    offsets = dict(zip(names, found.x[len(NAMES) :].tolist(), strict=True))
+    return Fit(_efficiency(found.x[: len(NAMES)]), offsets)
+
+
+def _efficiency(logarithms: np.ndarray) -> Efficiency:
+    values = zip(NAMES, np.exp(logarithms).tolist(), strict=True)
+    return from_mapping({name: min(max(value, BOUNDS[name][0]), BOUNDS[name][1]) for name, value in values})
+
+
+def score_rows(
+    subject: str, name: str, runs: Sequence[Run], predicted: Sequence[float], *, baseline: bool
+) -> list[Figure]:
+    """MAPE, bias, share within 10 % and regret of one family."""
+    score = time_score(predicted, [run.step_s or np.nan for run in runs])
+    rows = [
+        Figure(subject, "step_time_mape_ratio", score.mape, name, n=score.count, baseline=baseline),
+        Figure(subject, "step_time_bias_ratio", score.bias, name, n=score.count, baseline=baseline),
+        Figure(subject, "step_time_within_8_percent_share", score.within_8, name, n=score.count, baseline=baseline),
+        Figure(subject, "step_time_within_10_percent_share", score.within_10, name, n=score.count, baseline=baseline),
+    ]
+    regrets = layout_regrets(runs, predicted)
+    if regrets:
+        value = float(np.mean(regrets))
+        rows.append(Figure(subject, "layout_regret_mean_ratio", value, name, n=len(regrets), baseline=baseline))
+    return rows
+
+
+def leave_one_out(runs: Sequence[Run], seed: int, only: str | None) -> list[Figure]:
+    """Each family by parameters fitted without it, cold and calibrated by three of its runs, beside constant MFU."""
+    rows = []
+    for family in sorted({family_of(run) for run in runs}):
+        if only and family != only:
+            continue
+        held = [run for run in runs if family_of(run) == family]
+        name = f"family={family}"
+        found = fit([run for run in runs if family_of(run) != family], seed)
+        rows += score_rows("cost_model_left_out", name, held, predicted_steps(held, found.efficiency), baseline=False)
+        draws = calibrated_draws(held, found.efficiency, 3, np.random.default_rng(seed))
+        scores = []
+        for draw in draws:
+            scored = [p for p in range(len(held)) if not np.isnan(draw.predicted_s[p])]
+            if scored:
+                scores.append(time_score(draw.predicted_s[scored], [held[p].step_s or np.nan for p in scored]).mape)
+        if scores:
+            mean = float(np.mean(scores))
+            count = len(held) - 3
+            rows.append(
+                Figure(
+                    "cost_model_left_out_calibrated_3",
+                    "step_time_mape_ratio",
+                    mean,
+                    name,
+                    min(scores),
+                    max(scores),
+                    count,
+                )
+            )
+        rows += score_rows("constant_mfu_of_test_rows", name, held, constant_mfu(held), baseline=True)
+        print(f"{family} done", file=sys.stderr, flush=True)
+    return rows
+
+
+def main() -> None:
+    """Run as a program."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--json", type=Path, dest="out", metavar="OUT")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--family", help="leave out this one only")
+    parser.add_argument("--fit", action="store_true", help="fit on all families")
+    parser.add_argument("--write", action="store_true", help="write the fitted parameters where they are served from")
+    parser.add_argument("--rows", type=Path, metavar="CSV", help="write the rows and stop")
+    arguments = parser.parse_args()
+    if arguments.rows:
+        found = all_rows(arguments.folder)
+        with arguments.rows.open("w", encoding="utf-8", newline="") as stream:
+            table = csv.DictWriter(stream, sorted({name for row in found for name in row}))
+            table.writeheader()
+            table.writerows(found)
+        return
+    runs = load_runs(arguments.folder)
+    served = fitted()
+    if arguments.fit:
+        result = fit(runs, arguments.seed)
+        served = result.efficiency
+        print(json.dumps({"parameters": to_mapping(served), "offsets": result.offsets}, indent=1), file=sys.stderr)
+        if arguments.write:
+            body = {
+                "parameters": {name: float(f"{value:.4g}") for name, value in to_mapping(served).items()},
+                "families": {name: f"{offset:+.3f}" for name, offset in result.offsets.items()},
+                "command": "python bench/cost_model.py FOLDER --fit --write",
+                "seed": arguments.seed,
+            }
+            FITTED.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    rows = [] if arguments.fit else leave_one_out(runs, arguments.seed, arguments.family)
+    for family in sorted({family_of(run) for run in runs}):
+        members = [run for run in runs if family_of(run) == family]
+        rows += score_rows(
+            "cost_model_served", f"family={family}", members, predicted_steps(members, served), baseline=False
+        )
+    if arguments.out:
+        names = sorted(path for path in arguments.folder.glob("*.csv") if path.name.startswith(_USED))
+        sources = [DataSource.of(path) for path in names]
+        write(
+            arguments.out,
+            shlex.join(["bench/cost_model.py", *sys.argv[1:]]),
+            sources,
+            arguments.seed,
+            Setting.OFFLINE,
+            rows,
+        )
+    print_table(rows)
+
+
+_USED = ("vtrain_", "mosaic_", "literature_", "nemo_")
+
+if __name__ == "__main__":
+    main()
