@@ -41,14 +41,20 @@ def rows_of(evaluation: Evaluation, matrix: Matrix, draws: Draws) -> list[Row]:
         scores = subjects[subject]
         rows += _figures(subject, "all", scores, draws)
     for name, key in (*SLICES, *FINER_SLICES):
+        everywhere = sorted({key(score) for score in evaluation.scores})
         for subject, scores in subjects.items():
             parts: dict[str, list[Score]] = {}
             for score in scores:
                 parts.setdefault(key(score), []).append(score)
-            if (name, key) in FINER_SLICES and len(parts) < 2:
+            if (name, key) in FINER_SLICES and len(everywhere) < 2:
                 continue
-            for value in sorted(parts):
-                rows += _figures(subject, f"{name}={value or 'unstated'}", parts[value], None)
+            for value in everywhere:
+                part = f"{name}={value or 'unstated'}"
+                if value in parts:
+                    rows += _figures(subject, part, parts[value], None)
+                elif subject.startswith("index_"):
+                    reason = "all of its cells were probed, or there are not more than that"
+                    rows += [Row(subject, measure, None, part, n=0, reason=reason) for measure in _MEASURES]
     rows.append(
         Row("reference_chip", "cells_count", _cells_of(matrix, evaluation.reference), f"chip={evaluation.reference}")
     )
