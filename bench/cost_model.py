@@ -26,11 +26,11 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
-from cost_model_data import all_rows
-from result import DataSource, Setting, print_table, write
-from result import Row as Figure
 from scipy.optimize import least_squares
 
+from bench.cost_model_data import all_rows
+from bench.result import DataSource, Setting, print_table, write
+from bench.result import Row as Figure
 from services.forecast.cost_model.efficiency import BOUNDS, NAMES, PRIOR, Efficiency, fitted, from_mapping, to_mapping
 from services.forecast.cost_model.evaluation.runs import Run, run_of
 from services.forecast.cost_model.evaluation.scores import (

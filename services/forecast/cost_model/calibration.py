@@ -53,7 +53,7 @@ def calibrate(
         values = dict(zip(NAMES, np.exp(np.clip(at, low, high)).tolist(), strict=True))
         # exp(log(bound)) may leave the bounds by a rounding.
         held = {name: min(max(value, BOUNDS[name][0]), BOUNDS[name][1]) for name, value in values.items()}
-        return np.log(np.asarray(predict(from_mapping(held)), dtype=float))
+        return np.asarray(np.log(np.asarray(predict(from_mapping(held)), dtype=float)))
 
     moved, factor = np.zeros(len(NAMES)), 0.0
     scale = np.append(spread, FACTOR_SPREAD)

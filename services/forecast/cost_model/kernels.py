@@ -65,8 +65,8 @@ class Kernels:
         rate = self._wide_rate if wide else self._product_rate
         tiles = math.ceil(rows / _TILE) * math.ceil(columns / _TILE) * count
         units = self._machine.units
-        share = (tiles / (math.ceil(tiles / units) * units)) ** self._e.wave
-        fill = (rows / (math.ceil(rows / _TILE) * _TILE)) ** self._e.wave
+        share: float = (tiles / (math.ceil(tiles / units) * units)) ** self._e.wave
+        fill: float = (rows / (math.ceil(rows / _TILE) * _TILE)) ** self._e.wave
         flops = 2.0 * count * rows * columns * depth
         compute = flops / (rate * share * fill * depth / (depth + self._e.half_depth))
         moved = self._value_bytes * count * (rows * columns + rows * depth + columns * depth)

@@ -211,7 +211,12 @@ def _layout(
         sequence=sequence,
         global_batch=batch,
         micro_batch=_count(cells, "mbs"),
-        **sizes,
+        tp=sizes["tp"],
+        pp=sizes["pp"],
+        vpp=sizes["vpp"],
+        dp=sizes["dp"],
+        cp=sizes["cp"],
+        ep=sizes["ep"],
         precision=precision_named(precision) if precision else "bf16",
         recompute=recompute_named(recompute),
     )

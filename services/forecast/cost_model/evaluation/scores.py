@@ -42,7 +42,7 @@ class MemoryScore:
     precision_fits: float | None
 
 
-def time_score(predicted: Sequence[float], measured: Sequence[float]) -> TimeScore:
+def time_score(predicted: Sequence[float] | np.ndarray, measured: Sequence[float]) -> TimeScore:
     """Score of at least one run."""
     errors = np.asarray(predicted, dtype=float) / np.asarray(measured, dtype=float) - 1
     size = np.abs(errors)

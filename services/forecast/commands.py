@@ -1,0 +1,237 @@
+"""`meridian estimate` and `meridian layouts`: what a training layout takes, and which layouts are best. Works offline."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from services.forecast.cost_model import Estimate, Machine, ModelShape, TrainingLayout
+
+_GIB = 2**30
+_COUNT = click.IntRange(1)
+
+
+def _common(command: Callable[..., None]) -> Callable[..., None]:
+    options = [
+        click.option("--model", required=True, help="A well-known model, or the path of a Hugging Face config.json."),
+        click.option("--accelerator", required=True, help="A chip of the catalogue."),
+        click.option("--seq", "sequence", type=_COUNT, required=True, help="Tokens of a sequence."),
+        click.option("--gbs", "global_batch", type=_COUNT, required=True, help="Sequences of a step."),
+        click.option("--precision", default="bf16", show_default=True),
+        click.option("--fabric-gbps", type=click.FloatRange(0, min_open=True), help="GB/s per chip between nodes."),
+        click.option("--node-size", type=_COUNT, help="Chips that share the fast link."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command()
+@_common
+@click.option("--tp", type=_COUNT, default=1, show_default=True, help="Tensor-parallel size.")
+@click.option("--pp", type=_COUNT, default=1, show_default=True, help="Pipeline stages.")
+@click.option("--vpp", type=_COUNT, default=1, show_default=True, help="Model chunks per stage (interleaved).")
+@click.option("--dp", type=_COUNT, default=1, show_default=True, help="Data-parallel size.")
+@click.option("--cp", type=_COUNT, default=1, show_default=True, help="Context-parallel size.")
+@click.option("--ep", type=_COUNT, default=1, show_default=True, help="Expert-parallel size.")
+@click.option("--mbs", type=_COUNT, default=1, show_default=True, help="Sequences of a micro batch.")
+@click.option("--zero", type=click.IntRange(0, 3), default=0, show_default=True, help="Stage of ZeRO; 3 is FSDP.")
+@click.option("--sp/--no-sp", default=None, help="Sequence parallelism. [default: with tensor parallelism]")
+@click.option(
+    "--recompute",
+    type=click.Choice(["none", "selective", "full"]),
+    default="none",
+    show_default=True,
+    help="Activations.",
+)
+@click.option("--steps", type=_COUNT, help="Also say how long so many steps take.")
+def estimate(
+    model: str,
+    accelerator: str,
+    sequence: int,
+    global_batch: int,
+    precision: str,
+    fabric_gbps: float | None,
+    node_size: int | None,
+    as_json: bool,
+    tp: int,
+    pp: int,
+    vpp: int,
+    dp: int,
+    cp: int,
+    ep: int,
+    mbs: int,
+    zero: int,
+    sp: bool | None,
+    recompute: str,
+    steps: int | None,
+) -> None:
+    """Estimate one training layout: step time, memory and traffic, each split into its parts."""
+    from services.forecast.cost_model import TrainingLayout
+    from services.forecast.cost_model import estimate as estimated
+    from services.forecast.cost_model.layout import precision_named, recompute_named
+
+    shape, machine = _shape(model), _machine(accelerator, fabric_gbps, node_size)
+    layout = TrainingLayout(
+        sequence=sequence,
+        global_batch=global_batch,
+        micro_batch=mbs,
+        tp=tp,
+        pp=pp,
+        vpp=vpp,
+        dp=dp,
+        cp=cp,
+        ep=ep,
+        zero=zero,
+        sequence_parallel=tp > 1 if sp is None else sp,
+        precision=precision_named(precision),
+        recompute=recompute_named(recompute),
+    )
+    found = estimated(shape, layout, machine)
+    if as_json:
+        click.echo(json.dumps(as_body(layout, found), indent=2))
+        return
+    _explain(model, machine, layout, found)
+    if steps:
+        hours = steps * found.step.total_s / 3600
+        click.echo(f"{steps} steps take {hours:.1f} h, {hours * layout.accelerators:.0f} accelerator-hours")
+
+
+@click.command()
+@_common
+@click.option("--accelerators", type=_COUNT, required=True, help="Chips of the pool; all are used.")
+@click.option("--count", type=click.IntRange(1, 100), default=5, show_default=True, help="Layouts to show.")
+def layouts(
+    model: str,
+    accelerator: str,
+    sequence: int,
+    global_batch: int,
+    precision: str,
+    fabric_gbps: float | None,
+    node_size: int | None,
+    as_json: bool,
+    accelerators: int,
+    count: int,
+) -> None:
+    """Search the fastest layouts of a model on a pool of chips; only those that fit are shown."""
+    from services.forecast.cost_model.layout import precision_named
+    from services.forecast.cost_model.search import Work, best_layouts
+
+    shape, machine = _shape(model), _machine(accelerator, fabric_gbps, node_size)
+    work = Work(sequence, global_batch, precision_named(precision))
+    found = best_layouts(shape, work, machine, accelerators, count=count)
+    if as_json:
+        bodies = [as_body(layout, item) for layout, item in found.best]
+        click.echo(json.dumps({"possible": found.possible, "fitting": found.fitting, "layouts": bodies}, indent=2))
+        return
+    click.echo(f"{found.fitting} of {found.possible} possible layouts fit on {accelerators} x {machine.chip}")
+    for layout, item in found.best:
+        part = _largest_loss(item)
+        click.echo(
+            f"{item.step.total_s:9.3f} s  {_brief(layout)}  {item.memory.total / _GIB:.1f} GiB "
+            f"({item.verdict.confidence:.0%} sure to fit)  {item.utilisation:.1%} of peak  most lost: {part}"
+        )
+
+
+def as_body(layout: TrainingLayout, found: Estimate) -> dict[str, Any]:
+    """An estimate as JSON."""
+    return {
+        "layout": asdict(layout),
+        "accelerators": layout.accelerators,
+        "step_s": found.step.total_s,
+        "step_parts_s": asdict(found.step),
+        "tokens_per_s": found.tokens_per_s,
+        "utilisation": found.utilisation,
+        "memory_bytes": found.memory.total,
+        "memory_parts_bytes": found.memory.parts(),
+        "verdict": asdict(found.verdict),
+        "traffic_bytes": asdict(found.traffic),
+        "parameters": found.parameters,
+        "assumptions": list(found.assumptions),
+    }
+
+
+def _shape(model: str) -> ModelShape:
+    from services.forecast.cost_model.known_models import model_named, model_of_config
+
+    if model.endswith(".json"):
+        path = Path(model)
+        if not path.is_file():
+            raise click.BadParameter(f"no file {model}", param_hint="--model")
+        return model_of_config(path.read_text(encoding="utf-8"))
+    return model_named(model)
+
+
+def _machine(accelerator: str, fabric_gbps: float | None, node_size: int | None) -> Machine:
+    from dataclasses import replace
+
+    from services.forecast.cost_model import machine_of
+
+    machine = machine_of(accelerator)
+    if fabric_gbps is not None:
+        machine = machine.with_fabric(fabric_gbps * 1e9)
+    return replace(machine, node_size=node_size) if node_size else machine
+
+
+def _brief(layout: TrainingLayout) -> str:
+    sizes = {"tp": layout.tp, "pp": layout.pp, "vpp": layout.vpp, "dp": layout.dp, "cp": layout.cp, "ep": layout.ep}
+    words = [f"{name}={size}" for name, size in sizes.items() if size > 1 or name == "dp"]
+    words.append(f"mbs={layout.micro_batch}")
+    if layout.zero:
+        words.append(f"zero={layout.zero}")
+    if layout.recompute.value != "none":
+        words.append(f"recompute={layout.recompute.value} {layout.recompute_share:.0%}")
+    return " ".join(words)
+
+
+def _parts(found: Estimate) -> dict[str, float]:
+    step = found.step
+    exposed = {f"exposed {name}": seconds for name, seconds in step.exposed_s.items()}
+    return {
+        "compute": step.compute_s,
+        "recomputation": step.recompute_s,
+        **exposed,
+        "bubble": step.bubble_s,
+        "optimiser": step.optimiser_s,
+        "data and host": step.data_s,
+        "straggling": step.straggling_s,
+    }
+
+
+def _largest_loss(found: Estimate) -> str:
+    losses = {name: seconds for name, seconds in _parts(found).items() if name != "compute"}
+    name = max(losses, key=lambda each: losses[each])
+    return f"{name} {losses[name] / found.step.total_s:.0%}"
+
+
+def _explain(model: str, machine: Machine, layout: TrainingLayout, found: Estimate) -> None:
+    click.echo(
+        f"{model}: {found.parameters / 1e9:.2f} B parameters on {layout.accelerators} x {machine.chip}, {_brief(layout)}"
+    )
+    click.echo(
+        f"step {found.step.total_s:.3f} s, {found.tokens_per_s:.0f} tokens/s, {found.utilisation:.1%} of the peak"
+    )
+    for name, seconds in _parts(found).items():
+        if seconds > 0:
+            click.echo(f"  {name:<16}{seconds:10.3f} s  {seconds / found.step.total_s:6.1%}")
+    word = "fits" if found.verdict.fits else "does not fit"
+    click.echo(
+        f"memory {found.memory.total / _GIB:.1f} of {machine.memory_bytes / _GIB:.0f} GiB: {word} "
+        f"({found.verdict.confidence:.0%} sure)"
+    )
+    for name, size in found.memory.parts().items():
+        click.echo(f"  {name:<16}{size / _GIB:10.2f} GiB")
+    click.echo("traffic per chip and step")
+    for name, size in (*found.traffic.by_kind.items(), *found.traffic.by_link.items()):
+        if size > 0:
+            click.echo(f"  {name:<16}{size / 1e9:10.2f} GB")
+    for note in found.assumptions:
+        click.echo(f"note: {note}")

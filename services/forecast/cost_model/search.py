@@ -1,0 +1,143 @@
+"""Layout search: the best layouts of a model on a pool of equal chips.
+
+1. Enumerate the group sizes that divide heads, layers, experts, sequence and batch; tensor groups stay within a node.
+2. Drop what does not fit the memory; of each group sizes keep the least recomputation that fits.
+3. Estimate the rest, best first. Layouts that no bound excludes are all tried: no local search, so no local optimum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from meridian.errors import FieldError, InvalidArgumentError
+from services.forecast.cost_model.efficiency import Efficiency, fitted
+from services.forecast.cost_model.estimate import Estimate, estimate
+from services.forecast.cost_model.layout import Recompute, TrainingLayout, check, divides_layers
+from services.forecast.cost_model.machine import Machine
+from services.forecast.cost_model.memory import memory_of
+from services.forecast.cost_model.shapes import ModelShape
+from services.forecast.cost_model.step_time import step_time
+
+# Share of the memory that a layout may take by estimate: below it nine of ten fit (error of the estimate, memory.py).
+HEADROOM = 0.88
+_MICRO_BATCHES = (1, 2, 4, 8, 16)
+_CHUNKS = (1, 2, 4, 8)
+# Sequences from which context parallelism is tried.
+_LONG = 16_384
+_RECOMPUTATION = (
+    (Recompute.NONE, 1.0),
+    (Recompute.FULL, 0.25),
+    (Recompute.FULL, 0.5),
+    (Recompute.FULL, 1.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is trained in a step."""
+
+    sequence: int
+    global_batch: int
+    precision: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best layouts, best first; how many were possible, and how many of those fit."""
+
+    best: tuple[tuple[TrainingLayout, Estimate], ...]
+    possible: int
+    fitting: int
+
+
+def best_layouts(
+    shape: ModelShape,
+    work: Work,
+    machine: Machine,
+    accelerators: int,
+    *,
+    count: int = 5,
+    efficiency: Efficiency | None = None,
+) -> Found:
+    """The ``count`` fastest layouts that use all ``accelerators`` and fit; none when nothing fits.
+
+    InvalidArgumentError when no layout is possible at all.
+    """
+    parameters = efficiency or fitted()
+    possible = 0
+    timed: list[tuple[float, TrainingLayout]] = []
+    for sizes in _group_sizes(shape, work, machine, accelerators):
+        possible += 1
+        layout = _least_recomputed(shape, sizes, machine)
+        if layout is not None:
+            timed.append((step_time(shape, layout, machine, parameters).total_s, layout))
+    if not possible:
+        detail = f"no layout divides the model and a batch of {work.global_batch} over {accelerators} accelerators"
+        raise InvalidArgumentError(f"accelerators: {detail}", errors=(FieldError("/accelerators", detail),))
+    timed.sort(key=lambda item: item[0])
+    best = tuple((layout, estimate(shape, layout, machine, parameters)) for _, layout in timed[:count])
+    return Found(best, possible, len(timed))
+
+
+def _least_recomputed(shape: ModelShape, layout: TrainingLayout, machine: Machine) -> TrainingLayout | None:
+    for way, share in _RECOMPUTATION:
+        candidate = replace(layout, recompute=way, recompute_share=share)
+        if memory_of(shape, candidate).total <= HEADROOM * machine.memory_bytes:
+            return candidate
+    return None
+
+
+def _group_sizes(shape: ModelShape, work: Work, machine: Machine, accelerators: int) -> Iterator[TrainingLayout]:
+    for tp in _powers(min(machine.node_size, shape.heads, 16)):
+        if shape.heads % tp or accelerators % tp:
+            continue
+        for cp in _powers(max(1, work.sequence // _LONG * 2)):
+            if accelerators % (tp * cp) or work.sequence % (2 * cp):
+                continue
+            for pp in _divisors(accelerators // (tp * cp)):
+                if pp <= shape.layers and divides_layers(shape.layers, pp):
+                    dp = accelerators // (tp * cp * pp)
+                    yield from _with_batches(
+                        shape,
+                        work,
+                        TrainingLayout(
+                            sequence=work.sequence,
+                            global_batch=work.global_batch,
+                            precision=work.precision,
+                            tp=tp,
+                            cp=cp,
+                            pp=pp,
+                            dp=dp,
+                            sequence_parallel=tp > 1,
+                        ),
+                    )
+
+
+def _with_batches(shape: ModelShape, work: Work, base: TrainingLayout) -> Iterator[TrainingLayout]:
+    if work.global_batch % base.dp:
+        return
+    per_replica = work.global_batch // base.dp
+    experts = _powers(math.gcd(shape.experts, base.tp * base.replicas)) if shape.experts else [1]
+    stages = [1] if base.replicas == 1 else ([1, 3] if base.pp == 1 else [1])
+    for micro in _MICRO_BATCHES:
+        if per_replica % micro:
+            continue
+        for chunks in _CHUNKS:
+            interleaved = chunks > 1
+            if interleaved and (base.pp == 1 or shape.layers % (base.pp * chunks) or (per_replica // micro) % base.pp):
+                continue
+            for ep in experts:
+                for zero in stages if base.replicas > 1 else [0]:
+                    layout = replace(base, micro_batch=micro, vpp=chunks, ep=ep, zero=zero)
+                    check(shape, layout)
+                    yield layout
+
+
+def _powers(limit: int) -> list[int]:
+    return [2**n for n in range(limit.bit_length()) if 2**n <= limit]
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
