@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shlex
 import statistics
 import sys
 from dataclasses import replace
@@ -37,26 +38,33 @@ MEASURES = ("wan_money", "wan_gb", "jct_mean_h", "jct_p99_h", "fairness_jain")
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.wan", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=0, help="only the last N jobs")
-    parser.add_argument("--loads", type=float, nargs="+", default=[0.8, 0.9])
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="3,000 jobs, two seeds, one load")
+    parser.add_argument("--jobs", type=int, help="only the last N jobs, brought to the load")
+    parser.add_argument("--loads", type=float, nargs="+")
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument(
+        "--quick", action="store_true", help="3,000 jobs, two seeds, one load, where nothing else is said"
+    )
     parser.add_argument("--json", metavar="OUT")
     options = parser.parse_args()
+    for name in ("jobs", "seeds"):
+        if (number := getattr(options, name)) is not None and number < 1:
+            parser.error(f"--{name}: must be at least 1, not {number}")
     folder = os.environ.get("MERIDIAN_DATA")
     if not folder or not (Path(folder) / FILE).exists():
         print("bench.wan needs MERIDIAN_DATA with philly/october_5_clusters.csv: skipped", file=sys.stderr)
         return 0
-    jobs, loads, seeds = (3_000, [0.9], 2) if options.quick else (options.jobs, options.loads, options.seeds)
+    jobs = options.jobs or (3_000 if options.quick else None)
+    loads = options.loads or ([0.9] if options.quick else [0.8, 0.9])
+    seeds = options.seeds or (2 if options.quick else 5)
     network = read_network(NETWORK)
     for domain in network.domains:
         domain.mtbf_node_s = math.nan
     whole = load(Path(folder) / FILE, "philly")
+    if jobs:
+        whole = replace(whole, jobs=whole.jobs[-jobs:])
     rows: list[Row] = []
     for load_ in loads:
         shaped = scaled(whole, network, load_)
-        if jobs:
-            shaped = replace(shaped, jobs=shaped.jobs[-jobs:])
         found: dict[str, list[dict[str, float | None]]] = {name: [] for name in (BLIND, OURS, *OTHERS)}
         for seed in range(seeds):
             trace = with_data(shaped, network, seed=seed)
@@ -91,7 +99,7 @@ def main() -> int:
     if options.json:
         write(
             options.json,
-            "python -m bench.wan",
+            shlex.join(["python", "-m", "bench.wan", *sys.argv[1:]]),
             [DataSource.of(Path(folder) / FILE), DataSource.of(NETWORK)],
             0,
             Setting.SIMULATED,
