@@ -1,0 +1,179 @@
+"""From a workload to a graded requirement to offers in their order."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cache
+
+import pytest
+from pydantic import ValidationError
+
+from meridian.hardware import standard
+from services.telemetry.index.served import ServedIndex, catalogue_measurements
+from services.telemetry.recommendation.offers import Offer, Ranked, ranked
+from services.telemetry.recommendation.profiles import PROFILES, Kind, Requirement, Workload, graded
+
+GIBI = 2.0**30
+
+
+@cache
+def served() -> ServedIndex:
+    return ServedIndex(catalogue_measurements(standard()), standard(), datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def asked(**fields: object) -> Requirement:
+    return graded(Workload.model_validate(fields))
+
+
+def offer(
+    requirement: Requirement,
+    domain: str,
+    name: str,
+    *,
+    free: int = 8,
+    total: int = 8,
+    price: float | None = 1.0,
+    rtt: float | None = 0.001,
+    reachable: bool = True,
+) -> Offer:
+    found = standard().resolve(name)
+    chip = standard().chip(found.chip_id) if found.chip_id else None
+    entry = served().entry(chip.id, requirement.task, requirement.precision) if chip else None
+    return Offer(domain, name, chip, entry, free, total, price, "CNY", rtt, reachable)
+
+
+def test_training_needs_sixteen_bytes_a_parameter() -> None:
+    found = asked(kind="training", parameters=7e9)
+    assert found.memory_bytes == pytest.approx(7e9 * 16 * 1.2)
+    assert found.levels["memory"] == 3  # 125 GiB
+    assert found.precision == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("fields", "each"),
+    [
+        ({"kind": "fine_tuning"}, 16),
+        ({"kind": "fine_tuning", "low_rank": True}, 2),
+        ({"kind": "batch_inference"}, 2),
+        ({"kind": "batch_inference", "precision": "int8"}, 1),
+        ({"kind": "realtime_inference", "precision": "fp32"}, 4),
+    ],
+)
+def test_bytes_a_parameter_by_kind(fields: dict[str, object], each: float) -> None:
+    assert asked(parameters=1e9, **fields).memory_bytes == pytest.approx(1e9 * each * 1.2)
+
+
+def test_the_rate_follows_from_tokens_and_deadline() -> None:
+    # 6 x 7e9 x 1e9 / 86400 s
+    found = asked(kind="training", parameters=7e9, tokens=1e9, deadline_s=86_400)
+    assert found.flops == pytest.approx(4.861e14, rel=1e-3)
+    assert found.levels["compute"] == 3
+    assert asked(kind="batch_inference", parameters=7e9, tokens=1e9, deadline_s=86_400).flops == pytest.approx(
+        1.620e14, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize(("round_trip_s", "level"), [(0.005, 5), (0.01, 5), (0.02, 4), (0.05, 3), (0.3, 2), (2.0, 1)])
+def test_latency_is_graded(round_trip_s: float, level: int) -> None:
+    assert asked(kind="video", max_round_trip_s=round_trip_s).levels["latency"] == level
+
+
+def test_every_kind_has_a_profile_whose_weights_add_up() -> None:
+    assert set(PROFILES) == set(Kind)
+    for profile in PROFILES.values():
+        assert sum(profile.weights.values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"kind": "training"}, {"kind": "knitting"}, {"kind": "hpc", "parameters": -1}, {"kind": "hpc", "deadline_s": "inf"},
+     {"kind": "hpc", "surprise": 1}, {"kind": "hpc", "precision": "fp12"}],
+)  # fmt: skip
+def test_a_workload_that_says_nothing_is_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Workload.model_validate(fields)
+
+
+def order(requirement: Requirement, *offers: Offer) -> list[Ranked]:
+    return ranked(requirement, offers)
+
+
+def test_the_faster_of_two_otherwise_equal_offers_is_first() -> None:
+    asks = asked(kind="training", parameters=1e9)
+    found = order(asks, offer(asks, "a", "A100-SXM4-80GB"), offer(asks, "b", "H100-SXM5-80GB"))
+    assert [each.offer.domain_id for each in found] == ["b", "a"]
+    assert found[0].score is not None
+    assert "score" in found[0].reasons[-1]
+
+
+def test_the_cheaper_of_two_otherwise_equal_offers_is_first() -> None:
+    asks = asked(kind="batch_inference", parameters=1e9)
+    found = order(asks, offer(asks, "a", "L40S", price=3.0), offer(asks, "b", "L40S", price=2.0))
+    assert [each.offer.domain_id for each in found] == ["b", "a"]
+
+
+def test_near_counts_for_what_answers_people() -> None:
+    asks = asked(kind="realtime_inference", parameters=1e9)
+    far = offer(asks, "far", "A100-SXM4-80GB", rtt=0.045, price=0.7)
+    near = offer(asks, "near", "A100-SXM4-80GB", rtt=0.001)
+    assert [each.offer.domain_id for each in order(asks, far, near)] == ["near", "far"]
+    patient = asked(kind="batch_inference", parameters=1e9)
+    assert [each.offer.domain_id for each in order(patient, far, near)] == ["far", "near"]
+
+
+def test_the_score_is_the_sum_that_its_reason_says() -> None:
+    asks = asked(kind="training", parameters=1e9)
+    best, other = order(asks, offer(asks, "a", "H100-SXM5-80GB"), offer(asks, "b", "A100-SXM4-80GB", free=4, rtt=0.003))
+    weights = PROFILES[Kind.TRAINING].weights
+    assert best.score == pytest.approx(
+        weights["speed"] + weights["price"] + weights["distance"] * 0.5 + weights["availability"]
+    )
+    assert other.offer.entry is not None
+    assert best.offer.entry is not None
+    slower = other.offer.entry.index / best.offer.entry.index
+    expected = (
+        (weights["speed"] + weights["price"]) * slower + weights["distance"] * 0.25 + weights["availability"] * 0.5
+    )
+    assert other.score == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields", "obstacle"),
+    [
+        ({"name": "Mystery"}, {}, "'Mystery' is not in the catalogue"),
+        ({"reachable": False}, {}, "the domain is not reachable"),
+        ({"name": "T4", "free": 2, "total": 2}, {}, "2 accelerators are needed"),
+        ({"free": 1}, {"accelerators": 4}, "4 accelerators are needed, 1 of 8 are free now"),
+        ({"free": 8}, {"accelerators": 9}, "9 accelerators are needed, the domain has 8"),
+        ({"rtt": 0.2}, {"max_round_trip_s": 0.1}, "its round trip of 200.0 ms is above 100 ms"),
+        ({"price": 5.0}, {"max_price_per_hour": 4.0}, "5 an hour is above 4"),
+        ({"name": "TPU v4"}, {"precision": "fp64"}, "no rate at fp64 is known of TPU v4"),
+    ],
+)
+def test_what_does_not_fit_is_last_and_says_why(
+    changes: dict[str, object], fields: dict[str, object], obstacle: str
+) -> None:
+    asks = asked(kind="training", **{"memory_bytes": 20 * GIBI, **fields})
+    given = {"name": "A100-SXM4-80GB", **changes}
+    bad = offer(asks, "bad", str(given.pop("name")), **given)  # type: ignore[arg-type]
+    good = offer(asks, "good", "MI300X", free=64, total=64, price=None)
+    found = order(asks, bad, good)
+    assert found[-1].offer.domain_id == "bad"
+    if obstacle == "2 accelerators are needed":
+        # 20 GiB on T4s of 16 GiB take two, and there are two.
+        assert found[-1].accelerators == 2
+        assert found[-1].fits
+        return
+    assert not found[-1].fits
+    assert found[-1].score is None
+    assert obstacle in found[-1].reasons[0]
+
+
+def test_what_is_not_known_counts_half_and_says_so() -> None:
+    asks = asked(kind="hpc")
+    (found,) = order(asks, offer(asks, "a", "MI300X", price=None, rtt=None))
+    assert "its price is not known, which counts half" in found.reasons
+    weights = PROFILES[Kind.HPC].weights
+    assert found.score == pytest.approx(
+        weights["speed"] + 0.5 * weights["price"] + 0.5 * weights["distance"] + weights["availability"]
+    )
