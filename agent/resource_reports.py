@@ -13,7 +13,7 @@ from aiokafka.errors import KafkaError
 
 from agent import contract_messages
 from agent.bus_clients import Producer
-from agent.collectors.base import Collector
+from agent.collectors.base import Collector, Reading
 from agent.collectors.declared import DeclaredAccelerator, DeclaredCollector
 from agent.collectors.document import DocumentCollector
 from agent.collectors.host import HostCollector
@@ -30,6 +30,7 @@ from agent.scrapes import Scrapes
 from agent.sensing_settings import Exporter, Source
 from agent.settings import AgentSettings
 from agent.user_resources import UserResources
+from agent.vital_signs import Signs, changed, vital_signs
 from meridian.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -75,6 +76,8 @@ class ResourceReports:
         self._scrapes = Scrapes(clock)
         self._probing = Probing(settings, clock)
         self._collectors = self._make_collectors()
+        self._watched = [item for item in self._collectors if isinstance(item, DeclaredCollector)]
+        self._signs: Signs = {}
 
     def parts(self) -> dict[str, Coroutine[Any, Any, None]]:
         """What runs beside the reports, by name: scrapes, commands of user-defined resources, their definitions."""
@@ -89,23 +92,51 @@ class ResourceReports:
     async def run(self) -> None:
         """Report until cancelled."""
         while True:
-            began_s = self._clock.monotonic_s()
+            due_s = self._clock.monotonic_s() + self._settings.report_interval_s
             await self.report()
-            took_s = self._clock.monotonic_s() - began_s
+            await self._watch(due_s)
+
+    async def _watch(self, due_s: float) -> None:
+        """Until the next report is due or wanted; a node whose vital signs changed is reported at once."""
+        while not self.wanted.is_set():
+            left_s = max(due_s - self._clock.monotonic_s(), 0.1)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(self._settings.report_interval_s - took_s, 0.1)):
+                async with asyncio.timeout(min(left_s, self._settings.watch_interval_s)):
                     await self.wanted.wait()
-            self.wanted.clear()
+            if self.wanted.is_set() or self._clock.monotonic_s() >= due_s:
+                break
+            await self._report_changes()
+        self.wanted.clear()
+
+    async def _report_changes(self) -> None:
+        now = self._clock.now()
+        self._look_at_engine()
+        # Only what is read without a state of its own: rates of the host would be those of a shorter time.
+        readings = merged([self._scrapes.newest(now), *(item.collect(now) for item in self._watched)])
+        signs = vital_signs(readings)
+        nodes = changed(self._signs, signs)
+        if nodes:
+            self._signs = signs
+            await self._publish([reading for reading in readings if reading.node_id in nodes], now)
+
+    def _look_at_engine(self) -> None:
+        self._in_use = {
+            node.node_id: node.accelerators_in_use for node in self._engine.nodes() if node.state is NodeState.RUNNING
+        }
 
     async def report(self) -> None:
         """Take readings and publish once; a report that the bus does not take is dropped, a newer one follows."""
         now = self._clock.now()
-        self._in_use = {
-            node.node_id: node.accelerators_in_use for node in self._engine.nodes() if node.state is NodeState.RUNNING
-        }
+        self._look_at_engine()
         taken = await asyncio.gather(*(asyncio.to_thread(collector.collect, now) for collector in self._collectors))
         # What an exporter measures stands before what is declared, and this before what the agent's own machine shows.
-        readings = merged([self._scrapes.newest(now), *reversed(taken)])
+        scraped = self._scrapes.newest(now)
+        readings = merged([scraped, *reversed(taken)])
+        watched = [part for collector, part in zip(self._collectors, taken, strict=True) if collector in self._watched]
+        self._signs = vital_signs(merged([scraped, *watched]))
+        await self._publish(readings, now)
+
+    async def _publish(self, readings: Sequence[Reading], now: datetime) -> None:
         self._sequence += 1
         message = contract_messages.resource_report(
             domain=contract_messages.inventory(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
@@ -69,8 +69,17 @@ class Location(_Section):
     longitude_deg: float = Field(ge=-180, le=180)
 
 
+class OwnScheduling(_Section):
+    """The domain chooses its nodes itself: first fit over them, within limits of its own; 0: no limit."""
+
+    kind: Literal["first_fit"] = "first_fit"
+    most_units: int = Field(0, ge=0)
+    # By what its tenant declares: what declares no limit is refused where there is one.
+    most_time_s: float = Field(0.0, ge=0)
+
+
 class Domain(_Section):
-    """The domain as declared."""
+    """The domain as declared. With ``own_scheduler`` Meridian names no nodes of it, but asks for resources (two levels)."""
 
     domain_id: Name
     name: str = ""
@@ -82,6 +91,7 @@ class Domain(_Section):
     currency: str = ""
     carbon_g_per_kwh: float = Field(0.0, ge=0)
     location: Location | None = None
+    own_scheduler: OwnScheduling | None = None
     nodes: tuple[Node, ...] = Field(min_length=1)
     links: tuple[Link, ...] = ()
     # Exporters and sources that speak of the nodes by their names.
@@ -137,7 +147,9 @@ class AgentSettings(_Section):
     http_host: str = "127.0.0.1"
     http_port: int = Field(0, ge=0, le=65535)
     heartbeat_hz: float = Field(5.0, gt=0, le=50)
-    report_interval_s: float = Field(2.0, gt=0)
+    report_interval_s: float = Field(3.0, gt=0)
+    # Vital signs are looked at this often; a node whose signs changed is reported at once.
+    watch_interval_s: float = Field(0.5, gt=0)
     probing: ProbingSettings = ProbingSettings()
     scraping: Scraping = Scraping()
     resource_commands: ResourceCommands = ResourceCommands()
