@@ -24,6 +24,8 @@ from agent.http_api import AgentView, create_api
 from agent.lease import Lease
 from agent.measures import AgentMeasures, registry_of
 from agent.orders import Orders
+from agent.placing.local import first_fit_of
+from agent.placing.service import Placing
 from agent.registration import IdentityClient, Registration, RegistrationRefusedError
 from agent.resource_reports import ResourceReports
 from agent.run_book import RunBook
@@ -104,7 +106,6 @@ class Agent:
         incarnation = self.book.incarnation
         heartbeats = Heartbeats(settings, self.engine, beats, lease, self._clock, incarnation=incarnation)
         run_reports = RunReports(self.engine, producer, domain_id, self.book.agent_mark, self._ids)
-        orders = Orders(settings, self.engine, producer, lease, self._clock, run_reports.traces)
         resources = ResourceReports(
             settings,
             self.engine,
@@ -114,6 +115,9 @@ class Agent:
             agent_url=agent_url,
             wanted=self.engine.power_changed,
         )
+        placing = self._placing(producer, resources)
+        refuses = {"why_refused": placing.why_refused} if placing is not None else {}
+        orders = Orders(settings, self.engine, producer, lease, self._clock, run_reports.traces, **refuses)
         server = self._http_server(lease, orders, run_reports)
         async with contextlib.AsyncExitStack() as cleanup:
             cleanup.push_async_callback(self.book.close)
@@ -125,8 +129,10 @@ class Agent:
             cleanup.push_async_callback(producer.stop)
             cleanup.push_async_callback(beats.stop)
             cleanup.push_async_callback(orders.stop)
+            if placing is not None:
+                cleanup.push_async_callback(placing.stop)
             cleanup.push_async_callback(self._end_parts)
-            preparation = asyncio.create_task(self._prepare(producer, beats, orders))
+            preparation = asyncio.create_task(self._prepare(producer, beats, orders, placing))
             if not await self._unless_stopped(preparation, stop):
                 return
             registration = preparation.result()
@@ -137,6 +143,8 @@ class Agent:
             self._start_part("heartbeats", heartbeats.run())
             await resources.report()
             ordering = self._start_part("orders", orders.run())
+            if placing is not None:
+                self._start_part("placing", placing.run())
             self._start_part("resource reports", resources.run())
             for name, part in resources.parts().items():
                 self._start_part(name, part)
@@ -158,13 +166,28 @@ class Agent:
 
     # --- start and end ---------------------------------------------------------------------------------------------
 
-    async def _prepare(self, producer: Producer, beats: Producer, orders: Orders) -> Registration | None:
+    async def _prepare(
+        self, producer: Producer, beats: Producer, orders: Orders, placing: Placing | None
+    ) -> Registration | None:
         self._missing = "nodes are starting"
         _, registration = await asyncio.gather(self.engine.start(), self._register())
         self._missing = "waiting for the bus"
         await asyncio.gather(producer.start(), beats.start())
         await orders.start()
+        if placing is not None:
+            await placing.start()
         return registration
+
+    def _placing(self, producer: Producer, resources: ResourceReports) -> Placing | None:
+        """What answers for the domain when it chooses its nodes itself."""
+        domain = self.settings.domain
+        if domain.own_scheduler is None:
+            return None
+        scheduler = first_fit_of(domain, domain.own_scheduler, self.engine, resources.user_resources.amounts)
+        book = self.book
+        return Placing(
+            self.settings, scheduler, producer, self._clock, incarnation=book.incarnation, sender=book.agent_mark
+        )
 
     async def _register(self) -> Registration | None:
         if not self.settings.identity_url:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import datetime
+from typing import Any
 
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, ConsumerRecord
 from aiokafka.errors import KafkaError
 from google.protobuf.message import Message
 
@@ -55,6 +56,24 @@ class Producer:
         """
         record = encode(message, event_id=event_id, source=self._source, time=time, traceparent=traceparent)
         return await self.send_record(record)
+
+    async def set_aside(
+        self, record: ConsumerRecord[Any, Any], dead_letter: str, *, consumer: str, reason: str
+    ) -> None:
+        """A record that keeps no contract goes to the dead-letter topic; a broker that does not take it is logged."""
+        _log.error("unreadable record at %s/%d@%d: %s", record.topic, record.partition, record.offset, reason)
+        headers = [
+            *((name, value) for name, value in record.headers if not name.startswith("x-dlq-")),
+            ("x-dlq-reason", reason[:2000].encode()),
+            ("x-dlq-consumer", consumer.encode()),
+            ("x-dlq-topic", record.topic.encode()),
+            ("x-dlq-partition", str(record.partition).encode()),
+            ("x-dlq-offset", str(record.offset).encode()),
+        ]
+        try:
+            await self.send_record(Record(dead_letter, record.key or b"", record.value or b"", headers))
+        except KafkaError as error:
+            _log.warning("dead letter not sent: %s", error)
 
     async def send_record(self, record: Record) -> asyncio.Future[object]:
         """Hand an encoded record over; see ``send``."""

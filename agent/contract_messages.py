@@ -209,6 +209,7 @@ def inventory(
         nodes=_nodes(domain, compute_ids, asleep),
         links=[_link(domain, link, (links or {}).get(link.to_domain_id)) for link in domain.links],
         agent_url=agent_url,
+        own_scheduler=domain.own_scheduler is not None,
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,7 +26,7 @@ from agent.lease import Lease
 from agent.settings import AgentSettings
 from meridian.catalogue import catalogue
 from meridian.clock import Clock
-from meridian.codec import Record, decode
+from meridian.codec import decode
 from meridian.contracts.run.v1.run_pb2 import (
     ASSIGNMENT_ACTION_START,
     ASSIGNMENT_ACTION_STOP,
@@ -70,7 +70,9 @@ class Orders:
         lease: Lease,
         clock: Clock,
         traces: dict[str, str],
+        why_refused: Callable[[Assignment], str] = lambda order: "",
     ) -> None:
+        """``why_refused`` says why a START is not carried out; empty: it is."""
         self._settings = settings
         self._domain_id = settings.domain.domain_id
         self._engine = engine
@@ -78,6 +80,7 @@ class Orders:
         self._lease = lease
         self._clock = clock
         self._traces = traces
+        self._why_refused = why_refused
         self._topic = catalogue().event_of(Assignment()).topic
         self._consumer = AIOKafkaConsumer(
             bootstrap_servers=settings.kafka_bootstrap_servers,
@@ -154,7 +157,9 @@ class Orders:
             envelope = decode(record.value, record.headers)
         except ContractError as error:
             self.unreadable_count += 1
-            await self._set_aside(record, error.detail)
+            await self._producer.set_aside(
+                record, self._topic.dead_letter, consumer=f"agent.{self._domain_id}", reason=error.detail
+            )
             return None
         order = envelope.data
         if not isinstance(order, Assignment) or order.domain_id != self._domain_id:
@@ -162,24 +167,6 @@ class Orders:
         if envelope.traceparent:
             self._traces[order.run_id] = envelope.traceparent
         return order
-
-    async def _set_aside(self, record: ConsumerRecord[Any, Any], reason: str) -> None:
-        """A record for this domain that keeps no contract goes to the dead-letter topic."""
-        _log.error("unreadable order at %s/%d@%d: %s", record.topic, record.partition, record.offset, reason)
-        headers = [
-            *((name, value) for name, value in record.headers if not name.startswith("x-dlq-")),
-            ("x-dlq-reason", reason[:2000].encode()),
-            ("x-dlq-consumer", f"agent.{self._domain_id}".encode()),
-            ("x-dlq-topic", record.topic.encode()),
-            ("x-dlq-partition", str(record.partition).encode()),
-            ("x-dlq-offset", str(record.offset).encode()),
-        ]
-        try:
-            await self._producer.send_record(
-                Record(self._topic.dead_letter, record.key or b"", record.value or b"", headers)
-            )
-        except KafkaError as error:
-            _log.warning("dead letter not sent: %s", error)
 
     async def _carry_out(self, orders: list[Assignment]) -> None:
         for order in without_superseded(orders):
@@ -197,6 +184,9 @@ class Orders:
         identity = (order.run_id, order.job_id, order.unit_index, order.epoch, self._clock.now())
         if is_expired(order, self._contact_since(), self._settings.lease_s):
             reason = "the order was given while this domain was out of contact for longer than its lease"
+        else:
+            reason = self._why_refused(order)
+        if reason:
             self._engine.report(RunRefused(*identity, highest_epoch=0, reason=reason))
             return
         try:

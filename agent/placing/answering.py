@@ -1,0 +1,258 @@
+"""The domain's side of the two levels where the domain has a scheduler of its own: sessions, grants, answers (scheduler.proto).
+
+Rules that hold whatever comes, twice or late:
+1. A shard is listened to in its newest session only, which begins with all that the shard holds here. What it does not name is
+   taken back; what it names and the domain does not know is adopted, as it runs.
+2. A unit holds at most one grant, named by its epoch: asked for again it is given again, a newer one replaces it, an older one
+   is refused.
+3. A grant ends by its release, by a newer epoch, or by holdings that do not name it.
+4. A run starts only on what its grant names (`why_refused`), so an order that came by another way overcommits nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from agent.engines.own_scheduler import DeviceKind, Held, OwnScheduler, Refusal, Room, UnitName
+from agent.journal import Record
+from agent.placing.grant_book import Grant, GrantBook, Session
+from agent.placing.wording import (
+    constraints_of,
+    grant_name,
+    held_of,
+    rank_messages,
+    summary_message,
+    unit_name,
+    why_not_granted,
+)
+from meridian.contracts.run.v1 import run_pb2
+from meridian.contracts.scheduler.v1 import scheduler_pb2
+
+_CHANGES_BITS = 24
+"""A sequence of summaries begins with the agent's incarnation, so that it grows over restarts, and beyond that of a decider
+that answered for the domain before."""
+
+
+class Answering:
+    """One domain; see the module. ``term`` is the agent's incarnation, greater with each start."""
+
+    def __init__(
+        self, domain_id: str, term: int, book: GrantBook, scheduler: OwnScheduler, *, emulated: bool = False
+    ) -> None:
+        self.domain_id, self.term = domain_id, term
+        self._book, self._scheduler, self._emulated = book, scheduler, emulated
+        self._changed = 0
+        self._gave = 0
+        self._running = 0
+        self._room_before: Room | None = None
+
+    async def restore(self) -> None:
+        """Tell the scheduler what was given away before the agent started."""
+        held: dict[UnitName, Held] = {grant.name: held_of(grant.holding) for grant in self._book.grants.values()}
+        self._running = len(held)
+        await self._scheduler.restore(held)
+
+    async def handle(self, request: scheduler_pb2.PlacementRequest, partition: int, offset: int) -> None:
+        """Carry a request out and write down what it changed, with the answer that is due."""
+        changes: list[Record] = []
+        answer = await self._carry_out(request, changes)
+        if answer is not None:
+            changes.append(self._book.answer(self._book.next_answer(), answer))
+        self._book.write([*changes, self._book.position(partition, offset)])
+        session = self._book.sessions.get(request.shard)
+        if answer is not None and session is not None:
+            session.told = self._gave
+
+    def look(self) -> bool:
+        """Whether there is something new to tell everybody; shards that wait are told, by answers, where there is more room."""
+        room = self._scheduler.room()
+        before, self._room_before = self._room_before, room
+        if before is not None and room != before:
+            self._changed += 1
+            self._gave += _is_more(room, before)
+        news: list[Record] = []
+        for shard, session in self._book.sessions.items():
+            if session.waiting and session.told != self._gave:
+                session.told = self._gave
+                news.append(self._book.answer(self._book.next_answer(), self._answer(shard, session, 0, [], [])))
+        if news:
+            self._book.write(news)
+        return room != before
+
+    def summary(self) -> scheduler_pb2.DomainSummary:
+        """The domain as it is now."""
+        return summary_message(
+            self.domain_id,
+            self._scheduler.room(),
+            sequence=(self.term << _CHANGES_BITS) + self._changed,
+            term=self.term,
+            running=self._running,
+            emulated=self._emulated,
+        )
+
+    def why_refused(self, order: run_pb2.Assignment) -> str:
+        """Why a START is not carried out; empty: it may be."""
+        return why_not_granted(order, self._book.grants.get((order.job_id, order.unit_index)))
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    async def _carry_out(
+        self, request: scheduler_pb2.PlacementRequest, changes: list[Record]
+    ) -> scheduler_pb2.PlacementAnswer | None:
+        number = (request.term, request.session)
+        known = self._book.sessions.get(request.shard)
+        if known is not None and number < known.number:
+            return None
+        if not request.begins and (known is None or number != known.number):
+            if not request.round:
+                return None
+            why = "the session has not begun here"
+            refused = [_refused(_name_of(item), why) for item in request.wanted]
+            answer = self._answer(request.shard, Session(number), request.round, [], refused)
+            answer.begin_again = True
+            return answer
+        session = known if known is not None and not request.begins else Session(number)
+        # The grants as they will be when the changes are written.
+        grants = dict(self._book.grants)
+        if request.complete:
+            await self._reconcile(request, grants, changes)
+        for item in request.released:
+            name = unit_name(item)
+            grant = grants.get(name.key)
+            if grant is not None and grant.shard == request.shard and grant.name.epoch <= name.epoch:
+                await self._drop(grant, grants, changes)
+        session = self._learned(request, session, begins=session is not known, changes=changes)
+        placed, refused = [], []
+        for wanted in request.wanted:
+            found = await self._place(request, wanted, session, grants, changes)
+            if isinstance(found, Refusal):
+                refused.append(_refused(_name_of(wanted), found.reason))
+            else:
+                placed.append(scheduler_pb2.PlacedUnit(name=found.holding.name, ranks=found.holding.ranks))
+        if not request.round:
+            return None
+        return self._answer(request.shard, session, request.round, placed, refused)
+
+    async def _reconcile(
+        self,
+        request: scheduler_pb2.PlacementRequest,
+        grants: dict[tuple[str, int], Grant],
+        changes: list[Record],
+    ) -> None:
+        named = {unit_name(item.name).key: item for item in request.holdings}
+        for key, grant in list(grants.items()):
+            item = named.get(key)
+            if grant.shard == request.shard and (item is None or item.name.epoch != grant.name.epoch):
+                await self._drop(grant, grants, changes)
+        for key, item in named.items():
+            if item.ranks and key not in grants:
+                grant = grants[key] = Grant(request.shard, item)
+                self._give(grant, changes)
+                await self._scheduler.adopt(grant.name, held_of(item))
+
+    def _learned(
+        self,
+        request: scheduler_pb2.PlacementRequest,
+        session: Session,
+        *,
+        begins: bool,
+        changes: list[Record],
+    ) -> Session:
+        if not begins and request.waiting == session.waiting and not request.classes and not request.dropped_classes:
+            return session
+        classes = {} if begins else dict(session.classes)
+        classes |= {item.number: item.demand for item in request.classes}
+        for number in request.dropped_classes:
+            classes.pop(number, None)
+        session = Session(session.number, classes, request.waiting, session.told)
+        changes.append(self._book.session(request.shard, session))
+        return session
+
+    async def _place(
+        self,
+        request: scheduler_pb2.PlacementRequest,
+        wanted: scheduler_pb2.WantedUnit,
+        session: Session,
+        grants: dict[tuple[str, int], Grant],
+        changes: list[Record],
+    ) -> Grant | Refusal:
+        name = _name_of(wanted)
+        grant = grants.get(name.key)
+        if grant is not None and grant.shard != request.shard:
+            return Refusal(f"it was granted to {grant.shard}")
+        if grant is not None and grant.name.epoch == name.epoch:
+            return grant
+        if grant is not None and grant.name.epoch > name.epoch:
+            return Refusal(f"epoch {grant.name.epoch} of it was granted already")
+        demand = wanted.demand if wanted.HasField("demand") else session.classes.get(wanted.class_number)
+        if demand is None:
+            return Refusal(f"class {wanted.class_number} is not known")
+        if grant is not None:
+            await self._drop(grant, grants, changes)
+        found = await self._scheduler.place(name, constraints_of(demand, wanted.time_limit_s))
+        if isinstance(found, Refusal):
+            return found
+        holding = scheduler_pb2.Holding(
+            name=grant_name(name),
+            tenant_id=wanted.tenant_id,
+            demand=demand,
+            ranks=rank_messages(found, wanted.first_rank),
+            since=request.asked_at,
+        )
+        grant = grants[name.key] = Grant(request.shard, holding)
+        self._give(grant, changes)
+        return grant
+
+    def _give(self, grant: Grant, changes: list[Record]) -> None:
+        changes.append(self._book.given(grant))
+        self._changed += 1
+        self._running += 1
+
+    async def _drop(self, grant: Grant, grants: dict[tuple[str, int], Grant], changes: list[Record]) -> None:
+        del grants[grant.name.key]
+        changes.append(self._book.ended(grant.name.key))
+        self._changed += 1
+        self._gave += 1
+        self._running -= 1
+        await self._scheduler.release(grant.name)
+
+    def _answer(
+        self,
+        shard: str,
+        session: Session,
+        number: int,
+        placed: Iterable[scheduler_pb2.PlacedUnit],
+        refused: Iterable[scheduler_pb2.RefusedUnit],
+    ) -> scheduler_pb2.PlacementAnswer:
+        return scheduler_pb2.PlacementAnswer(
+            shard=shard,
+            domain_id=self.domain_id,
+            term=session.number[0],
+            session=session.number[1],
+            round=number,
+            domain_term=self.term,
+            placed=placed,
+            refused=refused,
+            summary=self.summary(),
+        )
+
+
+def _is_more(room: Room, before: Room) -> bool:
+    """Whether something is free that was not."""
+    return (
+        room.free_cpus > before.free_cpus
+        or room.free_memory_bytes > before.free_memory_bytes
+        or any(_free(room, kind) > _free(before, kind) for kind in room.total)
+    )
+
+
+def _free(room: Room, kind: DeviceKind) -> int:
+    return sum(size * nodes for size, nodes in enumerate(room.nodes_by_free.get(kind, ())))
+
+
+def _name_of(wanted: scheduler_pb2.WantedUnit) -> UnitName:
+    return UnitName(wanted.job_id, wanted.unit_index, wanted.epoch)
+
+
+def _refused(name: UnitName, reason: str) -> scheduler_pb2.RefusedUnit:
+    return scheduler_pb2.RefusedUnit(name=grant_name(name), reason=reason)

@@ -1,0 +1,157 @@
+"""Reads what shards of the scheduler ask of this domain, has it answered, and says the answers; a part of the agent.
+
+The position among the requests stands in the journal with what the requests changed. An answer is sent again until the broker
+has it, under an id that the repetition keeps; what everybody is told of the domain may be lost, newer words follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.errors import KafkaError
+
+from agent.bus_clients import Producer
+from agent.engines.own_scheduler import OwnScheduler
+from agent.placing.answering import Answering
+from agent.placing.grant_book import GrantBook
+from agent.settings import AgentSettings
+from meridian.catalogue import catalogue
+from meridian.clock import Clock
+from meridian.codec import decode
+from meridian.contracts.run.v1.run_pb2 import Assignment
+from meridian.contracts.scheduler.v1.scheduler_pb2 import PlacementRequest
+from meridian.errors import ContractError
+
+_log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0
+"""So often the room is looked at though nobody asks: nodes come and go."""
+_AGAIN_S = 0.5
+
+
+class Placing:
+    """See the module. ``sender`` names the agent's journal in the ids of answers."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        scheduler: OwnScheduler,
+        producer: Producer,
+        clock: Clock,
+        *,
+        incarnation: int,
+        sender: str,
+    ) -> None:
+        domain = settings.domain
+        self._domain_id = domain.domain_id
+        self._producer, self._clock, self._sender = producer, clock, sender
+        self._incarnation = incarnation
+        self.book = GrantBook(settings.data_dir / "grants")
+        self.answering = Answering(domain.domain_id, incarnation, self.book, scheduler, emulated=domain.emulated)
+        self._topic = catalogue().event_of(PlacementRequest()).topic
+        self._consumer = AIOKafkaConsumer(
+            bootstrap_servers=settings.kafka_bootstrap_servers,
+            client_id=f"agent-{self._domain_id}-placing",
+            group_id=f"agent.{self._domain_id}.placing",
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+        )
+        self._told = 0
+
+    def why_refused(self, order: Assignment) -> str:
+        """Why a START is not carried out; empty: it may be."""
+        return self.answering.why_refused(order)
+
+    async def start(self) -> None:
+        """Take up what was given away and the position; waits for the broker."""
+        self.book.open()
+        await self.answering.restore()
+        await self._until_taken(self._consumer.start)
+        await self._until_taken(self._take_position)
+
+    async def stop(self) -> None:
+        """Leave the bus."""
+        await self._consumer.stop()
+        await self.book.close()
+
+    async def run(self) -> None:
+        """Answer until cancelled."""
+        await self._say()
+        while True:
+            fetched = await self._consumer.getmany(timeout_ms=int(LOOK_EVERY_S * 1000))
+            for partition, records in fetched.items():
+                for record in records:
+                    request = await self._read(record)
+                    if request is not None:
+                        await self.answering.handle(request, partition.partition, record.offset)
+            await self._say()
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    async def _say(self) -> None:
+        """Send the answers that stand in the journal, and what everybody is told when it is new."""
+        changed = self.answering.look()
+        await self.book.durable()
+        while self.book.unanswered:
+            number = min(self.book.unanswered)
+            try:
+                sent = await self._producer.send(
+                    self.book.unanswered[number],
+                    event_id=f"{self._sender}-answer-{number}",
+                    time=self._clock.now(),
+                )
+                await sent
+            except KafkaError as error:
+                _log.warning("answer to a shard not sent: %s", error)
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            self.book.write([self.book.answered(number)])
+        if changed:
+            await self._tell_everybody()
+
+    async def _tell_everybody(self) -> None:
+        message = self.answering.summary()
+        message.at.FromDatetime(self._clock.now())
+        self._told += 1
+        event_id = f"{self._sender}-summary-{self._incarnation}-{self._told}"
+        try:
+            await (await self._producer.send(message, event_id=event_id, time=self._clock.now()))
+        except KafkaError as error:
+            _log.warning("summary not sent: %s", error)
+
+    async def _take_position(self) -> None:
+        numbers = await self._producer.client.partitions_for(self._topic.name)
+        partitions = [TopicPartition(self._topic.name, number) for number in sorted(numbers)]
+        self._consumer.assign(partitions)
+        new = [item for item in partitions if item.partition not in self.book.positions]
+        # What was asked before the domain was there was not meant for it.
+        ends = await self._consumer.end_offsets(new) if new else {}
+        for item in partitions:
+            self._consumer.seek(item, ends[item] if item in ends else self.book.positions[item.partition] + 1)
+        self.book.write([self.book.position(item.partition, end - 1) for item, end in ends.items()])
+        await self.book.durable()
+
+    async def _read(self, record: ConsumerRecord[Any, Any]) -> PlacementRequest | None:
+        if record.key is not None and record.key != self._domain_id.encode():
+            return None
+        try:
+            request = decode(record.value, record.headers).data
+        except ContractError as error:
+            await self._producer.set_aside(
+                record, self._topic.dead_letter, consumer=f"agent.{self._domain_id}", reason=error.detail
+            )
+            return None
+        return request if isinstance(request, PlacementRequest) and request.domain_id == self._domain_id else None
+
+    @staticmethod
+    async def _until_taken(step: Any) -> None:
+        while True:
+            try:
+                await step()
+                return
+            except KafkaError as error:
+                _log.warning("requests of shards: %s", error)
+                await asyncio.sleep(_AGAIN_S)
