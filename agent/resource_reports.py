@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError
 from agent import contract_messages
 from agent.bus_clients import Producer
 from agent.collectors.base import Collector, Reading
-from agent.collectors.declared import DeclaredAccelerator, DeclaredCollector
+from agent.collectors.declared import AllocationCollector, DeclaredAccelerator, DeclaredCollector
 from agent.collectors.document import DocumentCollector
 from agent.collectors.host import HostCollector
 from agent.collectors.peaks import peak_source
@@ -189,6 +189,9 @@ class ResourceReports:
                 ]
         if declared:
             collectors.append(DeclaredCollector(tuple(declared), lambda: self._in_use))
+        else:
+            counts = {node.node_id: sum(group.count for group in node.accelerators) for node in domain.nodes}
+            collectors.append(AllocationCollector(counts, lambda: self._in_use))
         for exporter in domain.exporters:
             self._add_exporter(exporter, "", (), ())
         for source in domain.sources:

@@ -77,3 +77,28 @@ class DeclaredCollector(Collector):
             watts = item.idle_watts + (item.peak_watts - item.idle_watts) * busy
             readings.append(reading(Metric.POWER, watts, Source.ESTIMATION))
         return readings
+
+
+class AllocationCollector(Collector):
+    """What the agent itself has not given away of its accelerators: the only free capacity that it knows, declared or not."""
+
+    def __init__(self, accelerators: Mapping[str, int], allocation: Allocation) -> None:
+        self._accelerators = dict(accelerators)
+        self._allocation = allocation
+
+    def collect(self, now: datetime) -> list[Reading]:
+        in_use = self._allocation()
+        return [
+            Reading(
+                node_id,
+                Metric.CAPACITY_FREE,
+                None if (held := in_use.get(node_id)) is None else float(index not in held),
+                Source.DIRECTLY_MEASURED,
+                now,
+                accelerator_index=index,
+                reason=NODE_DOWN if held is None else "",
+                kind=UnknownKind.UNAVAILABLE if held is None else None,
+            )
+            for node_id, count in self._accelerators.items()
+            for index in range(count)
+        ]

@@ -107,7 +107,11 @@ class Partitioning:
 
 @dataclass(frozen=True, slots=True)
 class FrozenGuard:
-    """Old values are served when ``counter`` stands still for ``scrapes`` scrapes and ``after_s`` while the device works."""
+    """Old values are served when ``counter`` stands still for ``scrapes`` scrapes and ``after_s`` while the device works.
+
+    Without a counter: when power, temperature and all else the exporter says stand still while the device is neither idle nor
+    fully busy.
+    """
 
     counter: str
     activity: Metric

@@ -96,7 +96,9 @@ def sense(
     readings: list[Reading] = []
     for table in tables:
         # Two texts stand for two scrapes with a collection of the exporter between them.
-        guard = None if table.frozen is None else replace(table.frozen, scrapes=2, after_s=0.0)
+        guard = table.frozen
+        if guard is not None and guard.counter:
+            guard = replace(guard, scrapes=2, after_s=0.0)
         translator = Translator(replace(table, frozen=guard), NODE, peak_of=peak_of)
         if before is not None:
             translator.translate(before.samples, at - timedelta(seconds=interval_s))

@@ -335,7 +335,7 @@ def _frozen(top: _Entry) -> FrozenGuard | None:
     known = frozenset({"counter", "while_above_zero", "scrapes", "after_s"})
     entry = _Entry(top.content["frozen_guard"], ("frozen_guard",), known)
     return FrozenGuard(
-        counter=entry.needed("counter"),
+        counter=entry.text("counter"),
         activity=entry.one_of("while_above_zero", Metric),
         scrapes=max(2, int(entry.number("scrapes", 3))),
         after_s=entry.number("after_s", 75.0),

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 
 from agent.collectors.base import Reading, Source
 from agent.collectors.consistency import consistent
-from agent.collectors.exporter_table import ExporterTable, PartitionKind
+from agent.collectors.exporter_table import ExporterTable, FrozenGuard, PartitionKind
 from agent.collectors.exposition import Sample
 from agent.collectors.metrics import HEALTH_FAILED, Metric
 from agent.collectors.unknown import UnknownError, UnknownKind
@@ -56,9 +56,9 @@ class Device:
 
 @dataclass(slots=True)
 class _Still:
-    """Since when a device's counter has not moved while it works."""
+    """Since when what must move has not moved while the device works."""
 
-    value: float
+    evidence: tuple[float, ...]
     since_s: float
     scrapes: int
 
@@ -337,22 +337,38 @@ class Translator:
         self, device: Device, taken: list[Reading], families: Mapping[str, list[Sample]], moment: Moment
     ) -> list[Reading]:
         guard = self._table.frozen
-        counter = families.get(guard.counter) if guard is not None else None
-        if guard is None or not counter or not math.isfinite(counter[0].value) or self._is_sentinel(counter[0]):
+        evidence = None if guard is None else self._evidence(guard, taken, families)
+        if guard is None or evidence is None:
+            self._still.pop(device, None)
             return taken
-        active = any(
-            reading.metric is guard.activity and reading.value is not None and reading.value > 0 for reading in taken
-        )
-        value, still = counter[0].value, self._still.get(device)
-        if still is None or not active or value != still.value:
-            self._still[device] = _Still(value, moment.now_s, 1)
+        still = self._still.get(device)
+        if still is None or evidence != still.evidence:
+            self._still[device] = _Still(evidence, moment.now_s, 1)
             return taken
         still.scrapes += 1
         still_s = moment.now_s - still.since_s
         if still.scrapes < guard.scrapes or still_s < guard.after_s:
             return taken
-        reason = f"frozen: {guard.counter} stood still for {still_s:.0f} s while the device claims to work"
+        what = guard.counter or "everything it says"
+        reason = f"frozen: {what} stood still for {still_s:.0f} s while the device claims to work"
         return [_unknown_from(reading, UnknownKind.FROZEN, reason) for reading in taken]
+
+    def _evidence(
+        self, guard: FrozenGuard, taken: Sequence[Reading], families: Mapping[str, list[Sample]]
+    ) -> tuple[float, ...] | None:
+        """What must move while the device works; None: it does not work, or nothing that must move is known."""
+        activity = next((item.value for item in taken if item.metric is guard.activity), None)
+        if activity is None or activity <= 0:
+            return None
+        if guard.counter:
+            counter = families.get(guard.counter)
+            if not counter or not math.isfinite(counter[0].value) or self._is_sentinel(counter[0]):
+                return None
+            return (counter[0].value,)
+        known = {item.metric: item.value for item in taken if item.value is not None}
+        if activity >= 1 or not {Metric.POWER, Metric.TEMPERATURE} <= known.keys():
+            return None
+        return tuple(known.values())
 
     # --- small parts -------------------------------------------------------------------------------------------------
 

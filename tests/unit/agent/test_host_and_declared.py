@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.collectors.base import Source
-from agent.collectors.declared import DeclaredAccelerator, DeclaredCollector
+from agent.collectors.declared import AllocationCollector, DeclaredAccelerator, DeclaredCollector
 from agent.collectors.host import HostCollector, HostSample, host_values
 from agent.collectors.metrics import Metric
 
@@ -70,3 +70,11 @@ def test_declared_accelerators_say_that_they_are() -> None:
     assert readings["n2", 0, Metric.CAPACITY_FREE].reason == "the node is down"
     assert readings["n2", 0, Metric.HEALTH].value is None
     assert readings["n2", 0, Metric.GPU_MEMORY_LIMIT].value == 80 * 10**9
+
+
+def test_free_is_what_the_agent_has_not_given_away() -> None:
+    readings = AllocationCollector({"n1": 2, "n2": 1}, lambda: {"n1": frozenset({1})}).collect(NOW)
+    assert [(item.node_id, item.accelerator_index, item.value) for item in readings] == [
+        ("n1", 0, 1), ("n1", 1, 0), ("n2", 0, None),
+    ]  # fmt: skip
+    assert not any(item.emulated for item in readings)

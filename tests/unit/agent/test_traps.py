@@ -142,6 +142,17 @@ def test_old_values_that_are_served_on_are_not_believed() -> None:
     assert _sensed(idle, previous=idle)[Metric.POWER, "0"].value == 300
 
 
+def test_an_exporter_without_a_counter_is_found_out_when_nothing_moves_under_load() -> None:
+    def kinds(util: str) -> list[UnknownKind | None]:
+        translator = Translator(load_table("mlu-exporter"), "n1")
+        page = parse_exposition(_mlu(utilization=util, power_usage="233", temperature="52", memory_used="20971520000"))
+        found = [translator.translate(page.samples, NOW + timedelta(seconds=15 * at)) for at in range(10)]
+        return [next(item.kind for item in readings if item.metric is Metric.POWER) for readings in found]
+
+    assert kinds("40") == [None] * 8 + [U.FROZEN] * 2, "120 s of 15 s scrapes"
+    assert kinds("0") == kinds("100") == [None] * 10, "an idle chip may rest, a full one may be steady"
+
+
 def test_a_device_that_fell_off_the_bus_is_missed() -> None:
     both = _dcgm("0", DEV_GPU_UTIL="1") + _dcgm("1", DEV_GPU_UTIL="2")
     found = _sensed(_dcgm("0", DEV_GPU_UTIL="1"), previous=both)
