@@ -46,6 +46,8 @@ FITTED = Path(__file__).parents[1] / "services/forecast/cost_model/fitted.json"
 _FAMILY_WEIGHT, _NOISE = 10, 0.07
 _PRIOR_SPREAD, _OFFSET_SPREAD = 0.35, 0.12
 _MOST_ROWS = 90
+# Families that no fit sees: read in after the served parameters were fixed.
+HELD_OUT = frozenset(("dgxc-bf16", "dgxc-fp8", "tpu-v6e"))
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ def fit(runs: Sequence[Run], seed: int = 0) -> Fit:
     draws = np.random.default_rng(seed)
     families: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        families[family_of(run)].append(run)
+        if family_of(run) not in HELD_OUT:
+            families[family_of(run)].append(run)
     chosen: list[Run] = []
     for members in families.values():
         order = draws.permutation(len(members))[:_MOST_ROWS]
@@ -159,9 +162,10 @@ def leave_one_out(runs: Sequence[Run], seed: int, only: str | None) -> list[Figu
             continue
         held = [run for run in runs if family_of(run) == family]
         name = f"family={family}"
-        found = fit([run for run in runs if family_of(run) != family], seed)
-        rows += score_rows("cost_model_left_out", name, held, predicted_steps(held, found.efficiency), baseline=False)
-        draws = calibrated_draws(held, found.efficiency, 3, np.random.default_rng(seed))
+        others = [run for run in runs if family_of(run) != family]
+        efficiency = fitted() if family in HELD_OUT else fit(others, seed).efficiency
+        rows += score_rows("cost_model_left_out", name, held, predicted_steps(held, efficiency), baseline=False)
+        draws = calibrated_draws(held, efficiency, 3, np.random.default_rng(seed))
         scores = []
         for draw in draws:
             scored = [p for p in range(len(held)) if not np.isnan(draw.predicted_s[p])]
@@ -238,7 +242,7 @@ def main() -> None:
     print_table(rows)
 
 
-_USED = ("vtrain_", "mosaic_", "literature_", "nemo_")
+_USED = ("vtrain_", "mosaic_", "literature_", "nemo_", "nvidia_dgxc", "tpu_recipes")
 
 if __name__ == "__main__":
     main()

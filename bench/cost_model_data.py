@@ -148,15 +148,76 @@ def bridge(folder: Path) -> Iterator[Row]:
         }
 
 
+_DGXC_MODELS = {
+    "Llama 3.1 8b": ("llama3-8b", "8192"),
+    "Llama 3.1 70b": ("llama3-70b", "8192"),
+    "Nemotron4 15b": ("nemotron4-15b", "4096"),
+}
+
+
+def dgxc(folder: Path) -> Iterator[Row]:
+    """READMEs of NVIDIA/dgxc-benchmarking: pre-training tables that state the layout and the batch."""
+    for row in _table(folder, "nvidia_dgxc_benchmarking.csv"):
+        sizes = dict(re.findall(r"(TP|PP|CP|VP|MBS)=(\d+)", row["table"]))
+        column = re.search(r"(\d+)x H100 GPUs \(GBS=(\d+)\)", row["column"])
+        model = next((known for name, known in _DGXC_MODELS.items() if row["table"].startswith(name)), None)
+        if "TP" not in sizes or "MBS" not in sizes or column is None or model is None or not row["step_s"]:
+            continue
+        yield {
+            "group": "dgxc-fp8" if "FP8" in row["table"] else "dgxc-bf16",
+            "accelerator": "H100-SXM5-80GB",
+            "model": model[0],
+            "n_accel": column[1],
+            "seq": model[1],
+            **{name.lower(): sizes.get(name, "") for name in ("TP", "PP", "CP", "MBS")},
+            "vpp": sizes.get("VP", ""),
+            "gbs": column[2],
+            "precision": "fp8" if "FP8" in row["table"] else "bf16",
+            "recompute": "",
+            "step_s": row["step_s"],
+        }
+
+
+_TPU_MODELS = {"Llama3.1-70B": "llama3-70b", "Llama3.1-8B": "llama3-8b", "Gemma3-12B": "gemma3-12b"}
+
+
+def tpu(folder: Path) -> Iterator[Row]:
+    """AI-Hypercomputer/tpu-recipes: MaxText with full sharding; the batch is what step time and throughput imply."""
+    for row in _table(folder, "tpu_recipes.csv"):
+        found = re.search(r"trillium/(.+)-MaxText/v6e-(\d+)$", row["recipe"])
+        if found is None or found[1] not in _TPU_MODELS:
+            continue
+        chips = int(found[2])
+        each = round(float(row["step_s"]) * float(row["tokens_s_device"]) / 8192)
+        yield {
+            "group": "tpu-v6e",
+            "accelerator": "tpu-v6e",
+            "model": _TPU_MODELS[found[1]],
+            "n_accel": str(chips),
+            "seq": "8192",
+            "tp": "1",
+            "pp": "1",
+            "gbs": str(each * chips),
+            "mbs": str(each),
+            "precision": "bf16",
+            "recompute": "full",
+            "zero": "3",
+            "step_s": row["step_s"],
+        }
+
+
 def all_rows(folder: Path) -> list[Row]:
     """Every adapter's rows."""
     found: list[Row] = []
-    for source in (
+    sources = (
         vtrain(folder, "single"),
         vtrain(folder, "multi"),
         mosaic(folder),
         literature(folder),
         bridge(folder),
-    ):
+        dgxc(folder),
+        tpu(folder),
+    )
+    for source in sources:
         found.extend(source)
     return found
