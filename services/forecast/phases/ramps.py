@@ -1,0 +1,75 @@
+"""The declared ramp of the learning rate or of the batch size: where it ended, and whether it is still going on."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from services.forecast.phases.curve import Array, Curve
+
+# A ramp has ended where this share of its highest value is reached.
+_REACHED = 0.99
+# A value that has not risen for this many times its longest pause so far rises no more.
+_PAUSES = 2.0
+# And at least for this share of the run: rounded values stand still between two steps.
+_LEAST_PATIENCE = 0.005
+_RISE = 1e-6
+
+
+def ramp_end(step: Array, declared: Array | None) -> float | None:
+    """The first step at which ``declared`` [sample] is at 99 % of its highest value; None where it starts there."""
+    if declared is None:
+        return None
+    known = np.isfinite(declared)
+    if not known.any():
+        return None
+    highest = float(declared[known].max())
+    reached = np.flatnonzero(known & (declared >= _REACHED * highest))
+    if highest <= 0 or not np.any(known[: reached[0]]):
+        return None
+    return float(step[reached[0]])
+
+
+def warm_up_end(curve: Curve) -> float | None:
+    """The step at which the later of the ramps of learning rate and batch size ended; None without a ramp."""
+    ends = [end for end in (ramp_end(curve.step, curve.lr), ramp_end(curve.step, curve.gbs)) if end is not None]
+    return max(ends, default=None)
+
+
+class RampWatch:
+    """Whether a value is still being ramped up, from its values so far.
+
+    1. It rises as long as a new highest value comes no later than twice the longest pause between earlier ones, or than
+       0.5 % of the run (of the steps so far where its length is not known).
+    2. It has ended once it falls below its highest value, or once the pause is over.
+    3. A later rise of 1 % or more starts it again: stages of a batch ramp.
+    """
+
+    def __init__(self, total_steps: float | None) -> None:
+        self._total = total_steps
+        self._highest = -math.inf
+        self._begun = math.nan
+        self._risen_at = math.nan
+        self._pause = 0.0
+        self._samples_since = 0
+        self.rising = False
+
+    def observe(self, step: float, value: float) -> bool:
+        """Take the value at ``step`` and return whether the ramp goes on; a value that is not finite changes nothing."""
+        if not math.isfinite(value):
+            return self.rising
+        if self._highest == -math.inf:
+            self._highest, self._begun, self._risen_at, self.rising = value, step, step, True
+            return True
+        self._samples_since += 1
+        if value > self._highest * (1 + _RISE) and (self.rising or value >= 1.01 * self._highest):
+            if self._samples_since > 1:
+                self._pause = max(self._pause, step - self._risen_at)
+            self._highest, self._risen_at, self._samples_since, self.rising = value, step, 0, True
+        elif value < self._highest * (1 - _RISE):
+            self.rising = False
+        elif self.rising:
+            patience = max(_PAUSES * self._pause, _LEAST_PATIENCE * (self._total or step - self._begun))
+            self.rising = step - self._risen_at <= patience
+        return self.rising

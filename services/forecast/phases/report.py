@@ -1,0 +1,165 @@
+"""Rows of a result for the phases of a file of curves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meridian.result import Row
+from services.forecast.phases.curve import Array, Curve
+from services.forecast.phases.scoring import (
+    RunScore,
+    accuracy,
+    detect,
+    fixed_fractions,
+    macro_f1,
+    majority,
+    score,
+)
+from services.forecast.phases.table import Curves
+from services.forecast.phases.truth import Boundaries, UnknownPhasesError, boundaries
+
+SENSITIVITY = (0.05, 0.10, 0.20)
+AWARE, ALONE = "schedule_aware", "telemetry_only"
+MAJORITY, FIXED = "majority_class", "fixed_fraction"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Runs whose phases are known, and those whose phases are not, with the reason."""
+
+    curves: list[Curve]
+    truths: list[Boundaries]
+    unknown: dict[str, str]
+
+
+def judge(found: Curves) -> Judged:
+    """Apply the rule of ``truth`` to every curve."""
+    curves, truths, unknown = [], [], dict(found.unusable)
+    for curve in found.curves:
+        try:
+            truths.append(boundaries(curve))
+        except UnknownPhasesError as error:
+            unknown[curve.run] = str(error)
+        else:
+            curves.append(curve)
+    return Judged(curves, truths, unknown)
+
+
+def rows_of(found: Curves, judged: Judged) -> list[Row]:
+    """Every figure, for all runs, each family and each run."""
+    rows = [
+        Row("curves", "runs_scored_count", float(len(judged.curves)), n=len(judged.curves)),
+        Row("curves", "runs_unknown_count", float(len(judged.unknown)), n=len(judged.unknown)),
+        Row("curves", "lines_left_aside_count", float(found.left_aside.total), n=found.left_aside.total),
+    ]
+    told = {
+        AWARE: [detect(curve, schedule_known=True)[0] for curve in judged.curves],
+        ALONE: [detect(curve, schedule_known=False)[0] for curve in judged.curves],
+        FIXED: [fixed_fractions(curve) for curve in judged.curves],
+    }
+    families = sorted({curve.family for curve in judged.curves})
+    slices: list[tuple[str, list[int]]] = [("all", list(range(len(judged.curves))))]
+    slices += [
+        (f"family={family}", [i for i, curve in enumerate(judged.curves) if curve.family == family])
+        for family in families
+    ]
+    slices += [(f"run={curve.run}", [i]) for i, curve in enumerate(judged.curves)]
+    for name, members in slices:
+        if members:
+            rows += _slice_rows(name, members, judged, told)
+    for run, reason in judged.unknown.items():
+        rows += [Row(AWARE, "accuracy_within_2pct_ratio", None, f"run={run}", n=0, reason=f"unknown: {reason}")]
+    return rows
+
+
+def _slice_rows(name: str, members: list[int], judged: Judged, told: dict[str, list[Array]]) -> list[Row]:
+    curves, truths = [judged.curves[i] for i in members], [judged.truths[i] for i in members]
+    most = majority(curves, truths)
+    tellers = {subject: [answers[i] for i in members] for subject, answers in told.items()}
+    tellers[MAJORITY] = [np.full(len(curve.step), float(most)) for curve in curves]
+    rows: list[Row] = []
+    for subject, answers in tellers.items():
+        scores = [score(*each) for each in zip(curves, truths, answers, strict=True)]
+        baseline = subject in {MAJORITY, FIXED}
+        rows += [replace(row, slice=name, baseline=baseline) for row in _figures(subject, scores)]
+    if not name.startswith("run="):
+        rows += [replace(row, slice=name) for row in _truth_rows(curves, truths)]
+    else:
+        rows += [replace(row, slice=name) for row in _boundary_rows(curves[0], truths[0])]
+    return rows
+
+
+def _figures(subject: str, scores: Sequence[RunScore]) -> list[Row]:
+    size = len(scores)
+    tolerant, exact = [each.tolerant for each in scores], [each.exact for each in scores]
+    per_run = sorted(float(np.trace(table)) for table in tolerant)
+    rows = [
+        Row(subject, "accuracy_within_2pct_ratio", accuracy(tolerant), low=per_run[0], high=per_run[-1], n=size),
+        Row(subject, "accuracy_exact_ratio", accuracy(exact), n=size),
+        Row(subject, "macro_f1_within_2pct_ratio", macro_f1(tolerant), n=size),
+        Row(subject, "macro_f1_exact_ratio", macro_f1(exact), n=size),
+        Row(subject, "boundaries_missed_count", float(sum(each.missed for each in scores)), n=size),
+        Row(subject, "stable_false_count", float(sum(each.false for each in scores)), n=size),
+    ]
+    for boundary in ("warm_up_end", "stable_onset"):
+        delays = [each.delays[boundary] for each in scores if boundary in each.delays]
+        measure = f"{boundary}_delay_median_share_of_run_ratio"
+        if delays:
+            low, high = min(delays), max(delays)
+            rows.append(Row(subject, measure, float(np.median(delays)), low=low, high=high, n=len(delays)))
+        else:
+            rows.append(Row(subject, measure, None, n=0, reason="no run in which both are"))
+    return rows
+
+
+def _truth_rows(curves: Sequence[Curve], truths: Sequence[Boundaries]) -> list[Row]:
+    """How firm the truth is: told from every other sample, and with other shares of the peak."""
+    rows = [_agreement("truth_from_half_the_samples", curves, truths, lambda curve: boundaries(_halved(curve)))]
+    for share in SENSITIVITY:
+        found = [boundaries(curve, share) for curve in curves]
+        never = float(np.mean([not np.isfinite(each.stable_from) for each in found]))
+        rows.append(Row(f"truth_at_{round(share * 100)}pct_of_peak", "never_stable_ratio", never, n=len(found)))
+        subject = f"{AWARE}_at_{round(share * 100)}pct_of_peak"
+        tables = [
+            score(curve, truth, detect(curve, schedule_known=True, share_of_peak=share)[0]).tolerant
+            for curve, truth in zip(curves, found, strict=True)
+        ]
+        rows.append(Row(subject, "accuracy_within_2pct_ratio", accuracy(tables), n=len(tables)))
+    return rows
+
+
+def _halved(curve: Curve) -> Curve:
+    every = slice(None, None, 2)
+    lr, gbs = (None if column is None else column[every] for column in (curve.lr, curve.gbs))
+    return replace(curve, step=curve.step[every], loss=curve.loss[every], lr=lr, gbs=gbs)
+
+
+def _agreement(
+    subject: str, curves: Sequence[Curve], truths: Sequence[Boundaries], other: Callable[[Curve], Boundaries]
+) -> Row:
+    tables = []
+    for curve, truth in zip(curves, truths, strict=True):
+        try:
+            tables.append(score(curve, truth, other(curve).phase_at(curve.step)).tolerant)
+        except UnknownPhasesError:
+            continue
+    if not tables:
+        return Row(subject, "accuracy_within_2pct_ratio", None, n=0, reason="half the samples are too few")
+    return Row(subject, "accuracy_within_2pct_ratio", accuracy(tables), n=len(tables))
+
+
+def _boundary_rows(curve: Curve, truth: Boundaries) -> list[Row]:
+    stable = truth.stable_from
+    return [
+        Row("truth", "warm_up_until_step_count", truth.warm_up_until),
+        Row(
+            "truth",
+            "stable_from_step_count",
+            stable if np.isfinite(stable) else None,
+            reason=None if np.isfinite(stable) else "never stable by the rule",
+        ),
+        Row("truth", "length_step_count", curve.length),
+    ]

@@ -1,0 +1,123 @@
+"""How well phases were told: accuracy with a tolerance, macro-F1, delay of the boundaries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from services.forecast.phases.curve import Array, Curve, Phase
+from services.forecast.phases.detector import PhaseChanged, PhaseDetector, Schedule
+from services.forecast.phases.ramps import warm_up_end
+from services.forecast.phases.truth import SHARE_OF_PEAK, Boundaries
+
+TOLERANCE = 0.02
+# The trivial rule: the share with the best macro-F1 on the family that all constants were chosen on.
+FIXED_WARM_UP = 0.01
+FIXED_STABLE = 0.70
+_CLASSES = len(Phase)
+
+
+@dataclass(frozen=True, slots=True)
+class RunScore:
+    """One run against its truth; each run weighs the same, however many samples it has.
+
+    ``exact`` and ``tolerant`` [true phase, told phase] are shares of the run's samples; in the tolerant one a told phase
+    counts as true where the truth has it within 2 % of the run. ``delays`` are told minus true, as shares of the run,
+    for the boundaries that both have; ``missed`` boundaries only the truth has, ``false`` only the teller.
+    """
+
+    exact: Array
+    tolerant: Array
+    delays: dict[str, float]
+    missed: int
+    false: int
+
+
+def detect(
+    curve: Curve, *, schedule_known: bool, share_of_peak: float = SHARE_OF_PEAK
+) -> tuple[Array, list[PhaseChanged]]:
+    """The phase told at each sample of ``curve`` [sample], and the events, by a detector that sees no later sample."""
+    detector = PhaseDetector(
+        Schedule(total_steps=curve.total_steps), schedule_known=schedule_known, share_of_peak=share_of_peak
+    )
+    nothing = np.full(len(curve.step), np.nan)
+    lr, gbs = (nothing if column is None else column for column in (curve.lr, curve.gbs))
+    told, events = np.empty(len(curve.step)), []
+    for place, sample in enumerate(
+        zip(curve.step.tolist(), curve.loss.tolist(), lr.tolist(), gbs.tolist(), strict=True)
+    ):
+        if event := detector.observe(*sample):
+            events.append(event)
+        told[place] = math.nan if detector.phase is None else float(detector.phase)
+    return told, events
+
+
+def fixed_fractions(curve: Curve) -> Array:
+    """Phases by shares of the run's length, which this rule is told, and a warm-up where a ramp is declared."""
+    warm_up = 0.0 if warm_up_end(curve) is None else FIXED_WARM_UP
+    return Boundaries(warm_up, FIXED_STABLE).phase_at(curve.step / curve.length)
+
+
+def score(curve: Curve, truth: Boundaries, told: Array) -> RunScore:
+    """Compare ``told`` [sample] with the truth."""
+    real = truth.phase_at(curve.step)
+    near = TOLERANCE * curve.length
+    within = np.stack([_present(truth, curve.step - near, curve.step + near, phase, curve.step[0]) for phase in Phase])
+    right = within[told.astype(np.int64), np.arange(len(told))]
+    missed = false = 0
+    delays: dict[str, float] = {}
+    for name, true_at, told_at in (
+        ("warm_up_end", truth.warm_up_until if real[0] == Phase.WARM_UP else math.inf, _first(curve, told, 1.0)),
+        ("stable_onset", truth.stable_from, _first(curve, told, 2.0)),
+    ):
+        if math.isfinite(true_at) and math.isfinite(told_at):
+            delays[name] = (told_at - true_at) / curve.length
+        elif math.isfinite(true_at):
+            missed += 1
+        elif math.isfinite(told_at) and name == "stable_onset":
+            false += 1
+    return RunScore(_table(real, told), _table(real, np.where(right, real, told)), delays, missed, false)
+
+
+def _present(truth: Boundaries, low: Array, high: Array, phase: Phase, start: float) -> np.ndarray:
+    begins, ends = {
+        Phase.WARM_UP: (start, truth.warm_up_until),
+        Phase.FAST: (max(start, truth.warm_up_until), truth.stable_from),
+        Phase.STABLE: (truth.stable_from, math.inf),
+    }[phase]
+    return (high >= begins) & (low < ends) & (begins < ends)
+
+
+def _first(curve: Curve, told: Array, least: float) -> float:
+    at = np.flatnonzero(told >= least)
+    return float(curve.step[at[0]]) if len(at) else math.inf
+
+
+def _table(real: Array, told: Array) -> Array:
+    places = real.astype(np.int64) * _CLASSES + told.astype(np.int64)
+    return np.bincount(places, minlength=_CLASSES**2).reshape(_CLASSES, _CLASSES) / len(real)
+
+
+def accuracy(tables: Sequence[Array]) -> float:
+    """Share on the diagonal, each run weighing the same."""
+    return float(np.mean([np.trace(table) for table in tables]))
+
+
+def macro_f1(tables: Sequence[Array]) -> float:
+    """Mean F1 over the phases that the truth or the teller has, of the pooled table."""
+    pooled = np.sum(tables, axis=0)
+    either = pooled.sum(axis=0) + pooled.sum(axis=1)
+    known = either > 0
+    return float(np.mean(2 * np.diag(pooled)[known] / either[known]))
+
+
+def majority(curves: Sequence[Curve], truths: Sequence[Boundaries]) -> Phase:
+    """The most frequent phase of these very runs: a rule that is told the answer's distribution."""
+    shares = np.zeros(_CLASSES)
+    for curve, truth in zip(curves, truths, strict=True):
+        counts = np.bincount(truth.phase_at(curve.step).astype(np.int64), minlength=_CLASSES)
+        shares += counts / len(curve.step)
+    return Phase(int(np.argmax(shares)))

@@ -1,0 +1,120 @@
+"""Curves from a CSV file with the columns run, step, train_loss and optionally lr, gbs, total_steps, group."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from services.forecast.phases.curve import Array, Curve
+from services.forecast.tables import LeftAside, lines_of
+
+NEEDED = ("run", "step", "train_loss")
+# A run of which more than this share of the lines contradict each other is not judged.
+_CONTRADICTING = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """What a file holds: usable curves, runs that are not usable with the reason, and lines left aside."""
+
+    curves: list[Curve]
+    unusable: dict[str, str]
+    left_aside: LeftAside
+
+
+def family_of(run: str, group: str) -> str:
+    """The group where it is given, else what stands before the first slash of the run's name, else ``ungrouped``."""
+    return group or (run.split("/", 1)[0] if "/" in run else "ungrouped")
+
+
+class _Lines:
+    def __init__(self, family: str) -> None:
+        self.family = family
+        self.rows: list[tuple[float, float, float, float]] = []
+        self.totals: set[float] = set()
+        self.seen = 0
+        self.contradicting = 0
+        self.bad_total = False
+
+
+def read_curves(path: Path) -> Curves:
+    """Read ``path``. A line without a step or with a loss that is no finite number is left aside, and so is one whose step
+    is not after all earlier ones of its run (a duplicate, or work repeated after a restart). InvalidTableError where a
+    column is missing."""
+    aside = LeftAside()
+    runs: dict[str, _Lines] = {}
+    for line, cells in lines_of(path, NEEDED):
+        if not cells["run"]:
+            aside.add("no run", line)
+            continue
+        found = runs.setdefault(cells["run"], _Lines(family_of(cells["run"], cells.get("group", ""))))
+        _take(found, cells, line, aside)
+    curves: list[Curve] = []
+    unusable: dict[str, str] = {}
+    for run, found in runs.items():
+        if reason := _problem(found):
+            unusable[run] = reason
+        else:
+            curves.append(_curve(run, found))
+    return Curves(curves, unusable, aside)
+
+
+def _take(found: _Lines, cells: dict[str, str], line: int, aside: LeftAside) -> None:
+    step, loss = number(cells["step"]), number(cells["train_loss"])
+    total = cells.get("total_steps", "")
+    if total:
+        if (steps := number(total)) > 0:
+            found.totals.add(steps)
+        else:
+            found.bad_total = True
+    if not cells["train_loss"]:
+        aside.add("no train_loss", line)
+        return
+    found.seen += 1
+    if not step >= 0:
+        aside.add("step is no number from 0", line)
+    elif not math.isfinite(loss):
+        aside.add("train_loss is no finite number", line)
+    elif found.rows and step <= found.rows[-1][0]:
+        found.contradicting += 1
+        same = step == found.rows[-1][0]
+        aside.add("step is there twice" if same else "step goes back", line)
+    else:
+        found.rows.append((step, loss, number(cells.get("lr", "")), number(cells.get("gbs", ""))))
+
+
+def _problem(found: _Lines) -> str:
+    if not found.seen:
+        return "no train_loss at all"
+    if not found.rows:
+        return "no usable sample"
+    if found.contradicting > _CONTRADICTING * found.seen:
+        return f"{found.contradicting} of {found.seen} samples repeat or go back in steps"
+    if found.bad_total:
+        return "total_steps is no positive number"
+    if len(found.totals) > 1:
+        return f"total_steps differs within the run ({min(found.totals):g} to {max(found.totals):g})"
+    if found.totals and found.rows[-1][0] > max(found.totals):
+        return f"step {found.rows[-1][0]:g} is beyond total_steps {max(found.totals):g}"
+    return ""
+
+
+def number(text: str) -> float:
+    """The finite number that ``text`` is, else NaN."""
+    try:
+        value = float(text)
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+def _curve(run: str, found: _Lines) -> Curve:
+    step, loss, lr, gbs = np.array(found.rows, dtype=np.float64).T
+    return Curve(run, found.family, step, loss, _any(lr), _any(gbs), next(iter(found.totals), None))
+
+
+def _any(column: Array) -> Array | None:
+    return column if np.isfinite(column).any() else None

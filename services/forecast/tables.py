@@ -1,0 +1,68 @@
+"""CSV files of people's own measurements: read with the lines that cannot be used counted by reason, never dropped."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+class InvalidTableError(ValueError):
+    """The file cannot be read as a table with the columns that are needed; the message names the column or the line."""
+
+
+@dataclass(slots=True)
+class LeftAside:
+    """What was not used: how many lines and the first of them, by reason."""
+
+    lines: dict[str, list[int]] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, reason: str, line: int) -> None:
+        """Count ``line`` under ``reason``."""
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+        first = self.lines.setdefault(reason, [])
+        if len(first) < 5:
+            first.append(line)
+
+    @property
+    def total(self) -> int:
+        """Lines left aside."""
+        return sum(self.counts.values())
+
+    def sentences(self) -> list[str]:
+        """One for each reason, with its first lines."""
+        return [
+            f"{count} line{'s' if count > 1 else ''} left aside: {reason}"
+            f" (line{'s' if count > 1 else ''} {', '.join(map(str, self.lines[reason]))}"
+            f"{', ...' if count > len(self.lines[reason]) else ''})"
+            for reason, count in self.counts.items()
+        ]
+
+
+def lines_of(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """The lines of a CSV file (also .gz) with a header, as (line number, cells by column; a missing cell is empty).
+
+    Raises InvalidTableError where a column of ``needed`` is missing or twice there, or where it is no text table.
+    """
+    try:
+        with (
+            gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as raw,
+            io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as stream,
+        ):
+            rows = csv.reader(stream)
+            names = [name.strip() for name in next(rows, [])]
+            for name in needed:
+                if names.count(name) != 1:
+                    problem = "is missing" if name not in names else "is there twice"
+                    raise InvalidTableError(f"{path.name}, line 1: the column {name} {problem}")
+            for row in rows:
+                if row:
+                    cells = dict.fromkeys(names, "") | dict(zip(names, map(str.strip, row), strict=False))
+                    yield rows.line_num, cells
+    except (UnicodeDecodeError, csv.Error, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InvalidTableError(f"{path.name}: not a table of text ({error})") from None
