@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -11,10 +10,12 @@ from services.graph.recognition.features import QUANTITIES, WINDOW, Floats, Quan
 
 
 class Windows:
-    """Samples by observation time; a node that left is forgotten."""
+    """Samples by observation time, one array over the nodes of the newest observation; a node that left is forgotten."""
 
     def __init__(self) -> None:
-        self._samples: dict[str, deque[tuple[float, Floats]]] = {}
+        self._places: dict[str, int] = {}
+        self._values = np.zeros((0, WINDOW, QUANTITIES), dtype=np.float32)
+        self._times = np.full((0, WINDOW), np.nan)
         self.newest_s = 0.0
         self.count = 0
 
@@ -24,19 +25,26 @@ class Windows:
             return False
         self.newest_s = at_s
         self.count += 1
-        kept = {node_id: self._samples.get(node_id) or deque(maxlen=WINDOW) for node_id in samples}
-        for node_id, found in samples.items():
-            kept[node_id].append((at_s, found))
-        self._samples = kept
+        values, times = self._of(list(samples))
+        values[:, :-1], times[:, :-1] = values[:, 1:].copy(), times[:, 1:].copy()
+        if samples:
+            values[:, -1] = np.stack(list(samples.values()))
+        times[:, -1] = at_s
+        self._places = {node_id: place for place, node_id in enumerate(samples)}
+        self._values, self._times = values, times
         return True
 
     def of(self, node_ids: Sequence[str]) -> Floats:
         """``[nodes, WINDOW, QUANTITIES]``, the newest last; NaN where there is nothing yet."""
-        found = np.full((len(node_ids), WINDOW, QUANTITIES), np.nan, dtype=np.float32)
-        for place, node_id in enumerate(node_ids):
-            samples = self._samples.get(node_id, ())
-            start = WINDOW - len(samples)
-            for step, (at_s, values) in enumerate(samples, start):
-                found[place, step] = values
-                found[place, step, Quantity.AGE_S] = self.newest_s - at_s
-        return found
+        values, times = self._of(node_ids)
+        values[:, :, Quantity.AGE_S] = self.newest_s - times
+        return values
+
+    def _of(self, node_ids: Sequence[str]) -> tuple[Floats, np.ndarray[tuple[int, int], np.dtype[np.float64]]]:
+        """Copies for these nodes in this order."""
+        places = np.array([self._places.get(node_id, -1) for node_id in node_ids], dtype=np.int64)
+        values = np.full((len(places), WINDOW, QUANTITIES), np.nan, dtype=np.float32)
+        times = np.full((len(places), WINDOW), np.nan)
+        known = places >= 0
+        values[known], times[known] = self._values[places[known]], self._times[places[known]]
+        return values, times
