@@ -206,6 +206,32 @@ def tpu(folder: Path) -> Iterator[Row]:
         }
 
 
+def torchtitan(folder: Path) -> Iterator[Row]:
+    """`benchmarks/llama3_h100_202412_torchtitan.md` of pytorch/torchtitan: fully sharded, with peak memory."""
+    for row in _table(folder, "literature_llm_training.csv"):
+        memory = re.search(r"memory ([\d.]+) GiB", row["note"])
+        if "torchtitan" not in row["source"] or memory is None or not row["gbs"] or not row["tokens_s"]:
+            continue
+        sizes = dict(re.findall(r"(TP|PP|CP)(\d+)", row["note"]))
+        yield {
+            "group": "torchtitan",
+            "accelerator": "H100-SXM5-96GB",
+            "model": row["model"],
+            "n_accel": row["n_accel"],
+            "seq": row["seq"],
+            "tp": sizes.get("TP", "1"),
+            "pp": sizes.get("PP", "1"),
+            "cp": sizes.get("CP", ""),
+            "mbs": row["mbs"],
+            "gbs": row["gbs"],
+            "precision": row["precision"],
+            "recompute": "" if "8B" in row["model"] else "full",
+            "zero": "3",
+            "step_s": repr(float(row["gbs"]) * float(row["seq"]) / float(row["tokens_s"])),
+            "mem_gib": memory[1],
+        }
+
+
 def all_rows(folder: Path) -> list[Row]:
     """Every adapter's rows."""
     found: list[Row] = []
@@ -217,6 +243,7 @@ def all_rows(folder: Path) -> list[Row]:
         bridge(folder),
         dgxc(folder),
         tpu(folder),
+        torchtitan(folder),
     )
     for source in sources:
         found.extend(source)

@@ -11,6 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from meridian.database import Database
 from meridian.errors import FieldError, InvalidArgumentError
+from services.forecast.cost_model import TrainingLayout, machine_of
+from services.forecast.cost_model import estimate as cost_estimate
+from services.forecast.cost_model.layout import Recompute as FullRecompute
+from services.forecast.cost_model.layout import precision_named
+from services.forecast.cost_model.shapes import shape_of
 from services.forecast.ledger import Amount, SubjectKind
 from services.forecast.requirement import Layout, Model, Recompute, Requirement, estimate
 from services.forecast.store import Store
@@ -104,6 +109,22 @@ class Verdict(BaseModel):
     reason: str
 
 
+class StepTimeBody(BaseModel):
+    """The time of one step by the cost model, on chips of the catalogue in the nodes that are usual for them."""
+
+    step_s: float
+    compute_s: float
+    recompute_s: float
+    exposed_s: dict[str, float] = Field(description="transfers that computation does not hide, by kind of parallelism")
+    bubble_s: float
+    optimiser_s: float
+    data_s: float
+    straggling_s: float
+    utilisation: float = Field(description="model FLOPs over the peak of all accelerators")
+    chip: str
+    assumptions: list[str]
+
+
 class EstimateBody(BaseModel):
     """What the job needs. FLOPs are those the hardware carries out; zero where ``notes`` says what is unknown."""
 
@@ -120,6 +141,8 @@ class EstimateBody(BaseModel):
     formula: str
     notes: list[str]
     verdict: Verdict | None
+    # With an accelerator_type of the catalogue, layers, hidden, sequence and global_batch.
+    step_time: StepTimeBody | None = None
 
 
 def _recompute(value: bool | Recompute) -> Recompute:
@@ -186,6 +209,49 @@ def _verdict(needed: float, parts: dict[str, float], offered: int) -> Verdict:
     return Verdict(fits=margin >= 0, margin_bytes=margin, reason=reason)
 
 
+def step_time_of(request: EstimateRequest, accelerators: int) -> tuple[StepTimeBody | None, str]:
+    """The step time of a request, or a note that says why there is none; neither where nobody asked for it."""
+    body = request.model
+    if not request.accelerator_type or not (body.layers and body.hidden and body.sequence and body.global_batch):
+        return None, ""
+    tensor, pipeline = max(1, body.tensor_parallel), max(1, body.pipeline_parallel)
+    try:
+        machine = machine_of(request.accelerator_type)
+        shape = shape_of(
+            layers=body.layers,
+            hidden=body.hidden,
+            heads=body.heads,
+            kv_heads=body.kv_heads,
+            ffn=body.ffn_hidden,
+            gated=body.gated_ffn,
+            vocabulary=body.vocabulary,
+        )
+        layout = TrainingLayout(
+            sequence=body.sequence,
+            global_batch=body.global_batch,
+            micro_batch=max(1, body.micro_batch),
+            tp=tensor,
+            pp=pipeline,
+            vpp=max(1, body.virtual_stages),
+            dp=max(1, accelerators // (tensor * pipeline)),
+            sequence_parallel=body.sequence_parallel,
+            zero=body.zero_stage,
+            precision=precision_named(body.precision or "bf16"),
+            recompute=FullRecompute(_recompute(body.recompute).value),
+        )
+        found = cost_estimate(shape, layout, machine)
+    except InvalidArgumentError as error:
+        return None, f"no step time: {error.detail}"
+    step = StepTimeBody(
+        step_s=found.step.total_s,
+        **asdict(found.step),
+        utilisation=found.utilisation,
+        chip=machine.chip,
+        assumptions=list(found.assumptions),
+    )
+    return step, ""
+
+
 def create_router(database: Database) -> APIRouter:
     """The routes below /v1."""
     router = APIRouter(prefix="/v1")
@@ -226,6 +292,9 @@ def create_router(database: Database) -> APIRouter:
         verdict = None
         if offered is not None:
             verdict = _verdict(found.memory_bytes_per_accelerator, found.memory_parts_bytes, offered)
-        return EstimateBody(**{**asdict(found), "notes": notes}, verdict=verdict)
+        step, note = step_time_of(request, found.accelerators)
+        if note:
+            notes.append(note)
+        return EstimateBody(**{**asdict(found), "notes": notes}, verdict=verdict, step_time=step)
 
     return router

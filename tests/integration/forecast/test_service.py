@@ -210,7 +210,14 @@ async def test_estimates_over_http(stack: Environment) -> None:
         assert found["accelerators"] == 8
         unknown = await estimate(sharded, accelerators=8, accelerator_type="X1")
         assert unknown["verdict"] is None
-        assert "X1" in unknown["notes"][-1]
+        assert any("X1" in note for note in unknown["notes"])
+        assert unknown["step_time"] is None
+        step = found["step_time"]
+        parts = [value for name, value in step.items() if name.endswith("_s") and name not in ("step_s", "exposed_s")]
+        assert step["step_s"] == pytest.approx(sum(parts) + sum(step["exposed_s"].values()))
+        assert step["recompute_s"] > 0
+        assert step["chip"] == "a100-sxm4-80gb"
+        assert alone["step_time"] is None
         # The gateway's defaults: nothing divided, one accelerator.
         assert (await estimate({"tensor_parallel": 0, "precision": ""}, accelerators=1))["accelerators"] == 1
 
