@@ -246,6 +246,9 @@ class Node(BaseModel):
     address: str
     labels: dict[str, str]
     accelerators: list[Accelerator]
+    user_resources: list[dict[str, Any]] = Field(
+        default=[], description="what the node has of resources that users define; a value that is not known has a reason"
+    )
     metrics: dict[str, float | None]
     expected_load: float | None = Field(
         default=None, description="utilisation one observation later, 0-1, by the model"
