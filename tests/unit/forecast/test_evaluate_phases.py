@@ -1,0 +1,98 @@
+"""`meridian evaluate phases`: what it prints and writes, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from meridian.cli.main import main
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["evaluate", "phases", *map(str, arguments)])
+
+
+def curve(name: str, length: int = 600, corner: int = 100) -> list[str]:
+    lines = []
+    for step in range(length):
+        x, bend = math.log(step + 1), math.log(corner)
+        lines.append(f"{name},{step},{12 - min(x, bend) - 0.02 * max(0.0, x - bend):.6f},{length}")
+    return lines
+
+
+def table(path: Path, lines: list[str], header: str = "run,step,train_loss,total_steps") -> Path:
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return path
+
+
+def figures(path: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
+    rows = json.loads(path.read_text())["rows"]
+    return {(row["subject"], row["measure"], row["slice"]): row for row in rows}
+
+
+def test_pooled_and_per_run_figures_stand_beside_their_baselines(tmp_path: Path) -> None:
+    path = table(tmp_path / "c.csv", curve("a/1") + curve("a/2", corner=50) + curve("b/1", corner=600))
+    result = run(path, "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    found = figures(tmp_path / "out.json")
+    measure = "accuracy_within_2pct_ratio"
+    for where in ("all", "family=a", "family=b", "run=a/1"):
+        assert found["majority_class", measure, where]["baseline"]
+        assert found["fixed_fraction", measure, where]["baseline"]
+        assert 0.8 < found["schedule_aware", measure, where]["value"] <= 1
+    assert found["truth", "stable_from_step_count", "run=b/1"]["reason"] == "never stable by the rule"
+    assert 100 < found["truth", "stable_from_step_count", "run=a/1"]["value"] < 100 * math.exp(0.3)
+    pooled = [found["schedule_aware", measure, f"run={name}"]["value"] for name in ("a/1", "a/2", "b/1")]
+    assert found["schedule_aware", measure, "all"]["value"] == pytest.approx(sum(pooled) / 3)
+
+
+def test_what_cannot_be_used_is_counted_and_listed(tmp_path: Path) -> None:
+    good = curve("good")
+    twice = ["good,599,1.0,600", "good,3,1.0,600", "good,600,nan,", "good,601,,", ",1,2,", "good,x,1,"]
+    constant = [f"constant,{step},3.0,600" for step in range(600)]
+    empty = [f"empty,{step},,600" for step in range(3)]
+    beyond = [f"beyond,{step},{9 - step * 0.01},100" for step in range(200)]
+    gap = [line for line in curve("gap") if not 200 < int(line.split(",")[1]) < 400]
+    path = table(tmp_path / "c.csv", good + twice + constant + empty + beyond + gap)
+    result = run(path, "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    found = figures(tmp_path / "out.json")
+    assert found["curves", "lines_left_aside_count", "all"]["value"] == 9
+    assert found["curves", "runs_unknown_count", "all"]["value"] == 4
+    assert "step is there twice (line 602)" in result.output
+    assert "step goes back (line 603)" in result.output
+    for name, reason in {
+        "constant": "does not fall",
+        "empty": "no train_loss at all",
+        "beyond": "beyond total_steps",
+        "gap": "nothing between steps 200 and 400",
+    }.items():
+        row = found["schedule_aware", "accuracy_within_2pct_ratio", f"run={name}"]
+        assert row["value"] is None
+        assert reason in row["reason"]
+
+
+@pytest.mark.parametrize(
+    ("header", "lines", "said"),
+    [
+        ("run,step,loss", ["a,1,2"], "the column train_loss is missing"),
+        ("run,step,step,train_loss", ["a,1,1,2"], "the column step is there twice"),
+        ("run,step,train_loss", [], "no line names a run"),
+    ],
+)
+def test_a_file_without_what_is_needed_is_refused(tmp_path: Path, header: str, lines: list[str], said: str) -> None:
+    result = run(table(tmp_path / "c.csv", lines, header), "--json", tmp_path / "out.json")
+    assert result.exit_code != 0
+    assert said in (result.output + str(result.exception))
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_a_file_of_unknown_runs_only_still_lists_them(tmp_path: Path) -> None:
+    result = run(table(tmp_path / "c.csv", ["a,1,2,9"]), "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    assert figures(tmp_path / "out.json")["curves", "runs_scored_count", "all"]["value"] == 0
