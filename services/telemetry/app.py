@@ -6,6 +6,7 @@ import gc
 from datetime import timedelta
 
 from meridian.contracts.resource.v1.resource_pb2 import ResourceReported
+from meridian.contracts.telemetry.v1.telemetry_pb2 import ProbeReported
 from meridian.periodic import every
 from meridian.service import Kernel
 from meridian.settings import load
@@ -45,5 +46,7 @@ def build(kernel: Kernel) -> None:
     kernel.bus.subscribe_batch("reports", [ResourceReported], intake.handle)
     kernel.add_task("upkeep", every(settings.upkeep_interval_s, upkeep))
     kernel.http.include_router(telemetry_router(kernel.database, kernel.clock))
-    kernel.http.include_router(index_router(IndexService(kernel.database, kernel.clock)))
+    index = IndexService(kernel.database, kernel.clock)
+    kernel.bus.subscribe_batch("probes", [ProbeReported], index.on_probes)
+    kernel.http.include_router(index_router(index))
     kernel.http.include_router(user_resource_router(kernel.database, kernel.outbox, kernel.clock))

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+import logging
+import math
+from collections.abc import Sequence
+from datetime import UTC
+from typing import Annotated, Any, cast
 
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from meridian.clock import Clock
+from meridian.codec import Envelope
+from meridian.contracts.telemetry.v1.telemetry_pb2 import ProbeReported
 from meridian.database import Database
 from meridian.errors import FieldError, InvalidArgumentError, NotFoundError
 from meridian.hardware import Catalogue, standard
 from meridian.hardware.names import Resolution
+from meridian.outbox import Transaction
 from services.telemetry import index_store
 from services.telemetry.index.matrix import Column, precision_of
 from services.telemetry.index.served import (
@@ -26,6 +33,8 @@ from services.telemetry.index.served import (
 from services.telemetry.recommendation.offers import Offer, ranked
 from services.telemetry.recommendation.profiles import Workload, graded
 
+log = logging.getLogger(__name__)
+_PROGRAM = "meridian-probe/1"
 _Text = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f]+$")]
 
 
@@ -49,7 +58,7 @@ class ProbeResult(BaseModel):
     run_id: _Text
     chip: _Text
     origin: Origin = Origin.PROBE
-    program: _Text = "meridian-probe/1"
+    program: _Text = _PROGRAM
     """Results of different programs, or rounds, are not compared."""
     source: _Text = "meridian probe"
     software: Annotated[str, Field(max_length=256, pattern=r"^[^\x00]*$")] = ""
@@ -131,6 +140,34 @@ class IndexService:
         ]
         async with self._database.transaction() as connection:
             return await index_store.add_measurements(connection, rows, self._clock.now())
+
+    async def on_probes(self, transaction: Transaction, envelopes: Sequence[Envelope]) -> None:
+        """Keep results that agents reported; values that say nothing (no known chip, no positive number) are logged."""
+        rows: list[tuple[str, Measurement]] = []
+        for envelope in envelopes:
+            report = cast("ProbeReported", envelope.data)
+            chip_id = self._catalogue.resolve(report.chip).chip_id
+            if chip_id is None or not report.run_id or not report.HasField("measured_at"):
+                log.warning("probe run %r of chip %r is not used", report.run_id, report.chip)
+                continue
+            for value in report.results:
+                if not (value.task and math.isfinite(value.throughput) and value.throughput > 0):
+                    log.warning("probe run %r: %r of %r is not used", report.run_id, value.throughput, value.task)
+                    continue
+                count = max(1, value.accelerators)
+                precision = precision_of(value.precision)
+                measurement = Measurement(
+                    chip_id,
+                    Column(report.program or _PROGRAM, value.task, precision, count),
+                    value.throughput,
+                    Origin.PROBE,
+                    f"agent of domain {report.domain_id}",
+                    report.measured_at.ToDatetime(UTC),
+                    report.software,
+                )
+                key = f"{report.run_id}/{value.task}/{value.precision or 'unstated'}/{count}"
+                rows.append((key.replace("\x00", "\ufffd"), measurement))
+        await index_store.add_measurements(transaction.connection, rows, self._clock.now())
 
     def resolve(self, name: str, field: str) -> Resolution:
         """The chip that ``name`` stands for; InvalidArgumentError names ``field`` and what it may mean."""

@@ -1,4 +1,4 @@
-"""SQL of the compute index: measurements in, measurements out."""
+"""SQL of the compute index: measurements in, measurements out. PostgreSQL stores no NUL, so there is none in texts."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ async def add_measurements(
             {
                 "measurement_id": measurement_id,
                 "chip_id": each.chip_id,
-                "group_name": each.column.group,
-                "task": each.column.task,
-                "precision": each.column.precision,
+                "group_name": each.column.group.replace("\x00", "\ufffd"),
+                "task": each.column.task.replace("\x00", "\ufffd"),
+                "precision": each.column.precision.replace("\x00", "\ufffd"),
                 "n_accel": each.column.n_accel,
                 "throughput": each.throughput,
                 "origin": str(each.origin),
-                "source": each.source,
-                "software": each.software,
+                "source": each.source.replace("\x00", "\ufffd"),
+                "software": each.software.replace("\x00", "\ufffd"),
                 "measured_at": each.measured_at or reported_at,
                 "reported_at": reported_at,
             },

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest_asyncio
 
+from meridian.contracts.telemetry.v1.telemetry_pb2 import ProbeReported
 from tests.harness import Environment, RunningService, environment
 from tests.integration.gateway.conftest import image
 from tests.integration.gateway.issuer import Issuer, serving
@@ -64,6 +66,26 @@ async def test_probe_results_enter_the_fit(telemetry: RunningService) -> None:
     }  # fmt: skip
     again = await telemetry.http.post("/v1/probes", json=result("NVIDIA L40S", 9.0, "run-1"))
     assert again.json() == {"chip_id": "l40s", "added": 0, "index_version": newer}, "a run counts once"
+
+
+async def test_agents_report_probe_runs_over_the_bus(stack: Environment, telemetry: RunningService) -> None:
+    for chip, throughput in (("A100-SXM4-80GB", 1000.0), ("NVIDIA L40S", 2400.0), ("Mystery 9", 5.0)):
+        event = ProbeReported(domain_id="north", node_id="north-1", run_id=f"run of {chip}", chip=chip, program="p/1")
+        event.results.add(task="transformer_step", precision="bf16", accelerators=1, throughput=throughput)
+        event.results.add(task="transformer_step", precision="fp32", accelerators=1, throughput=float("nan"))
+        event.measured_at.GetCurrentTime()
+        await stack.bus.publish(event)
+    async with asyncio.timeout(30):
+        while True:
+            found, _ = await entry(telemetry, "NVIDIA L40S")
+            if found["evidence"]:
+                break
+            await asyncio.sleep(0.05)
+    assert [item["source"] for item in found["evidence"]] == ["agent of domain north"]
+    assert found["evidence"][0]["throughput"] == 2400.0
+    fp32 = {"chip": "NVIDIA L40S", "task": "transformer_step", "precision": "fp32"}
+    body = (await telemetry.http.get("/v1/index", params=fp32)).json()
+    assert body["items"][0]["basis"] == "this chip measured on other tasks", "a number that is none is not used"
 
 
 async def test_bad_input_changes_nothing(telemetry: RunningService) -> None:

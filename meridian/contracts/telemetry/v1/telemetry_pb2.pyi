@@ -84,3 +84,37 @@ class ObservationRecorded(_message.Message):
     issues: _containers.RepeatedCompositeFieldContainer[QualityIssue]
     observed_at: _timestamp_pb2.Timestamp
     def __init__(self, domain_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., inventory: _Optional[_Union[_resource_pb2.DomainInventory, _Mapping]] = ..., readings: _Optional[_Iterable[_Union[_resource_pb2.Reading, _Mapping]]] = ..., issues: _Optional[_Iterable[_Union[QualityIssue, _Mapping]]] = ..., observed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class ProbeValue(_message.Message):
+    __slots__ = ("task", "precision", "accelerators", "throughput", "unit")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    ACCELERATORS_FIELD_NUMBER: _ClassVar[int]
+    THROUGHPUT_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    task: str
+    precision: str
+    accelerators: int
+    throughput: float
+    unit: str
+    def __init__(self, task: _Optional[str] = ..., precision: _Optional[str] = ..., accelerators: _Optional[int] = ..., throughput: _Optional[float] = ..., unit: _Optional[str] = ...) -> None: ...
+
+class ProbeReported(_message.Message):
+    __slots__ = ("domain_id", "node_id", "run_id", "chip", "program", "software", "results", "measured_at")
+    DOMAIN_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    CHIP_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_AT_FIELD_NUMBER: _ClassVar[int]
+    domain_id: str
+    node_id: str
+    run_id: str
+    chip: str
+    program: str
+    software: str
+    results: _containers.RepeatedCompositeFieldContainer[ProbeValue]
+    measured_at: _timestamp_pb2.Timestamp
+    def __init__(self, domain_id: _Optional[str] = ..., node_id: _Optional[str] = ..., run_id: _Optional[str] = ..., chip: _Optional[str] = ..., program: _Optional[str] = ..., software: _Optional[str] = ..., results: _Optional[_Iterable[_Union[ProbeValue, _Mapping]]] = ..., measured_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
