@@ -92,6 +92,12 @@ def sense(
         raise InvalidArgumentError(
             f"no known exporter speaks here ({found}); name a table with --vendor, see docs/telemetry.md"
         )
+    if not kube and not any(
+        table.canonical(item.family) in table.families for table in tables for item in read.samples
+    ):
+        raise InvalidArgumentError(
+            f"no family that {' or '.join(table.exporter for table in tables)} would tell a metric with is in this text"
+        )
     before = None if previous is None else _read(previous, limits)
     readings: list[Reading] = []
     for table in tables:

@@ -169,3 +169,10 @@ def test_a_dump_of_metrics_is_read_as_the_page_would_be() -> None:
 def test_what_is_of_no_known_form_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError):
         sense(text, NOW)
+
+
+def test_a_table_that_is_named_and_has_nothing_to_read_is_refused() -> None:
+    page = 'npu_chip_info_power{id="0"} 300\n'
+    assert sense(page, NOW, vendor="Ascend").sources == (("npu-exporter", "Huawei"),)
+    with pytest.raises(InvalidArgumentError, match="dcgm-exporter"):
+        sense(page, NOW, vendor="nvidia")

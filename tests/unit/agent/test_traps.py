@@ -190,6 +190,15 @@ def test_partitions_of_an_amd_chip_have_no_figures_but_the_primary_one() -> None
     assert found[Metric.GPU_MEMORY_LIMIT, "1"].value == 24576 * 2**20
 
 
+def test_health_is_the_worst_that_is_told() -> None:
+    assert _sensed(_npu(health_status="1", error_code="0"))[Metric.HEALTH, "0"].value == 1
+    assert _sensed(_npu(health_status="1", error_code="2162164737"))[Metric.HEALTH, "0"].value == 0.5
+    assert _sensed(_npu(health_status="0", error_code="2162164737"))[Metric.HEALTH, "0"].value == 0
+    assert _sensed(_npu(health_status="1", error_code="-1"))[Metric.HEALTH, "0"].kind is U.SENTINEL
+    smi = 'nvidia_smi_remapped_rows_failure{uuid="a"} 0\nnvidia_smi_gpu_recovery_action{uuid="a"} 2\n'
+    assert _sensed(SMI + smi)[Metric.HEALTH, "0"].value == 0
+
+
 def test_a_prefix_is_only_a_prefix() -> None:
     text = _amd("0", "0", "spx", gpu_gfx_activity="80", gpu_package_power="600")
     for page in (text, text.replace("gpu_gfx", "amd_gpu_gfx").replace("gpu_package", "amd_gpu_package")):
