@@ -92,11 +92,9 @@ def sense(
         raise InvalidArgumentError(
             f"no known exporter speaks here ({found}); name a table with --vendor, see docs/telemetry.md"
         )
-    if not kube and not any(
-        table.canonical(item.family) in table.families for table in tables for item in read.samples
-    ):
+    if not kube and not recognised(read.samples, tables) and not _has_some(read.samples, tables):
         raise InvalidArgumentError(
-            f"no family that {' or '.join(table.exporter for table in tables)} would tell a metric with is in this text"
+            f"no family of {' or '.join(table.exporter for table in tables)} is in this text; see docs/telemetry.md"
         )
     before = None if previous is None else _read(previous, limits)
     readings: list[Reading] = []
@@ -151,6 +149,10 @@ def _tables(vendor: str, samples: Sequence[Sample]) -> list[ExporterTable]:
     table = load_table(ALIASES.get(vendor.lower(), vendor))
     prefix = used_prefix(samples, table)
     return [table if prefix is None else table.with_prefix(prefix)]
+
+
+def _has_some(samples: Iterable[Sample], tables: Sequence[ExporterTable]) -> bool:
+    return any(table.canonical(sample.family) in table.families for sample in samples for table in tables)
 
 
 def _read(text: str, limits: ExpositionLimits) -> _Read:

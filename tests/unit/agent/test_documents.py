@@ -176,3 +176,11 @@ def test_a_table_that_is_named_and_has_nothing_to_read_is_refused() -> None:
     assert sense(page, NOW, vendor="Ascend").sources == (("npu-exporter", "Huawei"),)
     with pytest.raises(InvalidArgumentError, match="dcgm-exporter"):
         sense(page, NOW, vendor="nvidia")
+
+
+def test_an_exporter_whose_families_say_nothing_of_the_metrics_is_shown_all_the_same() -> None:
+    sensed = sense('DCGM_FI_DEV_MEMORY_TEMP{gpu="0",UUID="G"} 9223372036854775794\n', NOW)
+    assert {item.kind for item in sensed.readings} == {UnknownKind.NOT_EXPORTED}
+    assert [(family, kind) for family, _, kind, _ in sensed.set_aside] == [
+        ("DCGM_FI_DEV_MEMORY_TEMP", UnknownKind.SENTINEL)
+    ]
