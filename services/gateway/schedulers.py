@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,10 @@ class Schedulers:
     async def ask(self, method: str, path: str, **request: Any) -> dict[str, Any]:
         """Ask the first shard, for what is the same in all of them."""
         return await self.shards[0].ask(method, path, **request)
+
+    async def ask_all(self, method: str, path: str, **request: Any) -> list[dict[str, Any]]:
+        """Ask every shard, at once; the answers in their order. An error of one is the error of all."""
+        return list(await asyncio.gather(*(shard.ask(method, path, **request) for shard in self.shards)))
 
     async def change(self, method: str, path: str, **request: Any) -> dict[str, Any]:
         """Ask all shards, in their order, to change; the answer of the first. An error of one ends it: the same change asked

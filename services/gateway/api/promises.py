@@ -14,6 +14,7 @@ from services.gateway.api.answers import problems
 from services.gateway.auth import Caller, Scope
 from services.gateway.context import JobReader, JobWriter, Parts, ResourceReader
 from services.gateway.jobfile import Section
+from services.gateway.shards import service_levels_of_all, shares_of_all
 
 router = APIRouter(prefix="/v1", tags=["promises"])
 
@@ -31,14 +32,16 @@ async def get_shares(
     parts: Parts, _caller: ResourceReader, windows: Annotated[int, Query(ge=1, le=49)] = 24
 ) -> dict[str, Any]:
     """Planned against given shares per domain and window (an hour), with deviations, the newest window first."""
-    return await parts.scheduler.ask("GET", "/v1/shares", params={"windows": windows})
+    return shares_of_all(await parts.scheduler.ask_all("GET", "/v1/shares", params={"windows": windows}))
 
 
 @router.get("/service-levels", response_model=answers.ServiceLevels, responses=_READ)
 async def get_service_levels(parts: Parts, caller: JobReader, tenant: AskedTenant = None) -> dict[str, Any]:
     """How service-level objectives stand: one's own, or those of all for operators."""
     asked = caller.sees if tenant is None else _of(caller, tenant)
-    return await parts.scheduler.ask("GET", "/v1/service-levels", params={} if asked is None else {"tenant_id": asked})
+    if asked is None:
+        return service_levels_of_all(await parts.scheduler.ask_all("GET", "/v1/service-levels"))
+    return await parts.scheduler.of(asked).ask("GET", "/v1/service-levels", params={"tenant_id": asked})
 
 
 @router.get("/front", response_model=answers.FrontAnswer, responses=_READ)
@@ -55,7 +58,7 @@ async def get_front(
     params: dict[str, Any] = {"tenant_id": _of(caller, tenant or caller.tenant_id)}
     params |= {} if job is None else {"job_id": job}
     params |= {} if index is None else {"index": index}
-    return await parts.scheduler.ask("GET", "/v1/front", params=params)
+    return await parts.scheduler.of(params["tenant_id"]).ask("GET", "/v1/front", params=params)
 
 
 class Weights(Section):
@@ -67,20 +70,21 @@ class Weights(Section):
 @router.get("/tenants/{tenant}/objectives", response_model=answers.TenantObjectives, responses=_READ)
 async def get_objectives(parts: Parts, caller: JobReader, tenant: Tenant) -> dict[str, Any]:
     """What a tenant weighs when a domain is chosen for its jobs."""
-    return await parts.scheduler.ask("GET", _objectives(_of(caller, tenant)))
+    return await parts.scheduler.of(tenant).ask("GET", _objectives(_of(caller, tenant)))
 
 
 @router.put("/tenants/{tenant}/objectives", response_model=answers.TenantObjectives, responses=_CHANGE)
 async def put_objectives(parts: Parts, caller: JobWriter, tenant: Tenant, weights: Weights) -> dict[str, Any]:
     """Weigh one's objectives so from the next scheduling cycle on; a new version of the policy holds them."""
     path, params = _objectives(_changed(caller, tenant)), _by(caller)
-    return await parts.scheduler.ask("PUT", path, json=weights.model_dump(mode="json"), params=params)
+    # The policy holds the weights, and is the same in all shards.
+    return await parts.scheduler.change("PUT", path, json=weights.model_dump(mode="json"), params=params)
 
 
 @router.delete("/tenants/{tenant}/objectives", response_model=answers.TenantObjectives, responses=_CHANGE)
 async def delete_objectives(parts: Parts, caller: JobWriter, tenant: Tenant) -> dict[str, Any]:
     """Weigh one's objectives as the policy says."""
-    return await parts.scheduler.ask("DELETE", _objectives(_changed(caller, tenant)), params=_by(caller))
+    return await parts.scheduler.change("DELETE", _objectives(_changed(caller, tenant)), params=_by(caller))
 
 
 def _of(caller: Caller, tenant: str) -> str:
