@@ -20,9 +20,9 @@ from services.forecast.cost_model.efficiency import BOUNDS, NAMES, Efficiency, f
 
 # Standard deviations of logarithms.
 SPREAD = dict.fromkeys(NAMES, 0.06) | {"dispatch_s": 0.2, "fabric": 0.2, "overlap_gradients": 0.2}
-FACTOR_SPREAD = 0.12
+FACTOR_SPREAD = 0.16
 NOISE = 0.08
-DEGREES = 2.0
+DEGREES = 3.0
 _STEP = 1e-3
 _ROUNDS = 5
 

@@ -281,15 +281,20 @@ def _first(
 
 
 def _zero_stage(shape: ModelShape, layout: TrainingLayout, machine: Machine) -> int:
-    """The lowest stage with which the state fits; without tensor and pipeline parallelism sharding is taken as full.
+    """The lowest stage with which the state fits; where it must be divided over replicas alone, it is taken as full.
 
-    On chips since 2022 from stage 1 (the distributed optimiser), which costs no time.
+    On chips since 2022 stage 1 (the distributed optimiser) stands for 0: it costs no time.
     """
-    for stage in (0, 1, 2) if machine.year < _FUSED_SINCE else (1, 2):
+
+    def fits(stage: int) -> bool:
         found = memory_of(shape, replace(layout, zero=stage))
-        if found.parameters + found.gradients + found.optimiser <= _STATE_SHARE * machine.memory_bytes:
-            return 3 if stage == 2 and layout.tp == layout.pp == 1 and not shape.experts else stage
-    return 3
+        return found.parameters + found.gradients + found.optimiser <= _STATE_SHARE * machine.memory_bytes
+
+    if fits(0):
+        return 1 if machine.year >= _FUSED_SINCE else 0
+    if layout.tp == layout.pp == 1 and not shape.experts:
+        return 3
+    return next((stage for stage in (1, 2) if fits(stage)), 3)
 
 
 def _usually_fused(layout: TrainingLayout, machine: Machine) -> bool:

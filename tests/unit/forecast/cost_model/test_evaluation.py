@@ -1,0 +1,263 @@
+"""Reading measured runs, scores against hand-computed ones, and the command on files good and bad."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from meridian.cli.main import main
+from meridian.errors import InvalidArgumentError
+from meridian.result import read
+from services.forecast.commands import estimate as estimate_command
+from services.forecast.commands import layouts as layouts_command
+from services.forecast.cost_model import fitted
+from services.forecast.cost_model.evaluation.runs import read_runs, run_of
+from services.forecast.cost_model.evaluation.scores import (
+    calibrated_draws,
+    constant_mfu,
+    layout_regrets,
+    memory_score,
+    predicted_steps,
+    time_score,
+)
+from services.forecast.cost_model.layout import Recompute
+from services.forecast.cost_model.memory import memory_of
+from services.forecast.evaluate_cost_model import cost_model
+
+BASE = {
+    "accelerator": "A100-SXM4-80GB",
+    "model": "llama2-7b",
+    "n_accel": "8",
+    "seq": "4096",
+    "tp": "1",
+    "pp": "1",
+    "mbs": "1",
+    "gbs": "64",
+    "precision": "bf16",
+    "recompute": "full",
+    "step_s": "20",
+}
+COLUMNS = "accelerator,model,n_accel,seq,tp,pp,mbs,gbs,precision,recompute,step_s,mem_gib,group,notes"
+
+
+def test_what_a_row_leaves_open_is_derived() -> None:
+    run = run_of({**BASE, "dp": "", "vpp": "n/a"})
+    # 18 bytes for 6.7 B parameters do not fit on 80 GiB: shards, and with them fused attention.
+    assert (run.layout.dp, run.layout.zero, run.layout.fused_attention, run.layout.vpp) == (8, 3, True, 1)
+    assert set(run.derived) == {"dp", "zero", "attention"}
+    assert run.group == "all rows"
+    free = run_of({**BASE, "recompute": "", "mbs": "", "model": "llama3-8b", "seq": "8192"})
+    assert free.layout.recompute is not Recompute.SELECTIVE
+    assert memory_of(free.shape, free.layout).total <= free.machine.memory_bytes
+    assert {"recompute", "mbs"} <= set(free.derived)
+
+
+def test_a_model_by_its_sizes_or_by_a_file(tmp_path: Path) -> None:
+    sizes = {
+        **BASE,
+        "model": "",
+        "layers": "32",
+        "hidden": "4096",
+        "heads": "32",
+        "ffn": "11008",
+        "gated": "1",
+        "vocab": "32000",
+    }
+    assert run_of(sizes).shape == run_of(BASE).shape
+    body = {
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "intermediate_size": 11008,
+        "vocab_size": 32000,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(body), encoding="utf-8")
+    assert run_of({**BASE, "model": "config.json"}, folder=tmp_path).shape == run_of(BASE).shape
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"model": "gpt-17"}, "model"),
+        ({"model": "nowhere.json"}, "model"),
+        ({"model": ""}, "layers"),
+        ({"accelerator": "abacus"}, "accelerator"),
+        ({"accelerator": ""}, "accelerator"),
+        ({"seq": ""}, "seq"),
+        ({"gbs": "many"}, "gbs"),
+        ({"gbs": "-4"}, "gbs"),
+        ({"gbs": "60"}, "gbs"),
+        ({"tp": "3"}, "n_accel"),
+        ({"tp": "", "pp": ""}, "tp"),
+        ({"n_accel": ""}, "n_accel"),
+        ({"n_accel": "9", "dp": "8"}, "n_accel"),
+        ({"step_s": "nan"}, "step_s"),
+        ({"step_s": "0"}, "step_s"),
+        ({"mem_gib": "-1"}, "mem_gib"),
+    ],
+)
+def test_a_row_that_cannot_be_used_names_the_field(changes: dict[str, str], field: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        run_of({**BASE, **changes})
+    assert field in [item.pointer[1:] for item in caught.value.errors]
+
+
+def test_scores_by_hand() -> None:
+    found = time_score([110, 91, 150, 100], [100, 100, 100, 100])
+    assert found.mape == pytest.approx((0.10 + 0.09 + 0.50 + 0) / 4)
+    assert found.bias == pytest.approx((0.10 - 0.09 + 0.50) / 4)
+    assert (found.within_8, found.within_10) == (0.25, pytest.approx(0.75))
+
+
+def test_constant_mfu_is_fitted_to_the_rows_it_is_tested_on() -> None:
+    runs = [run_of({**BASE, "gbs": str(64 * n), "step_s": str(20 * n)}) for n in (1, 2, 3)]
+    assert constant_mfu(runs) == pytest.approx([20, 40, 60])
+
+
+def test_regret_counts_layouts_that_do_the_same_work() -> None:
+    layouts = [{"tp": "1", "step_s": "20"}, {"tp": "2", "step_s": "25"}, {"tp": "1", "gbs": "128", "step_s": "1"}]
+    runs = [run_of({**BASE, **each}) for each in layouts]
+    assert layout_regrets(runs, [1.0, 2.0, 3.0]) == [0.0]
+    assert layout_regrets(runs, [2.0, 1.0, 3.0]) == [0.25]
+    assert layout_regrets(runs[:1], [1.0]) == []
+
+
+def test_memory_and_verdicts() -> None:
+    run = run_of({**BASE})
+    size = memory_of(run.shape, run.layout).total / 2**30
+    fits = run_of({**BASE, "mem_gib": str(size / 1.1)})
+    out = run_of({**BASE, "mem_gib": "OOM"})
+    found = memory_score([fits, out, run])
+    assert found is not None
+    assert found.mape == pytest.approx(0.1)
+    assert (found.count, found.verdicts, found.precision, found.precision_fits) == (1, 2, 0.5, 0.5)
+    assert memory_score([run]) is None
+
+
+def test_calibration_does_not_score_the_runs_it_used() -> None:
+    runs = [run_of({**BASE, "gbs": str(64 * n), "step_s": str(30 * n)}) for n in range(1, 7)]
+    cold = time_score(predicted_steps(runs, fitted()), [run.step_s or 0 for run in runs]).mape
+    for draw in calibrated_draws(runs, fitted(), 3, np.random.default_rng(1)):
+        used = np.isnan(draw.predicted_s)
+        assert used.sum() == 3
+        left = [run.step_s or 0 for run, chosen in zip(runs, used, strict=True) if not chosen]
+        assert time_score(draw.predicted_s[~used], left).mape < cold
+
+
+def _file(folder: Path, lines: list[str]) -> Path:
+    path = folder / "rows.csv"
+    path.write_text("\n".join([COLUMNS, *lines]) + "\n", encoding="utf-8")
+    return path
+
+
+ROWS = [
+    "A100-SXM4-80GB,llama2-7b,8,4096,1,1,1,64,bf16,full,20.0,,seven,kept",
+    "A100-SXM4-80GB,llama2-7b,8,4096,2,1,1,64,bf16,full,24.0,60,seven,",
+    "A100-SXM4-80GB,llama2-7b,8,4096,4,1,1,64,bf16,full,30.0,oom,seven,",
+    "H100,llama3-8b,16,8192,1,1,1,128,bf16,,8.0,,eight,",
+    "H100,llama3-8b,16,8192,1,1,1,128,bf16,,,,eight,no time",
+    "H100,gpt-17,16,8192,1,1,1,128,bf16,,8.0,,eight,",
+    "abacus,llama3-8b,16,8192,1,1,1,128,bf16,,8.0,,eight,",
+]
+
+
+def test_the_command_prints_and_writes_every_measure(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    arguments = [str(_file(tmp_path, ROWS)), "--calibrate", "1", "--seed", "3", "--json", str(out), "--rows"]
+    answer = CliRunner().invoke(cost_model, arguments)
+    assert answer.exit_code == 0, answer.output
+    assert "line 7 is left aside: model: 'gpt-17'" in answer.stderr
+    assert "line 8 is left aside: accelerator: 'abacus'" in answer.stderr
+    assert "h100-sxm5-80gb assumed (2 rows)" in answer.stderr
+    body = read(out)
+    assert body["seed"] == 3
+    found = {(row["subject"], row["measure"], row["slice"]): row for row in body["rows"]}
+    assert found["input", "rows_rejected_count", "all"]["value"] == 2
+    assert found["input", "rows_without_step_time_count", "all"]["value"] == 1
+    for name in ("all", "group=seven", "group=eight"):
+        for measure in ("step_time_mape_ratio", "step_time_bias_ratio", "step_time_within_10_percent_share"):
+            assert found["cost_model", measure, name]["value"] is not None
+            assert found["constant_mfu_of_test_rows", measure, name]["baseline"] is True
+        assert found["calculon", "step_time_mape_ratio", name]["value"] is None
+        assert "PyPI" in found["calculon", "step_time_mape_ratio", name]["reason"]
+    assert found["cost_model_calibrated", "step_time_mape_ratio", "group=seven"]["n"] == 2
+    assert found["cost_model_calibrated", "step_time_mape_ratio", "group=eight"]["value"] is None
+    assert found["cost_model", "layout_regret_mean_ratio", "group=seven"]["n"] == 1
+    assert found["cost_model", "memory_mape_ratio", "group=seven"]["n"] == 1
+    assert found["cost_model", "memory_verdict_precision_share", "all"]["n"] == 2
+
+
+def test_the_same_seed_gives_the_same_figures(tmp_path: Path) -> None:
+    path = _file(tmp_path, ROWS)
+    first, second = (
+        CliRunner().invoke(cost_model, [str(path), "--calibrate", "1", "--seed", "7"]).stdout for _ in "ab"
+    )
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a,b\n1,2\n", COLUMNS + "\n", COLUMNS + "\nabacus,llama3-8b,1,1,1,1,1,1,,,1,,,\n"]
+)
+def test_a_file_without_usable_rows_is_an_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(text, encoding="utf-8")
+    answer = CliRunner().invoke(cost_model, [str(path)])
+    assert answer.exit_code != 0
+    assert isinstance(answer.exception, InvalidArgumentError)
+
+
+def test_a_file_that_is_no_text_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"\xff\xfe\x00a")
+    assert isinstance(CliRunner().invoke(cost_model, [str(path)]).exception, InvalidArgumentError)
+
+
+def test_rows_are_numbered_as_in_the_file(tmp_path: Path) -> None:
+    runs, rejected = read_runs(_file(tmp_path, ROWS))
+    assert [run.line for run in runs] == [2, 3, 4, 5, 6]
+    assert [item.line for item in rejected] == [7, 8]
+
+
+COMMON = ["--model", "llama3-8b", "--accelerator", "H100-SXM5-80GB", "--seq", "8192", "--gbs", "128"]
+
+
+def test_estimate_explains_and_answers_in_json() -> None:
+    told = CliRunner().invoke(estimate_command, [*COMMON, "--dp", "16", "--zero", "3", "--steps", "1000"])
+    assert told.exit_code == 0, told.output
+    for word in (
+        "8.03 B parameters on 16 x h100-sxm5-80gb",
+        "compute",
+        "exposed dp",
+        "fits",
+        "activations",
+        "fabric",
+        "1000 steps",
+    ):
+        assert word in told.stdout
+    body = json.loads(CliRunner().invoke(estimate_command, [*COMMON, "--dp", "16", "--zero", "3", "--json"]).stdout)
+    assert body["accelerators"] == 16
+    assert body["memory_bytes"] == pytest.approx(sum(body["memory_parts_bytes"].values()))
+    failed = CliRunner().invoke(estimate_command, [*COMMON, "--tp", "3"])
+    assert isinstance(failed.exception, InvalidArgumentError)
+
+
+def test_layouts_lists_what_fits_best_first() -> None:
+    told = CliRunner().invoke(layouts_command, [*COMMON, "--accelerators", "16", "--count", "3"])
+    assert told.exit_code == 0, told.output
+    lines = told.stdout.splitlines()
+    assert "possible layouts fit on 16 x h100-sxm5-80gb" in lines[0]
+    times = [float(line.split()[0]) for line in lines[1:]]
+    assert times == sorted(times)
+    assert len(times) == 3
+    body = json.loads(CliRunner().invoke(layouts_command, [*COMMON, "--accelerators", "16", "--json"]).stdout)
+    assert body["layouts"][0]["step_s"] == pytest.approx(times[0], abs=1e-3)
+
+
+def test_the_commands_are_installed() -> None:
+    told = CliRunner().invoke(main, ["evaluate", "--help"])
+    assert "cost-model" in told.output
+    names = CliRunner().invoke(main, ["--help"]).output
+    assert "estimate" in names
+    assert "layouts" in names

@@ -1,0 +1,149 @@
+"""Memory against Korthikanti 2022 and ZeRO, traffic and impossible layouts by hand."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meridian.errors import InvalidArgumentError
+from services.forecast.cost_model.known_models import model_named
+from services.forecast.cost_model.layout import Recompute, TrainingLayout, check, precision_named, recompute_named
+from services.forecast.cost_model.machine import machine_of
+from services.forecast.cost_model.memory import layer_activations, local_parameters, memory_of, verdict
+from services.forecast.cost_model.traffic import traffic_of
+
+GIB = 2**30
+# arXiv:2205.05198 figure 1 (GiB of one chip): parameters and optimiser, activations without recomputation and without
+# sequence parallelism, and with both. The larger models are interleaved, with three chunks per stage (530B: one layer).
+KORTHIKANTI = [
+    ("megatron-22b", 8, 1, 1, 4, 45.56, 59.25, 9.56),
+    ("gpt3-175b", 8, 8, 3, 1, 45.56, 66.84, 12.35),
+    ("megatron-530b", 8, 35, 3, 1, 31.64, 114.02, 23.08),
+    ("megatron-1t", 8, 64, 1, 1, 32.96, 131.25, 26.56),
+]
+
+
+@pytest.mark.parametrize(("name", "tp", "pp", "vpp", "mbs", "state", "whole", "selective"), KORTHIKANTI)
+def test_activations_of_korthikanti(
+    name: str, tp: int, pp: int, vpp: int, mbs: int, state: float, whole: float, selective: float
+) -> None:
+    shape = model_named(name)
+    layout = TrainingLayout(
+        sequence=2048,
+        global_batch=mbs * pp,
+        micro_batch=mbs,
+        tp=tp,
+        pp=pp,
+        vpp=vpp,
+        fused_attention=False,
+        precision="fp16",
+    )
+    # In flight on the first stage: all layers of the model at once, (p - 1) / (p v) more with interleaving.
+    factor = shape.layers * (1 + (pp - 1) / (pp * vpp) if vpp > 1 else 1)
+    kept, _ = layer_activations(shape, layout)
+    assert kept * factor / GIB == pytest.approx(whole, rel=0.005)
+    both = replace(layout, recompute=Recompute.SELECTIVE, sequence_parallel=True)
+    kept, _ = layer_activations(shape, both)
+    assert kept * factor / GIB == pytest.approx(selective, rel=0.005)
+    found = memory_of(shape, layout)
+    assert (found.parameters + found.gradients + found.optimiser) / GIB == pytest.approx(state, rel=0.10)
+
+
+def test_state_is_divided_as_zero_says() -> None:
+    shape = model_named("llama2-7b")
+    base = TrainingLayout(sequence=4096, global_batch=64, dp=64)
+    dense, _ = local_parameters(shape, base)
+    assert dense == shape.parameters
+    for stage, each in [(0, 18.0), (1, 6 + 12 / 64), (2, 2 + 16 / 64), (3, 18 / 64)]:
+        found = memory_of(shape, replace(base, zero=stage))
+        assert found.parameters + found.gradients + found.optimiser == pytest.approx(each * dense)
+
+
+def test_experts_are_divided_by_their_groups() -> None:
+    shape = model_named("mixtral-8x7b")
+    _, whole = local_parameters(shape, TrainingLayout(sequence=4096, global_batch=64, dp=8))
+    assert whole == 32 * 8 * 3 * 4096 * 14336
+    _, eighth = local_parameters(shape, TrainingLayout(sequence=4096, global_batch=64, dp=8, ep=8))
+    assert eighth == whole / 8
+
+
+@given(
+    st.sampled_from(["llama3-8b", "megatron-18.4b", "mixtral-8x7b"]),
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from([1, 2, 4]),
+)
+def test_more_recomputation_never_needs_more(name: str, tp: int, mbs: int) -> None:
+    shape = model_named(name)
+    base = TrainingLayout(sequence=2048, global_batch=8, micro_batch=mbs, tp=tp, fused_attention=False)
+    kept = [layer_activations(shape, replace(base, recompute=each))[0] for each in Recompute]
+    assert kept == sorted(kept, reverse=True)
+    half = replace(base, recompute=Recompute.FULL, recompute_share=0.5)
+    assert kept[2] < layer_activations(shape, half)[0] < kept[0]
+
+
+def test_a_verdict_is_surer_the_farther_off() -> None:
+    found = memory_of(model_named("llama3-8b"), TrainingLayout(sequence=2048, global_batch=8))
+    even, wide, none = (verdict(found, found.total * share) for share in (1.0, 1.5, 0.5))
+    assert (even.fits, wide.fits, none.fits) == (True, True, False)
+    assert even.confidence == pytest.approx(0.5)
+    assert wide.confidence > 0.99
+    assert none.confidence > 0.99
+    assert none.margin_bytes == pytest.approx(-found.total / 2)
+
+
+def test_traffic_by_hand() -> None:
+    shape, machine = model_named("megatron-18.4b"), machine_of("A100-SXM4-80GB")
+    layout = TrainingLayout(sequence=2048, global_batch=64, micro_batch=2, tp=8, pp=2, dp=4)
+    found = traffic_of(shape, layout, machine)
+    block = 2 * 2 * 2048 * 6144  # bytes of one micro batch of activations
+    # 8 micro batches, 20 layers, 2 all-reduces forward and 2 backward, 2 x 7/8 of the block each.
+    assert found.by_kind["tp"] == pytest.approx(8 * 20 * 4 * 2 * 7 / 8 * block)
+    # Forward and backward once per micro batch, divided over the tensor group.
+    assert found.by_kind["pp"] == pytest.approx(8 * 2 * block / 8)
+    dense, _ = local_parameters(shape, layout)
+    assert found.by_kind["dp"] == pytest.approx(2 * 3 / 4 * dense * 2)
+    assert found.by_kind["cp"] == found.by_kind["ep"] == 0
+    # Eight chips of a tensor group are a node; the rest leaves it.
+    assert found.by_link == {"node": found.by_kind["tp"], "fabric": found.by_kind["pp"] + found.by_kind["dp"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"tp": 5}, "/tp"),
+        ({"pp": 7}, "/pp"),
+        ({"vpp": 2}, "/vpp"),
+        ({"dp": 3}, "/gbs"),
+        ({"micro_batch": 3}, "/gbs"),
+        ({"cp": 3}, "/cp"),
+        ({"ep": 2}, "/ep"),
+        ({"zero": 4}, "/zero"),
+        ({"tp": 0}, "/tp"),
+        ({"precision": "int8"}, "/precision"),
+        ({"recompute_share": 1.5}, "/recompute_share"),
+    ],
+)
+def test_impossible_layouts_name_the_field(changes: dict[str, object], named: str) -> None:
+    layout = replace(TrainingLayout(sequence=2048, global_batch=64), **changes)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError) as caught:
+        check(model_named("llama3-8b"), layout)
+    assert named in [item.pointer for item in caught.value.errors]
+
+
+def test_accelerators_must_be_the_product() -> None:
+    with pytest.raises(InvalidArgumentError, match="n_accel: 9 is not"):
+        check(model_named("llama3-8b"), TrainingLayout(sequence=2048, global_batch=64, tp=8), 9)
+
+
+def test_embedding_and_output_layer_may_count_as_layers() -> None:
+    # Llama 3.1 405B: 126 layers on 16 stages (arXiv:2407.21783).
+    check(model_named("llama3.1-405b"), TrainingLayout(sequence=8192, global_batch=2048, tp=8, pp=16, dp=8))
+
+
+def test_names_of_precision_and_recomputation() -> None:
+    assert [precision_named(name) for name in ("amp_bf16", "BF16", "MXFP8", "NVFP4")] == ["bf16", "bf16", "fp8", "fp4"]
+    assert recompute_named("selective+SP") is Recompute.SELECTIVE
+    for read in (precision_named, recompute_named):
+        with pytest.raises(InvalidArgumentError, match="'maybe'"):
+            read("maybe")

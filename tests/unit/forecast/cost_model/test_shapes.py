@@ -1,0 +1,125 @@
+"""Parameters and FLOPs against published figures; configurations of Hugging Face; what is missing or impossible."""
+
+import json
+
+import pytest
+
+from meridian.errors import InvalidArgumentError
+from services.forecast.cost_model.known_models import UnknownModelError, known_models, model_named, model_of_config
+from services.forecast.cost_model.shapes import gated_ffn_of, shape_of
+
+# Totals as the papers and model cards state them, in billions.
+PUBLISHED = {
+    "GPT-3 175B": 174.6,
+    "gpt-530b": 529.6,
+    "gpt-1008b": 1008.0,
+    "Llama-2-7B": 6.738,
+    "Llama-2-70B": 68.977,
+    "Meta-Llama-3-8B": 8.030,
+    "Llama3.1-405B": 405.85,
+    "BLOOM-176B": 176.25,
+    "Mixtral-8x7B": 46.70,
+    "Mixtral-8x22B": 140.6,
+    "Qwen3_30B_a3B": 30.5,
+    "Qwen3-235B-A22B": 235.1,
+    "DeepSeek-V3": 671.0,
+    "Qwen2.5-72B": 72.71,
+}
+
+
+@pytest.mark.parametrize(("name", "billions"), PUBLISHED.items())
+def test_parameters_are_those_published(name: str, billions: float) -> None:
+    assert model_named(name).parameters / 1e9 == pytest.approx(billions, rel=2e-3)
+
+
+def test_active_weights_of_experts() -> None:
+    # 37 B of DeepSeek-V3, 12.9 B of Mixtral 8x7B and 22 B of Qwen3 235B are active per token; input embeddings left out.
+    for name, billions in [("deepseek-v3", 37.0), ("mixtral-8x7b", 12.9), ("qwen3-235b-a22b", 22.0)]:
+        assert model_named(name).active_matrix_weights / 1e9 == pytest.approx(billions, rel=0.03)
+
+
+def test_flops_are_those_of_narayanan_without_recomputation() -> None:
+    # Eq. 3 of arXiv:2104.04473 is 96 B s l h^2 (1 + s/6h + V/16lh) with a forward pass repeated, logits not: 4/3 of ours.
+    shape, s, v = model_named("megatron-145.6b"), 2048, 51200
+    layers, h = shape.layers, shape.hidden
+    expected = 72 * s * layers * h**2 * (1 + s / (6 * h) + v / (12 * layers * h))
+    assert shape.flops_per_token(s) * s == pytest.approx(expected, rel=1e-3)
+
+
+def test_an_unknown_model_is_said_to_be_unknown() -> None:
+    with pytest.raises(UnknownModelError, match="'llama-9'"):
+        model_named("llama-9")
+
+
+def test_no_two_models_share_a_name() -> None:
+    assert len({id(shape) for shape in known_models().values()}) > 50
+
+
+def test_config_of_a_dense_model() -> None:
+    config = {
+        "model_type": "llama",
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 14336,
+        "vocab_size": 128256,
+        "tie_word_embeddings": False,
+    }
+    assert model_of_config(json.dumps(config)) == model_named("llama3-8b")
+
+
+def test_config_of_latent_attention_and_experts() -> None:
+    config = {
+        "model_type": "deepseek_v3",
+        "num_hidden_layers": 61,
+        "hidden_size": 7168,
+        "num_attention_heads": 128,
+        "num_key_value_heads": 128,
+        "intermediate_size": 18432,
+        "moe_intermediate_size": 2048,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "first_k_dense_replace": 3,
+        "kv_lora_rank": 512,
+        "q_lora_rank": 1536,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "vocab_size": 129280,
+        "tie_word_embeddings": False,
+    }
+    assert model_of_config(json.dumps(config)) == model_named("deepseek-v3")
+    del config["v_head_dim"]
+    with pytest.raises(InvalidArgumentError, match="v_head_dim"):
+        model_of_config(json.dumps(config))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"hidden_size": "wide", "num_hidden_layers": 2}', '{"hidden_size": 64}'])
+def test_a_config_that_is_none(text: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        model_of_config(text)
+
+
+def test_what_is_missing_is_derived() -> None:
+    shape = shape_of(layers=32, hidden=4096, gated=True)
+    assert (shape.heads, shape.kv_heads, shape.ffn, shape.vocabulary, shape.tied) == (32, 32, 11008, 32000, False)
+    assert gated_ffn_of(8192) == 22016
+    plain = shape_of(layers=2, hidden=512)
+    assert (plain.heads, plain.ffn, plain.tied) == (8, 2048, True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"layers": 0, "hidden": 64}, "/layers"),
+        ({"layers": 2, "hidden": 100, "heads": 3}, "/heads"),
+        ({"layers": 2, "hidden": 128, "heads": 8, "kv_heads": 3}, "/kv_heads"),
+        ({"layers": 2, "hidden": 128, "heads": 8, "experts": 4, "top_k": 5}, "/top_k"),
+    ],
+)
+def test_impossible_shapes_name_the_field(fields: dict[str, int], named: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        shape_of(**fields)
+    assert [item.pointer for item in caught.value.errors] == [named]
