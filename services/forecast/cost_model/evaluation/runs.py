@@ -290,14 +290,19 @@ def _zero_stage(shape: ModelShape, layout: TrainingLayout, machine: Machine) -> 
         found = memory_of(shape, replace(layout, zero=stage))
         return found.parameters + found.gradients + found.optimiser <= _STATE_SHARE * machine.memory_bytes
 
-    if fits(0):
-        return 1 if machine.year >= _FUSED_SINCE else 0
+    modern = machine.year >= _FUSED_SINCE
+    if fits(1 if modern else 0):
+        return 1 if modern else 0
     if layout.tp == layout.pp == 1 and not shape.experts:
         return 3
     return next((stage for stage in (1, 2) if fits(stage)), 3)
 
 
 def _usually_fused(layout: TrainingLayout, machine: Machine) -> bool:
-    """Whether attention is fused where nothing says so: on chips and for sequences that came with such kernels."""
-    sharded = layout.zero == 3 and layout.tp == layout.pp == 1
-    return machine.year >= _FUSED_SINCE or layout.sequence > _LONG_SEQUENCE or sharded
+    """Whether attention is fused where nothing says so.
+
+    It was not before chips of 2022, for sequences up to 2,048, in code bases that divide models (Megatron-LM 2021) or
+    train in fp16.
+    """
+    old = machine.year < _FUSED_SINCE and layout.sequence <= _LONG_SEQUENCE
+    return not (old and (layout.tp * layout.pp > 1 or layout.precision == "fp16"))

@@ -1,0 +1,49 @@
+"""The cost model on the public figures. MERIDIAN_DATA names the folder that holds `figures`."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bench.cost_model import family_of, load_runs
+from services.forecast.cost_model import fitted
+from services.forecast.cost_model.evaluation.runs import Run
+from services.forecast.cost_model.evaluation.scores import constant_mfu, predicted_steps, time_score
+
+pytestmark = [pytest.mark.external, pytest.mark.timeout(300)]
+
+# What the served parameters reach, rounded up; dgxc and tpu-v6e are in no fit.
+WORST_MAPE = {
+    "vtrain-single": 0.15,
+    "vtrain-39b": 0.11,
+    "mosaic-a100": 0.08,
+    "mosaic-h100": 0.20,
+    "megatron-a100": 0.10,
+    "megatron-h100": 0.08,
+    "dgxc-bf16": 0.07,
+    "dgxc-fp8": 0.06,
+    "tpu-v6e": 0.16,
+}
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[Run]:
+    named = os.environ.get("MERIDIAN_DATA")
+    if not named:
+        pytest.skip("MERIDIAN_DATA does not name the folder of public data sets")
+    return load_runs(Path(named) / "figures")
+
+
+@pytest.mark.parametrize(("family", "worst"), WORST_MAPE.items())
+def test_error_of_a_family(runs: list[Run], family: str, worst: float) -> None:
+    members = [run for run in runs if family_of(run) == family]
+    measured = [run.step_s or 0.0 for run in members]
+    assert time_score(predicted_steps(members, fitted()), measured).mape < worst
+
+
+@pytest.mark.parametrize("family", ["vtrain-single", "vtrain-39b", "megatron-a100", "mosaic-a100"])
+def test_better_than_constant_mfu_fitted_to_these_very_rows(runs: list[Run], family: str) -> None:
+    members = [run for run in runs if family_of(run) == family]
+    measured = [run.step_s or 0.0 for run in members]
+    ours, baseline = predicted_steps(members, fitted()), constant_mfu(members)
+    assert time_score(ours, measured).mape < time_score(baseline, measured).mape
