@@ -37,6 +37,15 @@ def refusal(report: resource_pb2.ResourceReported, newest_incarnation: int | Non
     return None
 
 
+def _clock_problem(report: resource_pb2.ResourceReported, now_s: float, limits: Limits) -> list[Issue]:
+    """An agent whose clock is ahead; one that is behind cannot be told from a report that waited."""
+    ahead_s = report.reported_at.seconds + report.reported_at.nanos * 1e-9 - now_s
+    if ahead_s <= limits.clock_skew_s:
+        return []
+    detail = f"the clock of agent {report.agent_id[:128]!r} is {ahead_s:.1f} s ahead of ours"
+    return [Issue(IssueKind.CLOCK_SKEW, "", WHOLE_NODE, "report.reported_at", detail)]
+
+
 def check_report(
     report: resource_pb2.ResourceReported,
     known: Mapping[SeriesKey, Series],
@@ -54,7 +63,7 @@ def check_report(
     check = ReadingCheck(devices_of(inventory), known, now_s, limits, history_interval_s)
     check.run(report.readings)
     check.missing()
-    issues += check.issues
+    issues += [*check.issues, *_clock_problem(report, now_s, limits)]
     observation = telemetry_pb2.ObservationRecorded(
         domain_id=report.domain_id,
         agent_id=report.agent_id,

@@ -82,3 +82,10 @@ def test_what_is_kept_is_believed_in_its_version_only_and_taken_once() -> None:
     held.put(known, {"a": 4})
     held.drop()
     assert held.take(["a"], {"a": 4}) == {}
+
+
+def test_an_agent_whose_clock_is_ahead_is_named_once() -> None:
+    message = report([reading("cpn.health", 1, "1", at_s=NOW_S)])
+    message.reported_at.FromNanoseconds(int((NOW_S + 60) * 1e9))
+    verdict = check_report(message, {}, {}, None, NOW_S, LIMITS, 15.0)
+    assert [(issue.kind, issue.node_id) for issue in verdict.issues] == [(IssueKind.CLOCK_SKEW, "")]
