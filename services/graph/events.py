@@ -45,7 +45,7 @@ class GraphIntake:
             return
         connection = transaction.connection
         await store.lock_domains(connection, domain_ids)
-        domains = await store.load(connection, domain_ids)
+        domains = await store.load(connection, domain_ids, self._publication.recent)
         touched: dict[str, str] = {}
         for event in events:
             domain = domains.get(event.domain_id)

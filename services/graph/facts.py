@@ -73,6 +73,8 @@ class DomainFacts:
     certificates: dict[str, Certificate] = field(default_factory=dict)
     incidents: dict[str, NodeIncident] = field(default_factory=dict)
     decided: dict[str, Decided] = field(default_factory=dict)
+    # Nodes of which readings changed since they were stored.
+    touched: set[str] = field(default_factory=set)
 
     # -- folding -------------------------------------------------------------------------------------------------
 
@@ -92,6 +94,7 @@ class DomainFacts:
                 at_s = reading.observed_at.ToNanoseconds() / 1e9
                 series = self.readings.setdefault(reading.node_id, {}).setdefault(reading.metric, {})
                 series[index] = (reading.value, at_s)
+                self.touched.add(reading.node_id)
             else:
                 self._forget(reading.node_id, reading.metric, index)
         self._take_issues(observation.issues, listed)
@@ -114,15 +117,19 @@ class DomainFacts:
     def _forget(self, node_id: str, metric: str, index: int) -> None:
         series = self.readings.get(node_id, {}).get(metric)
         if series is not None:
+            self.touched.add(node_id)
             series.pop(index, None)
             if not series:
                 del self.readings[node_id][metric]
 
     def forget_readings_before(self, limit_s: float) -> None:
         """Drop values older than ``limit_s``."""
-        for found in self.readings.values():
-            for metric in list(found):
-                found[metric] = {index: item for index, item in found[metric].items() if item[1] >= limit_s}
+        for node_id, found in self.readings.items():
+            for metric, series in list(found.items()):
+                if all(at_s >= limit_s for _, at_s in series.values()):
+                    continue
+                self.touched.add(node_id)
+                found[metric] = {index: item for index, item in series.items() if item[1] >= limit_s}
                 if not found[metric]:
                     del found[metric]
 

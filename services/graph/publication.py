@@ -23,6 +23,7 @@ class Publication:
     def __init__(self, settings: GraphSettings, measures: GraphMeasures, recogniser: Recogniser) -> None:
         self._measures = measures
         self._recogniser = recogniser
+        self.recent = store.Recent()
         self._limits = Thresholds(silent_after_s=settings.silent_after_s)
         self._pace = Pace(
             metric_refresh_s=settings.metric_refresh_s,
@@ -40,6 +41,7 @@ class Publication:
             for item in plan_updates(domain, now_s, self._pace, self._limits, self._judge_of(domain))
         ]
         await store.save(transaction.connection, domains, now_s)
+        self.recent.keep(domains)
         if not planned:
             return
         counted = sum(item.kind is not ChangeKind.IMAGE for item in planned)

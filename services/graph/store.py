@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,10 +78,43 @@ def _readings_from(stored: Mapping[str, Mapping[str, Sequence[float]]]) -> Readi
     }
 
 
-async def load(connection: AsyncConnection, domain_ids: Iterable[str]) -> dict[str, TrackedDomain]:
-    """The domains, new ones among them; lock them first."""
-    wanted = {"ids": sorted(set(domain_ids))}
-    domains = {domain_id: TrackedDomain(DomainFacts(domain_id)) for domain_id in wanted["ids"]}
+class Recent:
+    """Domains as this process stored them last. One is as good as what is stored while nobody has stored it since."""
+
+    def __init__(self) -> None:
+        self._domains: dict[str, TrackedDomain] = {}
+
+    def take(self, domain_id: str, stored_at_s: float) -> TrackedDomain | None:
+        """The domain, if it is what was stored at that time. Until it is stored again it counts as no longer known."""
+        found = self._domains.pop(domain_id, None)
+        if found is None or found.stored_at_s != stored_at_s:
+            return None
+        found.stored_at_s, found.observed = math.nan, False
+        return found
+
+    def keep(self, domains: Iterable[TrackedDomain]) -> None:
+        """They were stored; if their transaction fails, what is stored has another time."""
+        self._domains.update((domain.facts.domain_id, domain) for domain in domains)
+
+
+async def load(
+    connection: AsyncConnection, domain_ids: Iterable[str], recent: Recent | None = None
+) -> dict[str, TrackedDomain]:
+    """The domains, new ones among them; lock them first. Those in ``recent`` that nobody stored since are not read."""
+    known: dict[str, TrackedDomain] = {}
+    if recent is not None:
+        statement = _statement("SELECT domain_id, updated_at_s FROM domains WHERE domain_id = ANY(:ids)", ids=_TEXTS)
+        for row in await connection.execute(statement, {"ids": sorted(set(domain_ids))}):
+            found = recent.take(row.domain_id, row.updated_at_s)
+            if found is not None:
+                known[row.domain_id] = found
+    missing = sorted(set(domain_ids) - known.keys())
+    return known | (await _read(connection, missing) if missing else {})
+
+
+async def _read(connection: AsyncConnection, domain_ids: Sequence[str]) -> dict[str, TrackedDomain]:
+    wanted = {"ids": list(domain_ids)}
+    domains = {domain_id: TrackedDomain(DomainFacts(domain_id)) for domain_id in domain_ids}
     for row in await connection.execute(
         _statement("SELECT * FROM domains WHERE domain_id = ANY(:ids)", ids=_TEXTS), wanted
     ):
@@ -102,6 +136,7 @@ async def load(connection: AsyncConnection, domain_ids: Iterable[str]) -> dict[s
         if row.bad_readings:
             domain.facts.bad_readings[row.node_id] = tuple(row.bad_readings)
         domain.facts.decided[row.node_id] = Decided(Rule(row.rule), row.rule_reason, row.rule_since_s)
+        domain.stored[row.node_id] = domain.state_of(row.node_id)
     for row in await connection.execute(
         _statement("SELECT * FROM certificates WHERE domain_id = ANY(:ids)", ids=_TEXTS), wanted
     ):
@@ -168,7 +203,7 @@ async def save(connection: AsyncConnection, domains: Sequence[TrackedDomain], no
             "oldest": [item.oldest_reading_s() for item in facts],
         },
     )
-    nodes = [(domain, node_id) for domain in domains for node_id in domain.published.nodes]
+    nodes = [(domain, node_id) for domain in domains for node_id in domain.unsaved()]
     decided = [domain.facts.decided[node_id] for domain, node_id in nodes]
     await connection.execute(
         _SAVE_NODES,
@@ -193,11 +228,13 @@ async def save(connection: AsyncConnection, domains: Sequence[TrackedDomain], no
     )
     parameters = {
         "domain_ids": [item.domain_id for item in facts],
-        "owners": [domain.facts.domain_id for domain, _ in nodes],
-        "node_ids": [node_id for _, node_id in nodes],
+        "owners": [domain.facts.domain_id for domain in domains for _ in domain.published.nodes],
+        "node_ids": [node_id for domain in domains for node_id in domain.published.nodes],
     }
     await connection.execute(gone, parameters)
     await _save_incidents(connection, facts)
+    for domain in domains:
+        domain.saved(now_s)
 
 
 async def _save_incidents(connection: AsyncConnection, facts: Sequence[DomainFacts]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
 from meridian.contracts.graph.v1 import graph_pb2
-from services.graph.facts import DomainFacts
+from services.graph.facts import Decided, DomainFacts
 from services.graph.image import (
     Difference,
     DomainImage,
@@ -43,6 +44,30 @@ class TrackedDomain:
     image_published_at_s: float = 0.0
     image_logged_at_s: float = 0.0
     observed: bool = False
+    # As stored: the node as published, its bad readings, the rule; and when the domain was stored (NaN: not as it is now).
+    stored: dict[str, tuple[graph_pb2.GraphNode, tuple[str, ...], Decided]] = field(default_factory=dict)
+    stored_at_s: float = math.nan
+
+    def state_of(self, node_id: str) -> tuple[graph_pb2.GraphNode, tuple[str, ...], Decided]:
+        """What is stored of a node beside its readings."""
+        facts = self.facts
+        return self.published.nodes[node_id], facts.bad_readings.get(node_id, ()), facts.decided[node_id]
+
+    def unsaved(self) -> list[str]:
+        """Nodes that are not stored as they are now. Messages and decisions are replaced, never changed: identity tells."""
+        found = []
+        for node_id in self.published.nodes:
+            before, now = self.stored.get(node_id), self.state_of(node_id)
+            same = before is not None and before[0] is now[0] and before[1] == now[1] and before[2] is now[2]
+            if not same or node_id in self.facts.touched:
+                found.append(node_id)
+        return found
+
+    def saved(self, now_s: float) -> None:
+        """All of it was stored."""
+        self.stored = {node_id: self.state_of(node_id) for node_id in self.published.nodes}
+        self.facts.touched.clear()
+        self.stored_at_s = now_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class Upkeep:
     async def _publish(self, domain_id: str, now_s: float) -> None:
         async with self._outbox.transaction() as transaction:
             await store.lock_domains(transaction.connection, [domain_id])
-            domains = await store.load(transaction.connection, [domain_id])
+            domains = await store.load(transaction.connection, [domain_id], self._publication.recent)
             await self._publication.publish(transaction, list(domains.values()), now_s)
 
     async def _forget(self, now_s: float) -> None:
