@@ -31,7 +31,7 @@ from tests.unit.scheduler.world import World, a_fleet, gang
 CORE = Path(__file__).parents[3] / "services/scheduler/core"
 ALLOWED = {
     "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "enum", "functools", "hashlib", "heapq", "itertools", "json", "math", "numpy", "re",
-    "typing", "zlib",
+    "typing", "weakref", "zlib",
 }  # fmt: skip
 
 
