@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from services.forecast.cost_model import Estimate, Machine, ModelShape, TrainingLayout
+    from services.forecast.cost_model.search import Work
 
 _GIB = 2**30
 _COUNT = click.IntRange(1)
@@ -109,6 +110,14 @@ def estimate(
 @_common
 @click.option("--accelerators", type=_COUNT, required=True, help="Chips of the pool; all are used.")
 @click.option("--count", type=click.IntRange(1, 100), default=5, show_default=True, help="Layouts to show.")
+@click.option(
+    "--with",
+    "others",
+    multiple=True,
+    type=(str, _COUNT, click.FloatRange(0, min_open=True), click.FloatRange(0)),
+    metavar="CHIP COUNT GBPS MS",
+    help="More chips of another kind or domain, behind a link of GBPS GB/s (in all) and MS of delay: pipelines over all.",
+)
 def layouts(
     model: str,
     accelerator: str,
@@ -120,6 +129,7 @@ def layouts(
     as_json: bool,
     accelerators: int,
     count: int,
+    others: tuple[tuple[str, int, float, float], ...],
 ) -> None:
     """Search the fastest layouts of a model on a pool of chips; only those that fit are shown."""
     from services.forecast.cost_model.layout import precision_named
@@ -127,6 +137,9 @@ def layouts(
 
     shape, machine = _shape(model), _machine(accelerator, fabric_gbps, node_size)
     work = Work(sequence, global_batch, precision_named(precision))
+    if others:
+        _mixed(shape, work, machine, accelerators, others, count=count, as_json=as_json)
+        return
     found = best_layouts(shape, work, machine, accelerators, count=count)
     if as_json:
         bodies = [as_body(layout, item) for layout, item in found.best]
@@ -138,6 +151,37 @@ def layouts(
         click.echo(
             f"{item.step.total_s:9.3f} s  {_brief(layout)}  {item.memory.total / _GIB:.1f} GiB "
             f"({item.verdict.confidence:.0%} sure to fit)  {item.utilisation:.1%} of peak  most lost: {part}"
+        )
+
+
+def _mixed(
+    shape: ModelShape,
+    work: Work,
+    machine: Machine,
+    accelerators: int,
+    others: tuple[tuple[str, int, float, float], ...],
+    *,
+    count: int,
+    as_json: bool,
+) -> None:
+    from services.forecast.cost_model import machine_of
+    from services.forecast.cost_model.mixed import Segment, best_placements
+
+    segments = [Segment(machine, accelerators)]
+    segments += [Segment(machine_of(chip), chips, rate * 1e9, delay / 1e3) for chip, chips, rate, delay in others]
+    found = best_placements(shape, work, segments, count=count)
+    if as_json:
+        click.echo(
+            json.dumps({"layouts": [asdict(each) | {"limited_by": each.limited_by} for each in found]}, indent=2)
+        )
+        return
+    pool = " + ".join(f"{segment.accelerators} x {segment.machine.chip}" for segment in segments)
+    click.echo(f"{len(found)} pipelines shown over {pool}" if found else f"no pipeline fits over {pool}")
+    for each in found:
+        layers = "/".join(map(str, each.layers))
+        click.echo(
+            f"{each.step_s:9.3f} s  {_brief(each.layout)}  layers {layers}  paced by {each.limited_by}  "
+            f"{each.crossing_bytes / 1e9:.1f} GB per step between kinds"
         )
 
 

@@ -58,7 +58,7 @@ def step_time(shape: ModelShape, layout: TrainingLayout, machine: Machine, effic
 
     plain = layers * (layer.forward + layer.backward)
     repeated = layers * _mix_recomputed(dense, routed, routed_share, layout)
-    comm = _per_micro_batch(shape, layout, links, efficiency, layer, routed_share)
+    comm = per_micro_batch(shape, layout, links, efficiency, layer, routed_share)
     stage = plain + repeated + comm["tp"] + comm["cp"] + comm["ep"]
     # Embedding and output layer: as many layers less where the division leaves room for them.
     last = output.forward + output.backward
@@ -71,7 +71,7 @@ def step_time(shape: ModelShape, layout: TrainingLayout, machine: Machine, effic
         "cp": m * comm["cp"],
         "ep": m * comm["ep"],
         "pp": m * comm["pp"],
-        "dp": _data_parallel(shape, layout, links, efficiency, stage, m),
+        "dp": data_parallel(shape, layout, links, efficiency, stage, m),
     }
     dense_local, expert_local = local_parameters(shape, layout)
     shards = layout.replicas if layout.zero >= 1 else 1
@@ -101,7 +101,7 @@ def _mix_recomputed(dense: Pass, routed: Pass, share: float, layout: TrainingLay
     return (1 - share) * dense.recomputed(layout) + share * routed.recomputed(layout)
 
 
-def _per_micro_batch(
+def per_micro_batch(
     shape: ModelShape,
     layout: TrainingLayout,
     links: Links,
@@ -138,7 +138,7 @@ def _per_micro_batch(
     return {"tp": tensor, "cp": context, "ep": expert, "pp": pipeline}
 
 
-def _data_parallel(
+def data_parallel(
     shape: ModelShape, layout: TrainingLayout, links: Links, efficiency: Efficiency, stage: float, micro_batches: int
 ) -> float:
     """Exposed seconds of summing gradients and, with ZeRO, of gathering parameters."""

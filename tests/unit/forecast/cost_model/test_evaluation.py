@@ -255,6 +255,16 @@ def test_layouts_lists_what_fits_best_first() -> None:
     assert body["layouts"][0]["step_s"] == pytest.approx(times[0], abs=1e-3)
 
 
+def test_layouts_over_two_kinds_of_chips() -> None:
+    arguments = [*COMMON, "--accelerators", "8", "--with", "A100-SXM4-80GB", "8", "1.25", "10"]
+    told = CliRunner().invoke(layouts_command, arguments)
+    assert told.exit_code == 0, told.output
+    assert "8 x h100-sxm5-80gb + 8 x a100-sxm4-80gb" in told.stdout
+    assert "paced by" in told.stdout
+    body = json.loads(CliRunner().invoke(layouts_command, [*arguments, "--json"]).stdout)
+    assert sum(body["layouts"][0]["layers"]) == 32
+
+
 def test_the_commands_are_installed() -> None:
     told = CliRunner().invoke(main, ["evaluate", "--help"])
     assert "cost-model" in told.output
