@@ -10,7 +10,9 @@ Steps of a round:
    Whatever it says later about that round is passed over, as the taking back comes after the asking.
 4. Shards that want the same domains for parts of units may refuse each other for ever. Who is refused a part waits a moment,
    longer each time and each unit another one, before it asks for parts again.
-5. When nothing more can be asked, the rounds are over; what waits is said to the domains, so that they tell of more room.
+5. A scheduler of a domain's own may refuse what its room would take. It is not asked for that unit again before it has told
+   of a change.
+6. When nothing more can be asked, the rounds are over; what waits is said to the domains, so that they tell of more room.
 
 A dispatcher is good for one session: one state of the book, read by one instance. When either is doubtful, a new session
 begins, and answers to the old one are passed over.
@@ -36,6 +38,7 @@ from services.scheduler.core.apart.rounds import (
     waits_still,
 )
 from services.scheduler.core.book import Book, Draft
+from services.scheduler.core.pending import Pending
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.stages import stages_of
@@ -83,6 +86,7 @@ class Dispatcher:
         self._why: dict[UnitKey, str] = {}
         self._splits_refused: dict[UnitKey, int] = {}
         self._resting: dict[UnitKey, float] = {}
+        self._told_off: dict[UnitKey, dict[str, tuple[int, str]]] = {}
 
     # -- what comes ----------------------------------------------------------------------------------------------------
 
@@ -128,7 +132,9 @@ class Dispatcher:
             if asked.name in placed:
                 asked.placed[name] = placed[asked.name]
             else:
-                asked.refused[name] = refused.get(asked.name, "it said nothing about it")
+                asked.refused[name] = reason = refused.get(asked.name, "it said nothing about it")
+                if self._links[name].own_scheduler and not reply.begin_again:
+                    self._told_off.setdefault(asked.name.key, {})[name] = (self.told[name].sequence, reason)
             if asked.complete:
                 self._settle(asked, now, draft, heard.carried, back)
         heard.requests = [self._release(domain_id, names) for domain_id, names in back.items()]
@@ -216,7 +222,7 @@ class Dispatcher:
         found = inter.dispatch(
             cluster.pending,
             context,
-            excluded=self._excluded,
+            excluded=self._not_to_ask(cluster.pending),
             refused=self._twice | self._resting.keys(),
             gates=gates,
             certain=certain,
@@ -225,10 +231,30 @@ class Dispatcher:
             self._rounds += 1
             self._ask(found.assigned, book, now_s, found.stopped, step)
             return
-        step.waiting = {unit.key: self._why.get(unit.key) or self._no_room(unit, gates) for unit in found.waiting}
+        step.waiting = {
+            unit.key: self._why.get(unit.key) or self._told_why(unit.key) or self._no_room(unit, gates)
+            for unit in found.waiting
+        }
         self._rounds_over()
         if found.waiting:
             self._say_that_it_waits(now_s, step)
+
+    def _not_to_ask(self, pending: Pending) -> dict[UnitKey, frozenset[str]]:
+        """Domains that refused a unit in these rounds, or chose not to take it and have not changed since."""
+        excluded = dict(self._excluded)
+        for key, said in list(self._told_off.items()):
+            if key not in pending:
+                del self._told_off[key]
+                continue
+            for name, (sequence, _) in list(said.items()):
+                if self.told[name].sequence != sequence or not self._links[name].own_scheduler:
+                    del said[name]
+            if said:
+                excluded[key] = excluded.get(key, frozenset()) | said.keys()
+        return excluded
+
+    def _told_why(self, key: UnitKey) -> str:
+        return "; ".join(f"{name}: {reason}" for name, (_, reason) in self._told_off.get(key, {}).items())
 
     def _rest(self, book: Book, now_s: float) -> None:
         """Who was refused a part rests from now on; who has rested may ask again."""
