@@ -87,6 +87,8 @@ class Room:
     free_cpus: float = 0.0
     total_cpus: float = 0.0
     free_memory_bytes: int = 0
+    # User-defined resources, over all usable nodes.
+    free_resources: Mapping[str, float] = field(default_factory=dict)
 
 
 class OwnScheduler(ABC):

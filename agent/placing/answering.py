@@ -242,6 +242,7 @@ def _is_more(room: Room, before: Room) -> bool:
     return (
         room.free_cpus > before.free_cpus
         or room.free_memory_bytes > before.free_memory_bytes
+        or any(amount > before.free_resources.get(name, 0.0) for name, amount in room.free_resources.items())
         or any(_free(room, kind) > _free(before, kind) for kind in room.total)
     )
 

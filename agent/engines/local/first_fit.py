@@ -117,6 +117,10 @@ class FirstFit(OwnScheduler):
             sum(item.cpus for item in free.values()),
             sum(node.cpus for node in up),
             sum(item.memory_bytes for item in free.values()),
+            {
+                name: sum(item.resources.get(name, 0.0) for item in free.values())
+                for name in sorted({name for item in free.values() for name in item.resources})
+            },
         )
 
     # -- steps ---------------------------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ class Domain:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.up = {"n1", "n2"}
+        self.fpgas = 0.0
         self.term = 0
         self.offset = 0
 
@@ -43,7 +44,7 @@ class Domain:
         """A new incarnation on what the journal holds."""
         self.term += 1
         self.book = GrantBook(self.directory / "grants")
-        self.scheduler = FirstFit(NODES, Limits(), lambda: self.up, dict)
+        self.scheduler = FirstFit(NODES, Limits(), lambda: self.up, lambda: {"n1": {"fpga": self.fpgas}})
         self.answering = Answering("d", self.term, self.book, self.scheduler, emulated=True)
         self.book.open()
         await self.answering.restore()
@@ -161,6 +162,9 @@ async def test_who_waits_is_told_once_of_more_room(tmp_path: Path) -> None:
     assert domain.answering.look(), "and again more"
     assert len(domain.book.unanswered) == len(said) + 2
     assert domain.answering.summary().sequence > told.summary.sequence
+    domain.fpgas = 1.0
+    assert domain.answering.look(), "and of what users define"
+    assert len(domain.book.unanswered) == len(said) + 3
     await domain.end()
 
 
