@@ -16,7 +16,7 @@ and what a probe run on one task says about another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -58,41 +58,42 @@ NOISE_VARIANCE = 0.001
 """Prior variance of a cell's own error."""
 
 
-def components(a: Encoded, b: Encoded) -> Array:
-    """(components, len(a), len(b)) products of likeness, in the order of ``COMPONENTS``."""
+def each_component(a: Encoded, b: Encoded) -> Iterator[Array]:
+    """(len(a), len(b)) products of likeness, one after the other in the order of ``COMPONENTS``."""
     task, precision = _same(a.task, b.task), _same(a.precision, b.precision)
     chip, group = _same(a.chip, b.chip), _same(a.group, b.group)
     scale = np.minimum.outer(a.log_scale, b.log_scale)
     own_a, own_b = a.features[:, : len(NAMES)], b.features[:, : len(NAMES)]
-    lines = [np.outer(own_a[:, k], own_b[:, k]) for k in range(len(NAMES))]
     line = own_a @ own_b.T / len(NAMES)
     link = np.outer(a.features[:, -1], b.features[:, -1])
     near = np.exp(-0.5 * _squared_distance(own_a, own_b) / NEARNESS**2)
     both = task * precision
-    return np.array(
-        [
-            *lines,
-            *(each * task for each in lines),
-            *(each * precision for each in lines),
-            line * both,
-            near,
-            near * task,
-            near * precision,
-            near * both,
-            chip,
-            chip * precision,
-            chip * task,
-            chip * both,
-            link * scale,
-            link * task * scale,
-            line * scale,
-            chip * scale,
-            chip * task * scale,
-            chip * group,
-            chip * group * task,
-            line * group,
-        ]
-    )
+    for likeness in (None, task, precision):
+        for k in range(len(NAMES)):
+            product = np.outer(own_a[:, k], own_b[:, k])
+            yield product if likeness is None else product * likeness
+    yield line * both
+    yield near
+    yield near * task
+    yield near * precision
+    yield near * both
+    yield chip
+    yield chip * precision
+    yield chip * task
+    yield chip * both
+    yield link * scale
+    yield link * task * scale
+    yield line * scale
+    yield chip * scale
+    yield chip * task * scale
+    yield chip * group
+    yield chip * group * task
+    yield line * group
+
+
+def components(a: Encoded, b: Encoded) -> Array:
+    """(components, len(a), len(b)) products of likeness, in the order of ``COMPONENTS``."""
+    return np.array(list(each_component(a, b)))
 
 
 def expected(a: Encoded) -> Array:
@@ -113,5 +114,5 @@ def _same(a: Codes, b: Codes) -> Array:
 
 
 def _squared_distance(a: Array, b: Array) -> Array:
-    squared: Array = ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=-1)
-    return squared
+    squared: Array = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2 * a @ b.T
+    return np.maximum(squared, 0.0)

@@ -22,7 +22,14 @@ from scipy.optimize import minimize
 
 from meridian.hardware import Chip
 from services.telemetry.index.cells import Cell, Encoded, Encoder
-from services.telemetry.index.covariance import COMPONENTS, NOISE_VARIANCE, components, expected, same_column
+from services.telemetry.index.covariance import (
+    COMPONENTS,
+    NOISE_VARIANCE,
+    components,
+    each_component,
+    expected,
+    same_column,
+)
 from services.telemetry.index.features import Array
 from services.telemetry.index.matrix import Column
 
@@ -147,8 +154,9 @@ class IndexModel:
         return dict(zip(names, np.exp(self.log_variances).tolist(), strict=True))
 
     def _prior(self, a: Encoded, b: Encoded) -> Array:
-        offset = _OFFSET_VARIANCE * same_column(a, b)
-        prior: Array = offset + np.tensordot(np.exp(self.log_variances[:-1]), components(a, b), 1)
+        prior = _OFFSET_VARIANCE * same_column(a, b)
+        for variance, part in zip(np.exp(self.log_variances[:-1]), each_component(a, b), strict=True):
+            prior += variance * part
         return prior
 
     def _errors_when_left_out(self, keys: Sequence[Cell]) -> tuple[dict[Column, Array], float]:

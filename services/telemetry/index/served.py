@@ -21,6 +21,8 @@ from services.telemetry.index.model import FUNCTION_ID, IndexModel, fitted_varia
 REFERENCE = "a100-sxm4-80gb"
 """The chip whose index is 1 for every task."""
 GEMM = "gemm"
+MOST_CELLS = 1500
+"""Cells (chip, column) that a fit rests on at most."""
 
 
 class Origin(StrEnum):
@@ -77,12 +79,19 @@ class ServedIndex:
     """Fitted once; answers for any chip of the catalogue."""
 
     def __init__(self, measurements: Sequence[Measurement], catalogue: Catalogue, fitted_at: datetime) -> None:
-        """``measurements`` of chips whose facts do not suffice are left aside."""
+        """``measurements``, oldest first; those of chips whose facts do not suffice are left aside."""
         self.fitted_at = fitted_at
         self._catalogue = catalogue
         self._measurements = tuple(
             each for each in measurements if features.usable(catalogue.chip(each.chip_id), each.column.precision)
         )
+        # Cost grows with the cube of the cells, so the newest are kept (measurements come in the order of time).
+        newest: dict[Cell, None] = {}
+        for each in reversed(self._measurements):
+            newest.setdefault((each.chip_id, each.column))
+            if len(newest) == MOST_CELLS:
+                break
+        self._measurements = tuple(each for each in self._measurements if (each.chip_id, each.column) in newest)
         runs: dict[Cell, list[float]] = {}
         for each in self._measurements:
             runs.setdefault((each.chip_id, each.column), []).append(each.throughput)

@@ -110,3 +110,14 @@ def test_scores_are_held_and_read(value: float, l2: int, reading: str) -> None:
 
 def test_nothing_known_is_no_score() -> None:
     assert scores(None, None).l2 is None
+
+
+def test_a_fit_rests_on_the_newest_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.telemetry.index.served.MOST_CELLS", 2)
+    found = ServedIndex(
+        [measured("t4", 1.0), measured("l4", 2.0), measured("a10", 3.0), measured("l4", 2.2)], standard(), NOW
+    )
+    assert found.measurements == 3
+    entry = found.entry("t4", "transformer_step", "bf16")
+    assert entry is not None
+    assert entry.evidence == ()
