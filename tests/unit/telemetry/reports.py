@@ -46,8 +46,6 @@ def report(
 ) -> pb.ResourceReported:
     """A report of a domain with one node, unless others are given."""
     inventory = pb.DomainInventory(domain_id=domain_id, nodes=list(nodes) or [node(f"{domain_id}-1")])
-    message = pb.ResourceReported(
+    return pb.ResourceReported(
         domain_id=domain_id, agent_id="agent", incarnation=incarnation, inventory=inventory, readings=list(readings)
     )
-    message.reported_at.FromNanoseconds(int(NOW_S * 1e9))
-    return message
