@@ -76,8 +76,8 @@ async def network(database_url: str, directory: Path) -> AsyncIterator[Network]:
         await life.enter_async_context(agent_running(ordinary, directory / ORDINARY))
         agent = await life.enter_async_context(agent_running(own, directory / OWN))
         await stack.bus.expect(GraphUpdated, lambda event: event.domain_id == OWN and event.domain.own_scheduler)
-        for name in (OWN, ORDINARY):
-            await stack.bus.expect(PlacementAnswer, lambda event, name=name: event.domain_id == name)
+        await stack.bus.expect(PlacementAnswer, lambda event: event.domain_id == OWN)
+        await stack.bus.expect(PlacementAnswer, lambda event: event.domain_id == ORDINARY)
         yield Network(stack, agent, directory)
 
 
@@ -103,7 +103,7 @@ def used_twice(stack: Environment) -> list[str]:
         for item in stack.bus.events(Assignment)
         if item.action == START
     }
-    ends = [*stack.bus.events(RunFinished), *stack.bus.events(RunFailed)]
+    ends: list[RunFinished | RunFailed] = [*stack.bus.events(RunFinished), *stack.bus.events(RunFailed)]
     times = [(event.at.ToNanoseconds(), 0, event.run_id) for event in ends]
     times += [(event.at.ToNanoseconds(), 1, event.run_id) for event in stack.bus.events(RunStarted)]
     holders: dict[tuple[str, int], str] = {}
@@ -117,7 +117,7 @@ def used_twice(stack: Environment) -> list[str]:
     return found
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(240)
 async def test_a_domain_that_schedules_for_itself_takes_refuses_and_keeps(database_url: str, tmp_path: Path) -> None:
     async with network(database_url, tmp_path) as found:
         stack, bus = found.stack, found.stack.bus

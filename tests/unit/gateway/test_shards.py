@@ -67,7 +67,7 @@ def test_what_nobody_could_keep_is_not_judged_but_what_one_shard_could_is() -> N
 def test_one_shard_or_no_plan_is_told_as_it_is() -> None:
     answer = told(share("a", 1, 1))
     assert shares_of_all([answer]) is answer
-    nothing = {"policy_version": "p", "plan": None, "windows": []}
+    nothing: dict[str, Any] = {"policy_version": "p", "plan": None, "windows": []}
     assert shares_of_all([nothing, nothing]) == nothing
 
 
