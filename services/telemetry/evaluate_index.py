@@ -83,8 +83,10 @@ def index(matrix_path: Path, chips_path: Path | None, probes: int, seed: int, ou
 
 
 def _worth_printing(row: Row) -> bool:
-    pooled = row.slice == "all"
-    return pooled or (row.slice.startswith(("chip=", "task=")) and row.subject in {"index_probes_0", "index_probes_3"})
+    if row.slice == "all":
+        return True
+    shown = row.slice.startswith(("chip=", "task=")) and row.subject in {"index_probes_0", "index_probes_3"}
+    return shown and row.value is not None
 
 
 def _say_what_was_left_aside(matrix: Matrix, evaluation: Evaluation) -> None:

@@ -66,6 +66,8 @@ class Evaluation:
     """Chips whose facts do not suffice."""
     unmatched: int
     """Cells of columns that no other chip has."""
+    probe_counts: tuple[int, ...] = (0,)
+    """Numbers of probe runs that were asked for."""
 
 
 def subject_of(probes: int, *, random: bool = False) -> str:
@@ -99,7 +101,8 @@ def leave_one_chip_out(
     scores += [_score("oracle_scalar", cell, oracle[cell], np.log(cells[cell])) for cell in cells if cell in scored]
     for cell, errors in repeat_errors(matrix.repeats()).items():
         scores += [Score("noise_floor", cell, error, None, 1 / len(errors), True) for error in errors]
-    return Evaluation(tuple(scores), tuple(left_out), _reference(cells), unusable, unmatched)
+    counts = tuple(sorted({0, *probe_counts}))
+    return Evaluation(tuple(scores), tuple(left_out), _reference(cells), unusable, unmatched, counts)
 
 
 def _usable_chips(matrix: Matrix, catalogue: Catalogue) -> tuple[dict[str, Chip], tuple[UnknownName, ...]]:

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meridian.result import Row
-from services.telemetry.index.evaluation import Draws, Evaluation, Score
+from services.telemetry.index.evaluation import Draws, Evaluation, Score, subject_of
 from services.telemetry.index.features import Array
 from services.telemetry.index.matrix import Matrix, UnknownName
 
 WITHIN = 0.1
 _RESAMPLINGS = 400
+_TOO_FEW = "all of its cells were probed, or there are not more than that"
 Slicing = tuple[str, Callable[[Score], str]]
 SLICES: Sequence[Slicing] = (
     ("chip", lambda score: score.cell[0]),
@@ -40,6 +41,12 @@ def rows_of(evaluation: Evaluation, matrix: Matrix, draws: Draws) -> list[Row]:
     for subject in sorted(subjects, key=lambda name: (subjects[name][0].baseline, name)):
         scores = subjects[subject]
         rows += _figures(subject, "all", scores, draws)
+    missing = [(subject_of(count), _TOO_FEW) for count in evaluation.probe_counts if subject_of(count) not in subjects]
+    if "noise_floor" not in subjects:
+        missing.append(("noise_floor", "no cell was measured twice"))
+    for subject, reason in missing:
+        baseline = subject == "noise_floor"
+        rows += [Row(subject, measure, None, n=0, baseline=baseline, reason=reason) for measure in _MEASURES]
     for name, key in (*SLICES, *FINER_SLICES):
         everywhere = sorted({key(score) for score in evaluation.scores})
         for subject, scores in subjects.items():
@@ -53,8 +60,7 @@ def rows_of(evaluation: Evaluation, matrix: Matrix, draws: Draws) -> list[Row]:
                 if value in parts:
                     rows += _figures(subject, part, parts[value], None)
                 elif subject.startswith("index_"):
-                    reason = "all of its cells were probed, or there are not more than that"
-                    rows += [Row(subject, measure, None, part, n=0, reason=reason) for measure in _MEASURES]
+                    rows += [Row(subject, measure, None, part, n=0, reason=_TOO_FEW) for measure in _MEASURES]
     rows.append(
         Row("reference_chip", "cells_count", _cells_of(matrix, evaluation.reference), f"chip={evaluation.reference}")
     )

@@ -165,6 +165,19 @@ def test_every_figure_has_its_row() -> None:
     assert by_key["reference_chip", "cells_count", "chip=a10"].value == len(world.TASKS)
 
 
+def test_what_cannot_be_computed_says_why() -> None:
+    matrix = world.matrix(chip_ids=world.CHIPS[:3])
+    by_key = {
+        (row.subject, row.measure, row.slice): row
+        for row in rows_of(run(matrix, (0, 9)), matrix, np.random.default_rng(0))
+    }
+    probed = by_key["index_probes_9", "mape_ratio", "all"]
+    assert (probed.value, probed.n) == (None, 0)
+    assert probed.reason == "all of its cells were probed, or there are not more than that"
+    floor = by_key["noise_floor", "mape_ratio", "all"]
+    assert (floor.value, floor.baseline, floor.reason) == (None, True, "no cell was measured twice")
+
+
 def write_matrix(path: Path, matrix: Matrix, more: str = "") -> Path:
     lines = [f"{each.chip_id},{each.column.task},{each.throughput!r},{each.column.precision}" for each in matrix.runs]
     path.write_text("chip,task,throughput,precision\n" + "\n".join(lines) + "\n" + more)
