@@ -2,8 +2,8 @@
 
 1. Every method forecasts from every past origin.
 2. A method is compared with persistence on those targets on which it had a forecast. At each origin the one with the
-   smallest ratio of absolute errors, among the targets known by then, would have served; persistence, unless another one
-   is better by a margin on enough targets.
+   smallest ratio of absolute errors, among the targets known by then, would have served; persistence, or what stands in
+   for it (``Policy.stand_in``), unless another one is better by a margin on enough targets.
 3. The skill that is reported is that of step 2 carried out at every origin (prequential), not that of the winner on the
    very targets that made it win.
 4. The band is made of the empirical quantiles of the chosen method's own past errors; there is none when they are few.
@@ -33,6 +33,8 @@ class Policy:
     min_errors: int = 30
     # By how much a method must beat persistence.
     margin: float = 0.03
+    # Serves in place of persistence where it says something else: it weighs itself against persistence, by all its past.
+    stand_in: str = "settling"
     band: float = 0.8
 
 
@@ -113,7 +115,12 @@ class Backtest:
         unfit = (count < policy.min_errors) | ~(ratio <= 1 - policy.margin) | np.isnan(made)
         ratio = np.where(unfit, np.inf, ratio)
         ratio[0] = 1.0
-        return cls(values, horizon, policy, made, errors, np.argmin(ratio, axis=0))
+        chosen = np.argmin(ratio, axis=0)
+        for index, method in enumerate(methods):
+            if method.name == policy.stand_in:
+                speaks = np.isfinite(made[index]) & (made[index] != made[0])
+                chosen = np.where((chosen == 0) & speaks, index, chosen)
+        return cls(values, horizon, policy, made, errors, chosen)
 
     def served_errors(self) -> Array:
         """Errors of what would have served, by target (step 3)."""

@@ -13,6 +13,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from services.forecast.autoregression import Autoregression
+from services.forecast.settling import Settling
+
 Array = NDArray[np.float64]
 
 
@@ -88,14 +91,15 @@ class DampedTrend:
 
 
 def standard_methods(window_s: float, periods_s: tuple[float, ...], windows: int) -> list[Method]:
-    """Persistence first, then smoothing, then a seasonal method for each period that fits twice into the history."""
+    """Persistence first, then smoothing, a seasonal method for each period that fits twice into the history, and those
+    that learn from the history."""
     methods: list[Method] = [
         Persistence(),
         DampedTrend(0.5, 0.0, 1.0, "smoothing"),
         DampedTrend(0.6, 0.2, 0.9, "damped_trend"),
+        Settling(),
     ]
-    for period_s in periods_s:
-        period = round(period_s / window_s)
-        if period >= 2 and 2 * period <= windows:
-            methods.append(SeasonalNaive(period, f"seasonal_{period_s:.0f}s"))
-    return methods
+    seasons = {period_s: round(period_s / window_s) for period_s in periods_s}
+    seasons = {period_s: period for period_s, period in seasons.items() if period >= 2 and 2 * period <= windows}
+    methods += [SeasonalNaive(period, f"seasonal_{period_s:.0f}s") for period_s, period in seasons.items()]
+    return [*methods, Autoregression(tuple(seasons.values()))]

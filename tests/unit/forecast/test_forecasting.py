@@ -23,7 +23,14 @@ METHODS = standard_methods(60.0, (3600.0, 86_400.0), 600)
 
 
 def test_seasons_that_do_not_fit_twice_are_not_tried() -> None:
-    assert [method.name for method in METHODS] == ["persistence", "smoothing", "damped_trend", "seasonal_3600s"]
+    assert [method.name for method in METHODS] == [
+        "persistence",
+        "smoothing",
+        "damped_trend",
+        "settling",
+        "seasonal_3600s",
+        "autoregression",
+    ]
 
 
 def test_methods_by_hand() -> None:

@@ -1,0 +1,147 @@
+"""Rows of a result for forecasts of recorded demand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from meridian.result import Row
+from services.forecast.demand_scoring import SERVED, HorizonTooShortError, Scored, Sums, pooled, score_series
+from services.forecast.demand_series import DemandTable
+from services.forecast.methods import Array
+
+PERSISTENCE = "persistence"
+_DRAWS = 500
+
+
+def rows_of(table: DemandTable, horizons: Sequence[tuple[str, float]], draws: np.random.Generator) -> list[Row]:
+    """Every figure of every method for all series and for each, at each of ``horizons`` (name, seconds).
+
+    ``accuracy`` is 1 - WAPE, ``skill`` 1 - sum|error| / sum|error of persistence|; intervals of pooled figures are
+    bootstrapped over series (95 %).
+    """
+    rows = [
+        Row("series", "series_usable_count", float(len(table.series)), n=len(table.series)),
+        Row("series", "series_unknown_count", float(len(table.unusable)), n=len(table.unusable)),
+        Row("series", "lines_left_aside_count", float(table.left_aside.total), n=table.left_aside.total),
+    ]
+    for label, horizon_s in horizons:
+        scored: list[Scored] = []
+        unknown = dict(table.unusable)
+        for one in table.series:
+            try:
+                result = score_series(one, horizon_s)
+            except HorizonTooShortError as error:
+                unknown[one.name] = str(error)
+                continue
+            if len(result.value):
+                scored.append(result)
+            else:
+                unknown[one.name] = "nothing in its last fifth was both forecast and measured"
+        rows += _horizon_rows(label, scored, draws)
+        rows += [
+            Row(SERVED, f"accuracy_{label}_ratio", None, f"series={name}", n=0, reason=f"unknown: {reason}")
+            for name, reason in unknown.items()
+        ]
+    return rows
+
+
+def _horizon_rows(label: str, scored: Sequence[Scored], draws: np.random.Generator) -> list[Row]:
+    if not scored:
+        return [Row(SERVED, f"accuracy_{label}_ratio", None, n=0, reason="no series can be judged at this horizon")]
+    methods = [SERVED, *sorted({name for each in scored for name in each.forecasts} - {SERVED})]
+    missing = sum(each.missing for each in scored)
+    rows = [Row("series", f"targets_without_forecast_{label}_count", float(missing), n=len(scored))]
+    for method in methods:
+        parts = [Sums.of(each, method) for each in scored if method in each.forecasts]
+        rows += _figures(method, label, "all", parts, draws)
+        rows += _medians(method, label, parts)
+    for each in scored:
+        for method in (SERVED, PERSISTENCE):
+            rows += _figures(method, label, f"series={each.name}", [Sums.of(each, method)], None)
+    return rows
+
+
+_RATIOS: tuple[tuple[str, Callable[[Sums], float], Callable[[Sums], float], bool, str], ...] = (
+    ("accuracy", lambda s: s.error, lambda s: s.volume, True, "demand was zero throughout"),
+    ("skill_over_persistence", lambda s: s.error, lambda s: s.error_last, True, "persistence made no error"),
+    ("wape_changed", lambda s: s.error_changed, lambda s: s.volume_changed, False, "no window changed by over 10 %"),
+    (
+        "wape_changed_to_persistence",
+        lambda s: s.error_changed,
+        lambda s: s.error_last_changed,
+        False,
+        "no window changed by over 10 %",
+    ),
+    ("changed_share", lambda s: float(s.changed), lambda s: float(s.targets), False, "no target"),
+)
+_BAND_RATIOS: tuple[tuple[str, Callable[[Sums], float], Callable[[Sums], float], bool, str], ...] = (
+    ("pinball_to_volume", lambda s: s.pinball, lambda s: s.volume, False, "demand was zero throughout"),
+    ("coverage_80", lambda s: float(s.inside), lambda s: float(s.banded), False, "no band"),
+)
+
+
+def _figures(
+    method: str, label: str, where: str, parts: Sequence[Sums], draws: np.random.Generator | None
+) -> list[Row]:
+    banded = method in (SERVED, PERSISTENCE)
+    rows = []
+    for name, top, bottom, rest, reason in (*_RATIOS, *(_BAND_RATIOS if banded else ())):
+        tops, bottoms = np.array([top(part) for part in parts]), np.array([bottom(part) for part in parts])
+        value = _ratio(tops.sum(), bottoms.sum(), rest)
+        low = high = None
+        if draws is not None and len(parts) > 1 and value is not None:
+            low, high = _interval(tops, bottoms, rest, draws)
+        rows.append(
+            Row(
+                method,
+                f"{name}_{label}_ratio",
+                value,
+                where,
+                low,
+                high,
+                n=pooled(parts).targets,
+                baseline=method != SERVED,
+                reason=None if value is not None else reason,
+            )
+        )
+    return rows
+
+
+def _ratio(top: float, bottom: float, rest: bool) -> float | None:
+    if bottom <= 0:
+        return None
+    return float(1 - top / bottom if rest else top / bottom)
+
+
+def _interval(tops: Array, bottoms: Array, rest: bool, draws: np.random.Generator) -> tuple[float | None, float | None]:
+    picked = draws.integers(0, len(tops), (_DRAWS, len(tops)))
+    over = bottoms[picked].sum(axis=1)
+    values = tops[picked].sum(axis=1)[over > 0] / over[over > 0]
+    values = 1 - values if rest else values
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _medians(method: str, label: str, parts: Sequence[Sums]) -> list[Row]:
+    rows = []
+    for name, wholes, reason in (
+        ("accuracy", [part.volume for part in parts], "demand was zero throughout"),
+        ("skill_over_persistence", [part.error_last for part in parts], "persistence made no error in any series"),
+    ):
+        values = [1 - part.error / whole for part, whole in zip(parts, wholes, strict=True) if whole > 0]
+        middle = float(np.median(values)) if values else None
+        rows.append(
+            Row(
+                method,
+                f"{name}_median_series_{label}_ratio",
+                middle,
+                low=min(values, default=None),
+                high=max(values, default=None),
+                n=len(values),
+                baseline=method != SERVED,
+                reason=None if values else reason,
+            )
+        )
+    return rows

@@ -1,0 +1,180 @@
+"""Forecasts of recorded demand at every origin of the last fifth of each series, and how good they were.
+
+Every forecast, choice of method and band is made from what was known at its origin (rolling origin); nothing is fitted to
+the last fifth beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.forecast.backtest import Backtest, Policy
+from services.forecast.conformal import band
+from services.forecast.demand_series import Series, carried_forward
+from services.forecast.methods import Array, Method, standard_methods
+
+SERVED = "served"
+TEST_SHARE = 0.2
+CHANGED = 0.10
+# As the service is set by default.
+SEASONS_S = (3600.0, 86_400.0)
+# A last value older than this many windows (or the horizon) is no origin to forecast from.
+_OLDEST = 6
+
+
+class HorizonTooShortError(ValueError):
+    """The series is sampled more coarsely than the horizon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """One series at one horizon: all [target] of its last fifth where something was measured and forecast.
+
+    ``origin`` is the last value known; ``forecasts`` by method, ``served`` among them; ``low`` and ``high`` bound the 80 %
+    band of what serves and ``low_last`` and ``high_last`` that of persistence, NaN where there is none. ``missing``
+    targets were measured but had no forecast.
+    """
+
+    name: str
+    value: Array
+    origin: Array
+    forecasts: dict[str, Array]
+    low: Array
+    high: Array
+    low_last: Array
+    high_last: Array
+    missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """A method that sees empty windows filled with the last value."""
+
+    method: Method
+    most: int
+
+    @property
+    def name(self) -> str:
+        return self.method.name
+
+    def forecast(self, values: Array, horizon: int) -> Array:
+        return self.method.forecast(carried_forward(values, self.most), horizon)
+
+
+def score_series(series: Series, horizon_s: float, policy: Policy | None = None) -> Scored:
+    """Forecast ``series`` ``horizon_s`` seconds ahead; HorizonTooShortError where its windows are longer than that."""
+    if horizon_s < series.window_s * 0.999:
+        raise HorizonTooShortError(f"a value every {series.window_s:g} s says nothing about {horizon_s:g} s ahead")
+    horizon = max(1, round(horizon_s / series.window_s))
+    values = series.values[None]
+    times = values.shape[1]
+    most = max(horizon, _OLDEST)
+    methods = [_Filled(method, most) for method in standard_methods(series.window_s, SEASONS_S, times)]
+    test = Backtest.of(values, horizon, methods, policy or Policy())
+    ceiling = _ceiling(series)
+    by_method = {method.name: test.made[index] for index, method in enumerate(methods)}
+    chosen = np.take_along_axis(test.made, test.chosen[None], axis=0)[0]
+    by_method[SERVED] = chosen
+    # What is known of the capacity at the origin bounds the forecast made there.
+    made = {name: _by_target(np.minimum(forecast, ceiling), horizon) for name, forecast in by_method.items()}
+    low, high = band(made[SERVED], values - made[SERVED], horizon)
+    low_last, high_last = band(made["persistence"], values - made["persistence"], horizon)
+    first = times - max(1, round(times * TEST_SHARE))
+    tested = np.arange(times) >= first
+    measured = tested & ~np.isnan(values[0])
+    both = measured & np.isfinite(made[SERVED][0]) & np.isfinite(made["persistence"][0])
+    return Scored(
+        series.name,
+        values[0, both],
+        made["persistence"][0, both],
+        {name: forecast[0, both] for name, forecast in made.items()},
+        low[0, both],
+        high[0, both],
+        low_last[0, both],
+        high_last[0, both],
+        int(measured.sum() - both.sum()),
+    )
+
+
+def _by_target(made: Array, horizon: int) -> Array:
+    moved = np.full_like(made, np.nan)
+    if made.shape[1] > horizon:
+        moved[:, horizon:] = made[:, :-horizon]
+    return moved
+
+
+def _ceiling(series: Series) -> Array:
+    """The capacity known at each window, [window]; infinite before one is known and once demand went beyond it."""
+    if series.capacity is None:
+        return np.full(len(series.values), np.inf)
+    known = carried_forward(series.capacity[None], len(series.values))[0]
+    beyond = np.maximum.accumulate(np.nan_to_num(series.values) > np.nan_to_num(known, nan=np.inf))
+    return np.where(np.isnan(known) | beyond, np.inf, known)
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What the figures of one method are made of; sums over series are pooled figures."""
+
+    error: float
+    error_last: float
+    volume: float
+    error_changed: float
+    error_last_changed: float
+    volume_changed: float
+    pinball: float
+    inside: int
+    banded: int
+    targets: int
+    changed: int
+
+    @classmethod
+    def of(cls, scored: Scored, method: str) -> Sums:
+        """Over the targets for which ``method`` has a forecast."""
+        made = scored.forecasts[method]
+        known = np.isfinite(made)
+        value, error = scored.value[known], np.abs(scored.value - made)[known]
+        last = np.abs(scored.value - scored.origin)[known]
+        changed = last > CHANGED * np.maximum(np.abs(scored.origin[known]), 1e-12)
+        pinball, inside, banded = _band_sums(scored, method)
+        return cls(
+            float(error.sum()),
+            float(last.sum()),
+            float(value.sum()),
+            float(error[changed].sum()),
+            float(last[changed].sum()),
+            float(value[changed].sum()),
+            pinball,
+            inside,
+            banded,
+            len(value),
+            int(changed.sum()),
+        )
+
+
+def _band_sums(scored: Scored, method: str) -> tuple[float, int, int]:
+    if method == SERVED:
+        low, high = scored.low, scored.high
+    elif method == "persistence":
+        low, high = scored.low_last, scored.high_last
+    else:
+        return 0.0, 0, 0
+    known: NDArray[np.bool_] = np.isfinite(low) & np.isfinite(high)
+    value, low, high = scored.value[known], low[known], high[known]
+    # Demand is counted: a bound that is hit exactly is inside.
+    inside = int(np.sum((value >= low - 1e-9) & (value <= high + 1e-9)))
+    losses = [
+        np.maximum(level * (value - bound), (level - 1) * (value - bound))
+        for level, bound in ((0.1, low), (0.5, scored.forecasts[method][known]), (0.9, high))
+    ]
+    return float(np.mean(losses, axis=0).sum()), inside, int(known.sum())
+
+
+def pooled(parts: Sequence[Sums]) -> Sums:
+    """The sums over all of ``parts``."""
+    names = Sums.__slots__
+    return Sums(**{name: sum(getattr(part, name) for part in parts) for name in names})

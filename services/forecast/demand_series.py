@@ -1,0 +1,162 @@
+"""Recorded demand as windows: from lines of series, time and value to one row of evenly spaced windows per series."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from services.forecast.methods import Array
+from services.forecast.tables import LeftAside, lines_of
+
+NEEDED = ("series", "time", "value")
+# A series with fewer windows is not judged: too little to learn from before the last fifth of it.
+LEAST_WINDOWS = 50
+# A series of which more than this share of lines contradict each other, or of windows is empty, is not judged.
+_CONTRADICTING = 0.5
+_EMPTY = 0.5
+_MOST_WINDOWS = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A demand over windows of ``window_s`` seconds from ``start_s`` on.
+
+    ``values`` [window] is the mean of the samples in a window, NaN where there is none; ``capacity`` [window] likewise,
+    None where the file has none for it.
+    """
+
+    name: str
+    start_s: float
+    window_s: float
+    values: Array
+    capacity: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DemandTable:
+    """What a file holds: usable series, those that are not with the reason, lines left aside."""
+
+    series: list[Series]
+    unusable: dict[str, str]
+    left_aside: LeftAside
+
+
+class _Samples:
+    def __init__(self) -> None:
+        self.rows: list[tuple[float, float, float]] = []
+        self.seen = 0
+        self.contradicting = 0
+
+
+def read_demand(path: Path) -> DemandTable:
+    """Read ``path``. Left aside and counted are lines without a time, with a value that is no finite number from 0, and
+    those not after the last line of their series. InvalidTableError where a column is missing."""
+    aside = LeftAside()
+    found: dict[str, _Samples] = {}
+    for line, cells in lines_of(path, NEEDED):
+        if not cells["series"]:
+            aside.add("no series", line)
+            continue
+        _take(found.setdefault(cells["series"], _Samples()), cells, line, aside)
+    series: list[Series] = []
+    unusable: dict[str, str] = {}
+    for name, samples in found.items():
+        one = _windows(name, samples)
+        if isinstance(one, str):
+            unusable[name] = one
+        else:
+            series.append(one)
+    return DemandTable(series, unusable, aside)
+
+
+def _take(samples: _Samples, cells: dict[str, str], line: int, aside: LeftAside) -> None:
+    samples.seen += 1
+    time_s, value = time_of(cells["time"]), _number(cells["value"])
+    if math.isnan(time_s):
+        aside.add("time is neither a number of seconds nor a date in ISO 8601", line)
+    elif not cells["value"]:
+        aside.add("no value", line)
+    elif math.isnan(value):
+        aside.add("value is no finite number", line)
+    elif value < 0:
+        aside.add("value is negative", line)
+    elif samples.rows and time_s <= samples.rows[-1][0]:
+        samples.contradicting += 1
+        aside.add("time is there twice" if time_s == samples.rows[-1][0] else "time goes back", line)
+    else:
+        samples.rows.append((time_s, value, _number(cells.get("capacity", ""))))
+
+
+def time_of(text: str) -> float:
+    """Seconds: a number as it is, a date of ISO 8601 since 1970 (UTC where it names no zone); NaN for anything else."""
+    if not math.isnan(number := _number(text)):
+        return number
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return math.nan
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+def _windows(name: str, samples: _Samples) -> Series | str:
+    """The windows of a series, or why there are none: as long as the samples are mostly apart."""
+    if not samples.rows:
+        return "no usable value"
+    if samples.contradicting > _CONTRADICTING * samples.seen:
+        return f"{samples.contradicting} of {samples.seen} times repeat or go back"
+    if len(samples.rows) < LEAST_WINDOWS:
+        return f"{len(samples.rows)} usable values, at least {LEAST_WINDOWS} are needed"
+    times, values, capacities = np.array(samples.rows, dtype=np.float64).T
+    window_s = _spacing(times)
+    if (times[-1] - times[0]) / window_s > _MOST_WINDOWS:
+        return f"more than {_MOST_WINDOWS} windows of {window_s:g} s"
+    # Windows lie around the samples, so that one that comes a little early or late stays in its own.
+    turn = np.angle(np.mean(np.exp(2j * np.pi * np.mod(times / window_s, 1.0)))) / (2 * np.pi)
+    first = math.floor(times[0] / window_s - turn + 0.5)
+    start_s = (first + turn - 0.5) * window_s
+    place = np.floor(times / window_s - turn + 0.5 + 1e-9).astype(np.int64) - first
+    mean = _means(place, values)
+    if np.isnan(mean).mean() > _EMPTY:
+        return f"{np.isnan(mean).mean():.0%} of its windows of {window_s:g} s hold no value"
+    known = np.isfinite(capacities)
+    capacity = _means(place[known], capacities[known], len(mean)) if known.any() else None
+    return Series(name, start_s, window_s, mean, capacity)
+
+
+def _spacing(times: Array) -> float:
+    """How far samples are mostly apart: the mean of the distances near their median, in whole minutes or seconds where
+    that is within 1 %."""
+    apart = np.diff(times)
+    middle = float(np.median(apart))
+    mean = float(apart[np.abs(apart - middle) <= middle / 2].mean())
+    for unit in (60.0, 1.0):
+        whole = round(mean / unit) * unit
+        if whole > 0 and abs(whole - mean) <= 0.01 * mean:
+            return whole
+    return mean
+
+
+def _means(place: np.ndarray, values: Array, length: int = 0) -> Array:
+    counts = np.bincount(place, minlength=length)
+    sums = np.bincount(place, weights=values, minlength=length)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def carried_forward(values: Array, most: int) -> Array:
+    """Each empty window filled with the last value before it, if that is at most ``most`` windows old; [series, time]."""
+    places = np.arange(values.shape[1])
+    last = np.maximum.accumulate(np.where(np.isnan(values), -1, places), axis=1)
+    filled = np.take_along_axis(values, np.maximum(last, 0), axis=1)
+    return np.where((last >= 0) & (places - last <= most), filled, np.nan)

@@ -1,0 +1,164 @@
+"""`meridian evaluate demand`: hand-computed figures, irregular and broken files, refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from meridian.cli.main import main
+from services.forecast.demand_scoring import Scored, Sums
+from services.forecast.demand_series import read_demand, time_of
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["evaluate", "demand", *map(str, arguments)])
+
+
+def figures(path: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
+    rows = json.loads(path.read_text())["rows"]
+    return {(row["subject"], row["measure"], row["slice"]): row for row in rows}
+
+
+def table(path: Path, lines: list[str], header: str = "series,time,value") -> Path:
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return path
+
+
+def daily(name: str, count: int = 1000, seed: int = 0) -> list[str]:
+    chance = np.random.default_rng(seed)
+    return [
+        f"{name},{600 * t},{60 + 40 * math.sin(2 * math.pi * t / 144) + chance.normal(0, 1):.3f}" for t in range(count)
+    ]
+
+
+def test_figures_by_hand() -> None:
+    value, origin = np.array([10.0, 20.0, 0.0, 30.0]), np.array([10.0, 10.0, 20.0, 29.0])
+    made = np.array([11.0, 16.0, 10.0, 30.0])
+    nothing = np.full(4, math.nan)
+    scored = Scored("s", value, origin, {"served": made}, made - 4, made + 4, nothing, nothing, 0)
+    sums = Sums.of(scored, "served")
+    assert (sums.error, sums.volume, sums.error_last) == (15.0, 60.0, 31.0)
+    # Changed by more than 10 % of the last value: the second and the third; 29 to 30 is less.
+    assert (sums.error_changed, sums.error_last_changed, sums.volume_changed, sums.changed) == (14.0, 30.0, 20.0, 2)
+    # The second lies on its bound, the third outside.
+    assert (sums.inside, sums.banded) == (3, 4)
+    # Pinball of 0.1, 0.5, 0.9 at 10 in [7, 15] about 11: 0.3, 0.5, 0.5; the mean over the levels.
+    none = nothing[:1]
+    one = Scored("s", value[:1], origin[:1], {"served": made[:1]}, made[:1] - 4, made[:1] + 4, none, none, 0)
+    first = Sums.of(one, "served")
+    assert first.pinball == pytest.approx((0.3 + 0.5 + 0.5) / 3)
+
+
+def test_a_daily_pattern_is_forecast_with_skill(tmp_path: Path) -> None:
+    path = table(tmp_path / "d.csv", daily("a") + daily("b", seed=1))
+    result = run(path, "--horizon", "10m", "--horizon", "1h", "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    found = figures(tmp_path / "out.json")
+    assert found["served", "accuracy_10m_ratio", "all"]["value"] > 0.92
+    assert found["served", "accuracy_1h_ratio", "series=b"]["value"] > 0.88
+    assert found["served", "skill_over_persistence_median_series_1h_ratio", "all"]["value"] > 0.5
+    assert found["served", "wape_changed_to_persistence_1h_ratio", "all"]["value"] < 0.85
+    assert 0.7 < found["served", "coverage_80_1h_ratio", "all"]["value"] < 0.9
+    assert found["persistence", "skill_over_persistence_1h_ratio", "all"]["value"] == 0
+    assert found["persistence", "accuracy_1h_ratio", "all"]["baseline"]
+    assert found["seasonal_86400s", "accuracy_1h_ratio", "all"]["baseline"]
+    assert found["served", "accuracy_10m_ratio", "all"]["n"] == 400
+
+
+def test_units_do_not_change_the_figures(tmp_path: Path) -> None:
+    dates = [
+        f"a,{np.datetime64('2026-01-01T00:00:00') + np.timedelta64(600 * t, 's')},{line.split(',')[2]}"
+        for t, line in enumerate(daily("a", 300))
+    ]
+    outs = []
+    for name, lines in {"seconds": daily("a", 300), "dates": dates}.items():
+        run(table(tmp_path / f"{name}.csv", lines), "--horizon", "1h", "--json", tmp_path / name)
+        outs.append(figures(tmp_path / name)["served", "accuracy_1h_ratio", "all"]["value"])
+    assert outs[0] == outs[1]
+
+
+def test_what_cannot_be_used_is_counted_and_listed(tmp_path: Path) -> None:
+    lines = daily("good", 200)
+    lines += ["good,119400,5", "good,600,5", "good,119460,-1", "good,119470,nan", "good,119480,", "good,then,5", ",1,1"]
+    lines += [f"short,{600 * t},1" for t in range(10)]
+    lines += [f"empty,{600 * t}," for t in range(100)]
+    lines += [f"constant,{600 * t},7" for t in range(100)]
+    lines += [f"zero,{600 * t},0" for t in range(100)]
+    lines += [f"backwards,{600 * (100 - t)},3" for t in range(100)]
+    lines += [f"coarse,{7200 * t},{t % 5}" for t in range(100)]
+    lines += [f"holes,{600 * t * (1 if t < 60 else 40)},3" for t in range(100)]
+    path = table(tmp_path / "d.csv", lines)
+    result = run(path, "--horizon", "1h", "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    found = figures(tmp_path / "out.json")
+    assert found["series", "lines_left_aside_count", "all"]["value"] == 7 + 100 + 99
+    for said in ("time is there twice (line 202)", "value is negative (line 204)", "no series (line 208)"):
+        assert said in result.output
+    for name, reason in {
+        "short": "10 usable values",
+        "empty": "no usable value",
+        "backwards": "repeat or go back",
+        "coarse": "a value every 7200 s",
+        "holes": "hold no value",
+    }.items():
+        row = found["served", "accuracy_1h_ratio", f"series={name}"]
+        assert row["value"] is None
+        assert reason in row["reason"]
+    assert found["served", "accuracy_1h_ratio", "series=constant"]["value"] == 1
+    assert (
+        found["served", "skill_over_persistence_1h_ratio", "series=constant"]["reason"] == "persistence made no error"
+    )
+    assert found["served", "accuracy_1h_ratio", "series=zero"]["reason"] == "demand was zero throughout"
+
+
+def test_irregular_samples_are_gathered_and_gaps_are_not_scored(tmp_path: Path) -> None:
+    lines = [f"a,{600 * t + (37 * t) % 60},{t % 7}" for t in range(300) if not 250 <= t < 270]
+    path = table(tmp_path / "d.csv", lines)
+    (series,) = read_demand(path).series
+    assert len(series.values) == pytest.approx(300, abs=6)
+    result = run(path, "--horizon", "10m", "--json", tmp_path / "out.json")
+    found = figures(tmp_path / "out.json")
+    assert result.exit_code == 0
+    assert 30 < found["served", "accuracy_10m_ratio", "all"]["n"] <= 42
+
+
+def test_a_forecast_does_not_exceed_the_capacity(tmp_path: Path) -> None:
+    lines = [f"a,{600 * t},{t},{300}" for t in range(301)]
+    path = table(tmp_path / "d.csv", lines, "series,time,value,capacity")
+    run(path, "--horizon", "1h", "--json", tmp_path / "out.json")
+    bare = table(tmp_path / "b.csv", [line.rsplit(",", 1)[0] for line in lines])
+    run(bare, "--horizon", "1h", "--json", tmp_path / "bare.json")
+    measure = ("served", "accuracy_1h_ratio", "all")
+    assert figures(tmp_path / "out.json")[measure]["value"] >= figures(tmp_path / "bare.json")[measure]["value"] > 0.95
+
+
+@pytest.mark.parametrize(
+    ("arguments", "header", "lines", "said"),
+    [
+        ([], "series,time,amount", ["a,1,2"], "the column value is missing"),
+        ([], "series,time,value", [], "no line names a series"),
+        (["--horizon", "10"], "series,time,value", ["a,1,2"], "'10' is no length of time"),
+        (["--horizon", "0m"], "series,time,value", ["a,1,2"], "'0m' is no length of time"),
+    ],
+)
+def test_refusals_name_what_is_wrong(
+    tmp_path: Path, arguments: list[str], header: str, lines: list[str], said: str
+) -> None:
+    result = run(table(tmp_path / "d.csv", lines, header), *arguments, "--json", tmp_path / "out.json")
+    assert result.exit_code != 0
+    assert said in (result.output + str(result.exception))
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_times() -> None:
+    assert time_of("1970-01-01 00:10:00") == 600
+    assert time_of("1970-01-01T01:00:00+01:00") == 0
+    assert time_of("60.5") == 60.5
+    assert math.isnan(time_of("inf"))
+    assert math.isnan(time_of("noon"))
