@@ -1,8 +1,8 @@
 """The cost model on published runs: leave-one-family-out, the served parameters, and how they were fitted.
 
-    python bench/cost_model.py FOLDER [--json OUT]            leave-one-family-out and the served parameters
-    python bench/cost_model.py FOLDER --fit --write           fit on all families and write what is served
-    python bench/cost_model.py FOLDER --rows OUT.csv          the rows, for `meridian evaluate cost-model`
+    python -m bench.cost_model FOLDER [--json OUT]            leave-one-family-out and the served parameters
+    python -m bench.cost_model FOLDER --fit --write           fit on all families and write what is served
+    python -m bench.cost_model FOLDER --rows OUT.csv          the rows, for `meridian evaluate cost-model`
 
 FOLDER holds the tables of figures (vtrain_ground_truth_*.csv, mosaic_llmfoundry_throughput.csv, ...).
 
@@ -218,7 +218,7 @@ def main() -> None:
             body = {
                 "parameters": {name: float(f"{value:.4g}") for name, value in to_mapping(served).items()},
                 "families": {name: f"{offset:+.3f}" for name, offset in result.offsets.items()},
-                "command": "python bench/cost_model.py FOLDER --fit --write",
+                "command": "python -m bench.cost_model FOLDER --fit --write",
                 "seed": arguments.seed,
             }
             FITTED.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
