@@ -22,6 +22,9 @@ from services.graph.image import (
 )
 from services.graph.node_state import Thresholds
 
+# Metrics of a domain are not told more often than this, however old some of its readings are.
+SOONEST_S = 0.25
+
 
 class ChangeKind(StrEnum):
     """Kinds of the change log. An image repeats what is known, the others are changes."""
@@ -35,6 +38,8 @@ class ChangeKind(StrEnum):
 class TrackedDomain:
     """The facts of a domain, and what was told about it and when (seconds since 1970; 0 never).
 
+    ``metrics_published_at_s`` is the time of the oldest reading that was told: metrics are due again when it is too old.
+
     ``observed``: an observation was folded since it was loaded.
     """
 
@@ -44,6 +49,8 @@ class TrackedDomain:
     image_published_at_s: float = 0.0
     image_logged_at_s: float = 0.0
     observed: bool = False
+    # Time of the oldest reading that was told; 0: not known in this process.
+    oldest_told_s: float = 0.0
     # As stored: the node as published, its bad readings, the rule; and when the domain was stored (NaN: not as it is now).
     stored: dict[str, tuple[graph_pb2.GraphNode, tuple[str, ...], Decided]] = field(default_factory=dict)
     stored_at_s: float = math.nan
@@ -97,7 +104,7 @@ def plan_updates(
     """The updates that are due; ``domain`` then stands as if they were published.
 
     1. A domain that was never shown, and one that lost a link, is shown whole.
-    2. Otherwise what changed in structure or state is told at once, metrics alone at their pace.
+    2. Otherwise what changed in structure or state is told at once, metrics alone when what was told grows older than their pace.
     3. The whole image follows regularly, for those who missed something.
     """
     facts = domain.facts
@@ -118,7 +125,9 @@ def plan_updates(
         kind = ChangeKind.STRUCTURE if found.structure else ChangeKind.METRICS
         planned.append(PlannedUpdate(found.update, kind, logged=True, states=tuple(states)))
         if metrics_due:
-            domain.metrics_published_at_s = now_s
+            soonest_s = now_s - pace.metric_refresh_s + min(SOONEST_S, pace.metric_refresh_s)
+            domain.metrics_published_at_s = max(facts.oldest_reading_s(), soonest_s)
+            domain.oldest_told_s = facts.oldest_reading_s()
         if found.update.full:
             domain.image_published_at_s = domain.image_logged_at_s = now_s
     if now_s - domain.image_published_at_s >= pace.image_interval_s:
@@ -129,7 +138,9 @@ def plan_updates(
             domain.image_logged_at_s = now_s
     for item in planned:
         item.update.domain_id = facts.domain_id
-        item.update.oldest_reading_at.FromNanoseconds(int(facts.oldest_reading_s() * 1e9))
+        # Without metrics an update makes those that were told no younger.
+        oldest_s = min(facts.oldest_reading_s(), domain.oldest_told_s or facts.oldest_reading_s())
+        item.update.oldest_reading_at.FromNanoseconds(int(oldest_s * 1e9))
         # Of the same precision as the log, so that the graph can be asked for as of exactly this time.
         item.update.updated_at.FromDatetime(datetime.fromtimestamp(now_s, UTC))
     return planned
