@@ -54,7 +54,9 @@ class UnknownModelError(InvalidArgumentError):
 
 
 def _key(name: str) -> str:
-    text = name.lower().replace("mega-tron", "megatron")
+    # Without the owner of a repository, and without what training a model differently does not change.
+    text = name.lower().rsplit("/", 1)[-1]
+    text = re.sub(r"[-_ ](hf|base|instruct|chat|it|v\d+(\.\d+)?)$", "", text)
     text = re.sub(r"(meta[-_ ]?)?llama[-_ ]?(\d)", r"llama\2", text)
     return re.sub(r"[^a-z0-9.]+", "", text).replace(".", "p")
 

@@ -69,12 +69,16 @@ _RECOMPUTE_NAMES = {
 }
 
 
+def _no_such(field: str, detail: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{field}: {detail}", errors=(FieldError(f"/{field}", detail),))
+
+
 def precision_named(name: str) -> str:
     """The precision that ``name`` means; InvalidArgumentError when none."""
     key = name.strip().lower()
     key = _PRECISION_NAMES.get(key, key)
     if key not in _STATE:
-        raise InvalidArgumentError(f"precision: {name!r} is none of {', '.join(PRECISIONS)}")
+        raise _no_such("precision", f"{name!r} is none of {', '.join(PRECISIONS)}")
     return key
 
 
@@ -82,7 +86,7 @@ def recompute_named(name: str) -> Recompute:
     """What ``name`` recomputes; InvalidArgumentError when it is no such word."""
     found = _RECOMPUTE_NAMES.get(name.strip().lower())
     if found is None:
-        raise InvalidArgumentError(f"recompute: {name!r} is none of {', '.join(Recompute)}")
+        raise _no_such("recompute", f"{name!r} is none of {', '.join(Recompute)}")
     return found
 
 

@@ -1,6 +1,6 @@
 """The handbook says what the cost model says now."""
 
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from bench.handbook import FOLDER, pages
 
@@ -11,4 +11,4 @@ def test_the_handbook_is_fresh_and_its_plots_are_well_formed() -> None:
     assert stale == [], "run python -m bench.handbook"
     for name, text in written.items():
         if name.endswith(".svg"):
-            assert ElementTree.fromstring(text).tag.endswith("svg")
+            assert ET.fromstring(text).tag.endswith("svg")

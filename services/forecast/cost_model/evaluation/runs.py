@@ -65,7 +65,11 @@ def read_runs(path: Path) -> tuple[list[Run], list[Rejected]]:
         if missing:
             detail = f"{path.name}, line 1: needs {', '.join(missing)}"
             raise InvalidArgumentError(detail, errors=(FieldError("/columns", detail),))
-        rows = list(reader)
+        try:
+            rows = list(reader)
+        except csv.Error as error:
+            detail = f"{path.name}, line {reader.line_num}: {error}"
+            raise InvalidArgumentError(detail, errors=(FieldError("/rows", detail),)) from None
     runs, rejected = [], []
     for number, row in enumerate(rows, start=2):
         try:
@@ -160,10 +164,14 @@ def _shape(cells: Mapping[str, str], folder: Path) -> tuple[ModelShape, str]:
     if not name:
         raise _lacking(*(column for column in ("layers", "hidden") if not cells.get(column)))
     if name.endswith(".json"):
-        path = folder / name
-        if not path.is_file():
+        # Beside the table, or from where the command runs.
+        path = next((each for each in (folder / name, Path(name)) if each.is_file()), None)
+        if path is None:
             raise _wrong("model", f"no file {name}")
-        return model_of_config(path.read_text(encoding="utf-8")), name
+        try:
+            return model_of_config(path.read_text(encoding="utf-8")), name
+        except UnicodeDecodeError:
+            raise _wrong("model", f"{name} is no UTF-8 text") from None
     return model_named(name), name
 
 

@@ -96,6 +96,8 @@ def test_a_model_by_its_sizes_or_by_a_file(tmp_path: Path) -> None:
         ({"step_s": "nan"}, "step_s"),
         ({"step_s": "0"}, "step_s"),
         ({"mem_gib": "-1"}, "mem_gib"),
+        ({"precision": "int3"}, "precision"),
+        ({"recompute": "perhaps"}, "recompute"),
     ],
 )
 def test_a_row_that_cannot_be_used_names_the_field(changes: dict[str, str], field: str) -> None:

@@ -51,6 +51,19 @@ def test_an_unknown_model_is_said_to_be_unknown() -> None:
         model_named("llama-9")
 
 
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [
+        ("meta-llama/Llama-2-7b-hf", "llama2-7b"),
+        ("Meta-Llama-3.1-70B-Instruct", "llama3.1-70b"),
+        ("mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"),
+        ("LLAMA3_70B", "llama3-70b"),
+    ],
+)
+def test_spellings_of_one_model(name: str, same: str) -> None:
+    assert model_named(name) == model_named(same)
+
+
 def test_no_two_models_share_a_name() -> None:
     assert len({id(shape) for shape in known_models().values()}) > 50
 
