@@ -103,7 +103,7 @@ def _figures(
                 high,
                 n=pooled(parts).targets,
                 baseline=method != SERVED,
-                reason=None if value is not None else reason,
+                reason=None if value is not None else reason if pooled(parts).targets else "no target",
             )
         )
     return rows

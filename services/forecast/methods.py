@@ -83,8 +83,9 @@ class DampedTrend:
             value = values[:, t]
             carried = level + self.phi * trend
             new = np.where(np.isnan(level), value, self.alpha * value + (1 - self.alpha) * carried)
-            step = np.where(np.isnan(level), 0.0, new - level)
-            trend = self.beta * step + (1 - self.beta) * self.phi * trend
+            going = ~np.isnan(level) & ~np.isnan(new)
+            step = np.where(going, new - level, 0.0)
+            trend = np.where(going, self.beta * step + (1 - self.beta) * self.phi * trend, 0.0)
             level = new
             result[:, t] = level + reach * trend
         return np.maximum(result, 0.0)

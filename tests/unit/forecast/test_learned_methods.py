@@ -11,7 +11,7 @@ from services.forecast.autoregression import Autoregression
 from services.forecast.backtest import Backtest, Policy
 from services.forecast.conformal import band, tracked_offsets
 from services.forecast.demand_series import carried_forward
-from services.forecast.methods import Persistence, standard_methods
+from services.forecast.methods import DampedTrend, Persistence, standard_methods
 from services.forecast.settling import Settling
 
 
@@ -107,3 +107,10 @@ def test_coverage_survives_a_change_of_scale() -> None:
 def test_old_values_are_not_carried_on_for_ever() -> None:
     values = np.array([[np.nan, 1.0, np.nan, np.nan, np.nan, 2.0]])
     assert np.array_equal(carried_forward(values, 2), [[np.nan, 1.0, 1.0, 1.0, np.nan, 2.0]], equal_nan=True)
+
+
+def test_smoothing_starts_anew_after_a_gap() -> None:
+    values = np.array([[5.0, 6.0, np.nan, np.nan, 8.0, 8.0, 8.0]])
+    made = DampedTrend(0.5, 0.2, 0.9, "d").forecast(values, 1)
+    assert np.isnan(made[0, 2:4]).all()
+    assert np.array_equal(made[0, 4:], [8.0, 8.0, 8.0])
