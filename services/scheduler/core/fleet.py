@@ -120,12 +120,14 @@ MarkKey = tuple[MarkKind, str]
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All facts. ``expected_demand``: accelerators a domain is forecast to need, by domain."""
+    """All facts. ``expected_demand``: accelerators a domain is forecast to need, by domain. ``asks_domains``: nodes are asked for,
+    not given away, by who has these facts (two levels), so domains with a scheduler of their own take work."""
 
     domains: Mapping[str, Domain] = field(default_factory=dict)
     nodes: Mapping[str, Node] = field(default_factory=dict)
     marks: Mapping[MarkKey, Mark] = field(default_factory=dict)
     expected_demand: Mapping[str, float] = field(default_factory=dict)
+    asks_domains: bool = False
 
     def unreachable(self, domain_id: str) -> bool:
         """Whether failover holds the domain for unreachable."""
@@ -154,7 +156,7 @@ class Fleet:
             mark.kind is MarkKind.AGENT_REVOKED and mark.domain_id == node.domain_id for mark in self.marks.values()
         ):
             return "the identity of its domain's agent was revoked"
-        if self.schedules_itself(node.domain_id):
+        if not self.asks_domains and self.schedules_itself(node.domain_id):
             return "its domain gives its nodes away by a scheduler of its own, which is asked on two levels only"
         if node.state is NodeState.ASLEEP and node.wake_s > 0:
             return ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -71,7 +72,7 @@ class TwoLevelScheduler(LiveScheduler):
         return Dispatcher(self._name, session, self.policy, told, answer_limit_s=limit_s)
 
     def _rebuild(self, loaded: store.Loaded, run_times: RunTimes) -> None:
-        super()._rebuild(loaded, run_times)
+        super()._rebuild(replace(loaded, fleet=replace(loaded.fleet, asks_domains=True)), run_times)
         self._sessions += 1
         # Rooms of classes were told to the session before.
         self._dispatcher = self._new_dispatcher(self._dispatcher.public())

@@ -150,3 +150,5 @@ def test_on_one_level_its_nodes_take_no_work() -> None:
     why = {node.domain_id: fleet.why_down(node) for node in fleet.nodes.values()}
     assert "scheduler of its own" in why["east"]
     assert why["west"] == ""
+    shard = replace(fleet, asks_domains=True)
+    assert not any(shard.why_down(node) for node in shard.nodes.values())
