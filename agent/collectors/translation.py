@@ -362,9 +362,9 @@ class Translator:
             return None
         if guard.counter:
             counter = families.get(guard.counter)
-            if not counter or not math.isfinite(counter[0].value) or self._is_sentinel(counter[0]):
+            if not counter or not all(math.isfinite(item.value) and not self._is_sentinel(item) for item in counter):
                 return None
-            return (counter[0].value,)
+            return (math.fsum(item.value for item in counter),)
         known = {item.metric: item.value for item in taken if item.value is not None}
         if activity >= 1 or not {Metric.POWER, Metric.TEMPERATURE} <= known.keys():
             return None

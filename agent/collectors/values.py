@@ -25,6 +25,7 @@ LEAST_USED_BYTES = 2.0**16
 MOST_MEMORY_BYTES = 1e13
 # Values of one device under different labels (a line for each tenant) count as the same within this.
 SAME = 1e-6
+ROUNDING = 1e-9
 
 _AGGREGATES: dict[Aggregate, Callable[[list[float]], float]] = {
     Aggregate.SUM: math.fsum,
@@ -105,7 +106,9 @@ class DeviceSamples:
             samples = self._matching(alternative.divide_by, alternative)
             divisor = self._one(samples, alternative.divide_by, alternative)
             if divisor == 0:
-                raise UnknownError(UnknownKind.NO_REFERENCE, f"{alternative.divide_by.family} is zero")
+                moves = (alternative.divide_by.kind or alternative.kind) is Kind.RATE
+                kind = UnknownKind.FROZEN if moves else UnknownKind.NO_REFERENCE
+                raise UnknownError(kind, f"{alternative.divide_by.family} {'stood still' if moves else 'is zero'}")
             total /= divisor
         return Value(self._scaled(metric, alternative, total, peak_flops), min(times) if times else None)
 
@@ -173,6 +176,11 @@ class DeviceSamples:
             return passed[-1]
         value = alternative.offset + alternative.scale * raw
         low, high = alternative.valid
+        # A difference of sums may miss a bound by its rounding.
+        if low - ROUNDING <= value < low:
+            value = low
+        elif high < value <= high + ROUNDING:
+            value = high
         if not low <= value <= high:
             kind = UnknownKind.WRONG_UNIT if _looks_misnamed(metric, alternative, value) else UnknownKind.OUT_OF_RANGE
             raise UnknownError(kind, f"out of range: {value:g}")

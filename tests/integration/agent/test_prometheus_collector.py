@@ -165,14 +165,21 @@ def test_a_real_npu_exporter() -> None:
 @pytest.mark.skipif(not DATA, reason="MERIDIAN_DATA does not name the data sets")
 def test_a_real_node_exporter() -> None:
     body = (Path(DATA) / "exposition" / "node_exporter__e2e-output.prom").read_bytes()
-    with _exporter(_page(body)) as url:
+    later = body.replace(b'{cpu="0",mode="idle"} 10870.69', b'{cpu="0",mode="idle"} 10880.69')
+    pages = [_page(body), _page(later)]
+
+    def next_page(connection: socket.socket) -> None:
+        pages.pop(0)(connection)
+
+    with _exporter(next_page) as url:
         collector = PrometheusCollector(url, load_table("node-exporter"), "n1")
         collector.collect(NOW)
         found = {reading.metric: reading for reading in collector.collect(NOW + timedelta(seconds=10))}
     assert found[Metric.BOOT_TIME].value == 1418183276
     assert found[Metric.MEMORY_LIMIT].value is not None
     assert 0 < (found[Metric.MEMORY_USAGE].value or 0) < found[Metric.MEMORY_LIMIT].value
-    assert found[Metric.STORAGE_IO].value == 0, "the same page twice"
+    assert found[Metric.STORAGE_IO].value == 0, "no disk has moved"
+    assert found[Metric.CPU_UTILIZATION].value == 0
     assert found[Metric.STORAGE_FREE].reason == "not exported", "this page has no file systems"
 
 

@@ -138,11 +138,14 @@ def test_an_unknown_state_is_unknown() -> None:
     assert found[Metric.HEALTH, 0].reason == "unknown state 7"
 
 
-def _node(idle_s: float, read_bytes: float) -> str:
+def _node(at_s: float, idle_s: float, read_bytes: float) -> str:
+    """Two processors that were idle for ``idle_s`` of ``at_s``."""
     return f"""
 node_cpu_seconds_total{{cpu="0",mode="idle"}} {idle_s}
-node_cpu_seconds_total{{cpu="0",mode="user"}} 5
-node_cpu_seconds_total{{cpu="1",mode="idle"}} {idle_s + 7}
+node_cpu_seconds_total{{cpu="0",mode="user"}} {at_s - idle_s}
+node_cpu_seconds_total{{cpu="1",mode="idle"}} {idle_s - 1}
+node_cpu_seconds_total{{cpu="1",mode="iowait"}} 1
+node_cpu_seconds_total{{cpu="1",mode="user"}} {at_s - idle_s}
 node_disk_read_bytes_total{{device="sda"}} {read_bytes}
 node_disk_read_bytes_total{{device="dm-0"}} {read_bytes}
 node_disk_written_bytes_total{{device="sda"}} 50
@@ -153,14 +156,23 @@ node_memory_MemAvailable_bytes 400
 
 def test_node_exporter_rates_need_two_scrapes_and_survive_a_restart() -> None:
     translator = Translator(load_table("node-exporter"), "n1")
-    first = _translate(translator, "node-exporter", _node(100, 1000))
+    first = _translate(translator, "node-exporter", _node(200, 100, 1000))
     assert first[Metric.CPU_UTILIZATION, None].reason == "a rate needs two samples"
     assert first[Metric.MEMORY_USAGE, None].value == 600
-    second = _translate(translator, "node-exporter", _node(107.5, 3000), 10)
+    second = _translate(translator, "node-exporter", _node(210, 107.5, 3000), 10)
     assert second[Metric.CPU_UTILIZATION, None].value == pytest.approx(0.25)
     assert second[Metric.STORAGE_IO, None].value == pytest.approx(200)
-    third = _translate(translator, "node-exporter", _node(1, 0), 20)
+    third = _translate(translator, "node-exporter", _node(2, 1, 0), 20)
     assert third[Metric.STORAGE_IO, None].reason == "a counter went back"
+
+
+def test_a_node_whose_time_stands_still_is_not_busy_but_frozen() -> None:
+    translator = Translator(load_table("node-exporter"), "n1")
+    page = _node(200, 100, 1000)
+    _translate(translator, "node-exporter", page)
+    found = _translate(translator, "node-exporter", page, 10)
+    assert {reading.kind for reading in found.values()} == {UnknownKind.FROZEN}
+    assert _translate(translator, "node-exporter", _node(210, 110, 1000), 20)[Metric.CPU_UTILIZATION, None].value == 0
 
 
 def test_an_index_may_be_a_metric_of_its_own() -> None:
