@@ -200,7 +200,11 @@ def index_router(service: IndexService) -> APIRouter:
         index = await service.current()
         ids = [service.resolve(name, "query:chip").chip_id or "" for name in chip or ()]
         ids = ids or [each.id for each in service.catalogue]
-        entries = [index.entry(chip_id, task, precision_of(precision), n_accel) for chip_id in ids]
+
+        def all_entries() -> list[Entry | None]:
+            return [index.entry(chip_id, task, precision_of(precision), n_accel) for chip_id in ids]
+
+        entries = await asyncio.to_thread(all_entries)
         if chip and entries == [None] * len(entries):
             raise NotFoundError("the catalogue states no peak or no bandwidth of these chips")
         return {
