@@ -19,6 +19,7 @@ from services.forecast.cost_model.shapes import ModelShape, shape_of
 _STATE_SHARE = 0.85
 _LONG_SEQUENCE = 2048
 _FUSED_SINCE = 2022
+_LARGEST_COUNT = 1e12
 _TRUE = frozenset(("1", "true", "yes", "y", "t"))
 
 
@@ -137,8 +138,8 @@ def _count(cells: Mapping[str, str], name: str) -> int:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or value < 0 or value != int(value):
-        raise _wrong(name, f"{text!r} is no whole number")
+    if not math.isfinite(value) or not 0 <= value <= _LARGEST_COUNT or value != int(value):
+        raise _wrong(name, f"{text!r} is no whole number up to {_LARGEST_COUNT:g}")
     return int(value)
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from meridian.cli.main import main
-from meridian.errors import InvalidArgumentError
+from meridian.errors import FieldError, InvalidArgumentError
 from meridian.result import read
 from services.forecast.commands import estimate as estimate_command
 from services.forecast.commands import layouts as layouts_command
@@ -88,6 +90,8 @@ def test_a_model_by_its_sizes_or_by_a_file(tmp_path: Path) -> None:
         ({"seq": ""}, "seq"),
         ({"gbs": "many"}, "gbs"),
         ({"gbs": "-4"}, "gbs"),
+        ({"gbs": "1e300"}, "gbs"),
+        ({"layers": "1e300", "hidden": "1e300"}, "layers"),
         ({"gbs": "60"}, "gbs"),
         ({"tp": "3"}, "n_accel"),
         ({"tp": "", "pp": ""}, "tp"),
@@ -104,6 +108,51 @@ def test_a_row_that_cannot_be_used_names_the_field(changes: dict[str, str], fiel
     with pytest.raises(InvalidArgumentError) as caught:
         run_of({**BASE, **changes})
     assert field in [item.pointer[1:] for item in caught.value.errors]
+
+
+CELLS = st.one_of(
+    st.text(max_size=6),
+    st.sampled_from(["", "0", "1", "8", "-1", "1e300", "nan", "inf", "3.5", "n/a", "64", "4096", "1000000000000"]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            [
+                *BASE,
+                "layers",
+                "hidden",
+                "heads",
+                "experts",
+                "top_k",
+                "ffn",
+                "vpp",
+                "cp",
+                "ep",
+                "dp",
+                "zero",
+                "mem_gib",
+                "fabric_gbps",
+                "node_size",
+            ]
+        ),
+        CELLS,
+        max_size=6,
+    )
+)
+def test_any_row_is_used_or_refused_by_name(cells: dict[str, str]) -> None:
+    refused: tuple[FieldError, ...] = ()
+    try:
+        run = run_of({**BASE, **cells})
+    except InvalidArgumentError as error:
+        refused = error.errors
+    if refused:
+        assert all(item.pointer.startswith("/") for item in refused)
+        return
+    assert predicted_steps([run], fitted())[0] > 0
+    assert memory_of(run.shape, run.layout).total > 0
 
 
 def test_scores_by_hand() -> None:
