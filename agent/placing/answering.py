@@ -52,13 +52,18 @@ class Answering:
         self._running = len(held)
         await self._scheduler.restore(held)
 
-    async def handle(self, request: scheduler_pb2.PlacementRequest, partition: int, offset: int) -> None:
-        """Carry a request out and write down what it changed, with the answer that is due."""
+    async def handle(self, request: scheduler_pb2.PlacementRequest, event: str, partition: int, offset: int) -> None:
+        """Carry a request out and write down what it changed, with the answer that is due. One that was sent twice (``event``
+        names it) is handled once: a session that begins again would take back what was granted since."""
+        position = self._book.position(partition, offset)
+        if event in self._book.handled:
+            self._book.write([position])
+            return
         changes: list[Record] = []
         answer = await self._carry_out(request, changes)
         if answer is not None:
             changes.append(self._book.answer(self._book.next_answer(), answer))
-        self._book.write([*changes, self._book.position(partition, offset)])
+        self._book.write([*changes, self._book.request(event), position])
         session = self._book.sessions.get(request.shard)
         if answer is not None and session is not None:
             session.told = self._gave

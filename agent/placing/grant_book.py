@@ -15,6 +15,9 @@ from agent.engines.own_scheduler import UnitName
 from agent.journal import Journal, Record
 from meridian.contracts.scheduler.v1 import scheduler_pb2
 
+MOST_HANDLED = 4096
+"""Names of requests that are kept. A sender that died may send what it had not noted as sent once more, at most a few batches."""
+
 UnitKey = tuple[str, int]
 """(job id, unit index)"""
 
@@ -51,6 +54,7 @@ class GrantBook:
         self.grants: dict[UnitKey, Grant] = {}
         self.sessions: dict[str, Session] = {}
         self.positions: dict[int, int] = {}
+        self.handled: dict[str, None] = {}
         self.unanswered: dict[int, scheduler_pb2.PlacementAnswer] = {}
         self._answers = 0
         self._journal = Journal(path, self._snapshot)
@@ -107,8 +111,13 @@ class GrantBook:
 
     @staticmethod
     def position(partition: int, offset: int) -> Record:
-        """The request at this place was handled."""
+        """What stands up to this place was read."""
         return {"r": "position", "partition": partition, "offset": offset}
+
+    @staticmethod
+    def request(event: str) -> Record:
+        """The request of this name was handled."""
+        return {"r": "request", "event": event}
 
     @staticmethod
     def answer(number: int, message: scheduler_pb2.PlacementAnswer) -> Record:
@@ -136,6 +145,10 @@ class GrantBook:
             self._keep_session(record)
         elif kind == "position":
             self.positions[record["partition"]] = record["offset"]
+        elif kind == "request":
+            self.handled[record["event"]] = None
+            if len(self.handled) > MOST_HANDLED:
+                del self.handled[next(iter(self.handled))]
         elif kind == "answer":
             self.unanswered[record["n"]] = scheduler_pb2.PlacementAnswer.FromString(_bytes(record["body"]))
             self._answers = max(self._answers, record["n"])
@@ -161,6 +174,8 @@ class GrantBook:
             yield self.session(shard, session)
         for partition, offset in self.positions.items():
             yield self.position(partition, offset)
+        for event in self.handled:
+            yield self.request(event)
         for number, message in self.unanswered.items():
             yield self.answer(number, message)
 

@@ -84,9 +84,10 @@ class Placing:
             fetched = await self._consumer.getmany(timeout_ms=int(LOOK_EVERY_S * 1000))
             for partition, records in fetched.items():
                 for record in records:
-                    request = await self._read(record)
-                    if request is not None:
-                        await self.answering.handle(request, partition.partition, record.offset)
+                    found = await self._read(record)
+                    if found is not None:
+                        request, event = found
+                        await self.answering.handle(request, event, partition.partition, record.offset)
             await self._say()
 
     # -- steps ---------------------------------------------------------------------------------------------------------
@@ -134,17 +135,21 @@ class Placing:
         self.book.write([self.book.position(item.partition, end - 1) for item, end in ends.items()])
         await self.book.durable()
 
-    async def _read(self, record: ConsumerRecord[Any, Any]) -> PlacementRequest | None:
+    async def _read(self, record: ConsumerRecord[Any, Any]) -> tuple[PlacementRequest, str] | None:
+        """A request to this domain and the name of its event."""
         if record.key is not None and record.key != self._domain_id.encode():
             return None
         try:
-            request = decode(record.value, record.headers).data
+            envelope = decode(record.value, record.headers)
         except ContractError as error:
             await self._producer.set_aside(
                 record, self._topic.dead_letter, consumer=f"agent.{self._domain_id}", reason=error.detail
             )
             return None
-        return request if isinstance(request, PlacementRequest) and request.domain_id == self._domain_id else None
+        request = envelope.data
+        if not isinstance(request, PlacementRequest) or request.domain_id != self._domain_id:
+            return None
+        return request, f"{envelope.source} {envelope.id}"
 
     @staticmethod
     async def _until_taken(step: Any) -> None:

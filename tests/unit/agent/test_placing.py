@@ -53,12 +53,12 @@ class Domain:
     async def end(self) -> None:
         await self.book.close()
 
-    async def ask(self, shard: str = "s", session: int = 1, **fields: Any) -> PlacementAnswer | None:
-        """The answer to a request, if one is due."""
+    async def ask(self, shard: str = "s", session: int = 1, event: str = "", **fields: Any) -> PlacementAnswer | None:
+        """The answer to a request, if one is due; ``event`` names it."""
         request = PlacementRequest(domain_id="d", shard=shard, term=1, session=session, **fields)
         before = set(self.book.unanswered)
         self.offset += 1
-        await self.answering.handle(request, 0, self.offset)
+        await self.answering.handle(request, event or f"event-{self.offset}", 0, self.offset)
         new = set(self.book.unanswered) - before
         return self.book.unanswered[new.pop()] if new else None
 
@@ -165,6 +165,27 @@ async def test_who_waits_is_told_once_of_more_room(tmp_path: Path) -> None:
     domain.fpgas = 1.0
     assert domain.answering.look(), "and of what users define"
     assert len(domain.book.unanswered) == len(said) + 3
+    await domain.end()
+
+
+async def test_what_is_sent_twice_is_handled_once(tmp_path: Path) -> None:
+    domain = Domain(tmp_path)
+    await domain.begin()
+    begin: dict[str, Any] = {**BEGIN, "round": 1, "event": "begin"}
+    first: dict[str, Any] = {"round": 2, "event": "first", "wanted": [wanted(1, accelerators=2)]}
+    await domain.ask(**begin)
+    assert places(await domain.ask(**first)) == {"j1": [(0, "n1", (0, 1))]}
+    await domain.ask(round=3, wanted=[wanted(2)])
+    await domain.end()
+    await domain.begin()
+    # The shard's outbox did not know that these were sent. Carried out again, the first would take back what runs.
+    assert await domain.ask(**begin) is None
+    assert await domain.ask(**first) is None
+    assert set(domain.book.grants) == {("j1", 0), ("j2", 0)}
+    await domain.ask(released=[name(1)])
+    assert await domain.ask(**first) is None
+    assert set(domain.book.grants) == {("j2", 0)}
+    assert domain.book.positions == {0: domain.offset}
     await domain.end()
 
 
