@@ -121,11 +121,15 @@ class FrozenGuard:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A family that keeps the last error for ever: only its change says something, and only for ``for_s``."""
+    """A family that keeps the last error for ever: only its change says something, and only for ``for_s``.
+
+    ``ignored``: codes that are no fault of the device.
+    """
 
     family: str
     health: float
     for_s: float
+    ignored: frozenset[float] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

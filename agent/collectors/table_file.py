@@ -309,8 +309,16 @@ def _sentinel(content: object, path: tuple[str | int, ...]) -> Sentinel:
 
 
 def _edge(content: object, path: tuple[str | int, ...]) -> Edge:
-    entry = _Entry(content, path, frozenset({"family", "health", "for_s"}))
-    return Edge(entry.needed("family"), entry.number("health", 0.5), entry.number("for_s", 300.0))
+    entry = _Entry(content, path, frozenset({"family", "health", "for_s", "ignore"}))
+    ignored = entry.items("ignore")
+    if not all(isinstance(code, int | float) for code in ignored):
+        raise entry.wrong("ignore", f"must be a list of numbers, not {ignored!r}")
+    return Edge(
+        family=entry.needed("family"),
+        health=entry.number("health", 0.5),
+        for_s=entry.number("for_s", 300.0),
+        ignored=frozenset(float(code) for code in ignored),
+    )
 
 
 def _partitioning(top: _Entry) -> Partitioning | None:

@@ -81,7 +81,7 @@ class Translator:
         self._absent_scrapes: dict[Device, int] = dict.fromkeys(self._expected, 0)
         self._earlier: dict[SeriesKey, Point] = {}
         self._edge_values: dict[tuple[Device, str], float] = {}
-        self._edge_until_s: dict[tuple[Device, str], float] = {}
+        self._edge_until_s: dict[tuple[Device, str], tuple[float, bool]] = {}
         self._still: dict[Device, _Still] = {}
         self._order: dict[str, int] = {}
         self._not_ratios: set[str] = set()
@@ -291,23 +291,20 @@ class Translator:
     def _with_edges(
         self, device: Device, readings: list[Reading], families: Mapping[str, list[Sample]], moment: Moment
     ) -> list[Reading]:
-        """Lower health for a while after an error code changed; one that only stands there says nothing."""
+        """Lower health for a while after an error code changed. One that stands there at first sight may be of just now or
+        of long ago: for the same while health is not known. Later a code that only stands there says nothing."""
         for edge in self._table.edges:
             samples = families.get(edge.family, ())
             key = device, edge.family
             if samples and math.isfinite(samples[0].value) and not self._is_sentinel(samples[0]):
-                value = samples[0].value
-                before = self._edge_values.get(key)
+                value, before = samples[0].value, self._edge_values.get(key)
                 self._edge_values[key] = value
-                if before is not None and value not in {before, 0}:
-                    self._edge_until_s[key] = moment.now_s + edge.for_s
-            if moment.now_s < self._edge_until_s.get(key, -math.inf):
-                readings = [
-                    replace(reading, value=min(reading.value, edge.health), source=Source.ESTIMATION)
-                    if reading.metric is Metric.HEALTH and reading.value is not None
-                    else reading
-                    for reading in readings
-                ]
+                if value not in {before, 0.0} | edge.ignored:
+                    self._edge_until_s[key] = moment.now_s + edge.for_s, before is not None
+            until_s, was_seen = self._edge_until_s.get(key, (-math.inf, False))
+            if moment.now_s < until_s:
+                code = self._edge_values[key]
+                readings = [_after_edge(item, edge.health if was_seen else None, code) for item in readings]
         return readings
 
     def _of_part(
@@ -405,6 +402,14 @@ class Translator:
             reason=reason,
             kind=kind,
         )
+
+
+def _after_edge(reading: Reading, health: float | None, code: float) -> Reading:
+    if reading.metric is not Metric.HEALTH or reading.value is None or reading.value == HEALTH_FAILED:
+        return reading
+    if health is not None:
+        return replace(reading, value=min(reading.value, health), source=Source.ESTIMATION)
+    return _unknown_from(reading, UnknownKind.UNKNOWN_STATE, f"the last error is {code:g}, and its time is not known")
 
 
 def _is_index(text: str) -> bool:

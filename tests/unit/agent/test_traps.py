@@ -171,12 +171,14 @@ def test_an_xid_is_an_event_and_no_state() -> None:
         readings = translator.translate(page.samples, NOW + timedelta(seconds=after_s))
         return next(item.value for item in readings if item.metric is Metric.HEALTH)
 
-    assert health("79", 0) == 1, "it stood there before: nothing is known of when"
-    assert health("79", 15) == 1
-    assert health("48", 30) == 0.5
-    assert health("48", 45) == 0.5
-    assert health("48", 400) == 1
-    assert health("0", 415) == 1, "a gauge that is reset is no event"
+    assert health("79", 0) is None, "it may be of just now or of long ago"
+    assert health("79", 15) is None
+    assert health("79", 400) == 1, "a code that only stands there says nothing"
+    assert health("48", 430) == 0.5
+    assert health("48", 445) == 0.5
+    assert health("43", 460) == 0.5, "a program's fault changes nothing"
+    assert health("43", 800) == 1
+    assert health("0", 815) == 1, "a gauge that is reset is no event"
 
 
 def test_partitions_of_an_amd_chip_have_no_figures_but_the_primary_one() -> None:
