@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import logging
 import signal
+import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -310,6 +311,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m meridian.service", description=__doc__)
     parser.add_argument("what", choices=[*SERVICES, *PARTS, "all", "prepare"])
     what = parser.parse_args().what
+    # Many small matrices: threads of their own cost far more than they give. Read when numpy is first imported.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     work = prepare(SERVICES) if what == "prepare" else run(SERVICES if what == "all" else [what])
     try:
         _run_fast(work)
