@@ -13,8 +13,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import signal
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
