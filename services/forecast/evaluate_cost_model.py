@@ -28,7 +28,7 @@ _SHOWN = 10
     type=click.IntRange(0, 64),
     default=3,
     show_default=True,
-    help="Measured runs of each group that calibrate; they are not scored.",
+    help="Measured runs of each group that calibrate, spread over what the model expects of them; they are not scored.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the choice of those runs.")
 @click.option(

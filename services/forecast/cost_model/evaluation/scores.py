@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -80,13 +81,15 @@ class Draw:
 
 def calibrated_draws(runs: Sequence[Run], efficiency: Efficiency, count: int, draws: np.random.Generator) -> list[Draw]:
     """Per draw, each group's predictions after ``count`` of its runs are measured; smaller groups are left out."""
+    cold = predicted_steps(runs, efficiency)
+    expected = [run.model_flops / seconds / run.layout.accelerators for run, seconds in zip(runs, cold, strict=True)]
     found = []
     for _ in range(DRAWS):
         predicted = np.full(len(runs), np.nan)
         for members in by_group(runs).values():
             if len(members) <= count:
                 continue
-            chosen = draws.permutation(len(members))[:count]
+            chosen = spread_out([expected[position] for position in members], count, draws)
             probes = [runs[members[index]] for index in chosen]
             fitted = _calibrated(probes, efficiency)
             others = [position for index, position in enumerate(members) if index not in set(chosen.tolist())]
@@ -94,6 +97,21 @@ def calibrated_draws(runs: Sequence[Run], efficiency: Efficiency, count: int, dr
             predicted[others] = np.asarray(steps) * fitted.factor
         found.append(Draw(predicted))
     return found
+
+
+def spread_out(values: Sequence[float], count: int, draws: np.random.Generator) -> np.ndarray:
+    """Positions of ``count`` values, one at random from the inner half of each of as many strata of equal size.
+
+    As someone would choose runs to measure who knows only what the model expects of them.
+    """
+    order = np.argsort(np.asarray(values), kind="stable")
+    edges = np.linspace(0, len(order), count + 1)
+    chosen = []
+    for low, high in itertools.pairwise(edges):
+        quarter = (high - low) / 4
+        inner = order[int(low + quarter) : max(int(high - quarter), int(low + quarter) + 1)]
+        chosen.append(int(draws.choice(inner)))
+    return np.asarray(chosen)
 
 
 def _calibrated(probes: Sequence[Run], efficiency: Efficiency) -> Calibrated:

@@ -22,6 +22,7 @@ from services.forecast.cost_model.evaluation.scores import (
     layout_regrets,
     memory_score,
     predicted_steps,
+    spread_out,
     time_score,
 )
 from services.forecast.cost_model.layout import Recompute
@@ -195,6 +196,14 @@ def test_calibration_does_not_score_the_runs_it_used() -> None:
         assert used.sum() == 3
         left = [run.step_s or 0 for run, chosen in zip(runs, used, strict=True) if not chosen]
         assert time_score(draw.predicted_s[~used], left).mape < cold
+
+
+@given(st.lists(st.floats(0, 1e3), min_size=2, max_size=40), st.integers(1, 10), st.integers(0, 99))
+def test_calibrating_runs_are_different_ones(values: list[float], count: int, seed: int) -> None:
+    count = min(count, len(values) - 1)
+    chosen = spread_out(values, count, np.random.default_rng(seed)).tolist()
+    assert len(set(chosen)) == count
+    assert set(chosen) <= set(range(len(values)))
 
 
 def _file(folder: Path, lines: list[str]) -> Path:
