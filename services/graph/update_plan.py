@@ -22,9 +22,6 @@ from services.graph.image import (
 )
 from services.graph.node_state import Thresholds
 
-# Metrics of a domain are not told more often than this, however old some of its readings are.
-SOONEST_S = 0.25
-
 
 class ChangeKind(StrEnum):
     """Kinds of the change log. An image repeats what is known, the others are changes."""
@@ -37,8 +34,6 @@ class ChangeKind(StrEnum):
 @dataclass(slots=True)
 class TrackedDomain:
     """The facts of a domain, and what was told about it and when (seconds since 1970; 0 never).
-
-    ``metrics_published_at_s`` is the time of the oldest reading that was told: metrics are due again when it is too old.
 
     ``observed``: an observation was folded since it was loaded.
     """
@@ -104,7 +99,7 @@ def plan_updates(
     """The updates that are due; ``domain`` then stands as if they were published.
 
     1. A domain that was never shown, and one that lost a link, is shown whole.
-    2. Otherwise what changed in structure or state is told at once, metrics alone when what was told grows older than their pace.
+    2. Otherwise what changed in structure or state is told at once, metrics alone at their pace, or when all are newer by so much.
     3. The whole image follows regularly, for those who missed something.
     """
     facts = domain.facts
@@ -113,6 +108,9 @@ def plan_updates(
     facts.forget_readings_before(now_s - pace.reading_ttl_s)
     after, decided = build_image(facts, now_s, limits, judge)
     metrics_due = now_s - domain.metrics_published_at_s >= pace.metric_refresh_s
+    # A report of everything may follow one of few readings at once: it must not wait because of that one.
+    if domain.oldest_told_s and facts.oldest_reading_s() - domain.oldest_told_s >= pace.metric_refresh_s:
+        metrics_due = True
     if not domain.image_published_at_s:
         found: Difference | None = Difference(whole(after), structure=True)
     else:
@@ -125,8 +123,7 @@ def plan_updates(
         kind = ChangeKind.STRUCTURE if found.structure else ChangeKind.METRICS
         planned.append(PlannedUpdate(found.update, kind, logged=True, states=tuple(states)))
         if metrics_due:
-            soonest_s = now_s - pace.metric_refresh_s + min(SOONEST_S, pace.metric_refresh_s)
-            domain.metrics_published_at_s = max(facts.oldest_reading_s(), soonest_s)
+            domain.metrics_published_at_s = now_s
             domain.oldest_told_s = facts.oldest_reading_s()
         if found.update.full:
             domain.image_published_at_s = domain.image_logged_at_s = now_s

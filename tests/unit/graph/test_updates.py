@@ -323,14 +323,14 @@ def test_new_measurements_wait_for_the_pace_of_metrics() -> None:
     assert (later.kind, [item.rtt_s for item in later.update.links]) == (ChangeKind.METRICS, [0.06])
 
 
-def test_metrics_are_due_when_what_was_told_is_too_old_and_updates_say_how_old() -> None:
+def test_metrics_are_due_when_all_readings_are_newer_and_updates_say_how_old() -> None:
     domain = fresh()
     power = ("a", None, "hw.power")
     told(domain, NOW_S, observation([node("a"), node("b")], {power: 1.0}, at_s=NOW_S - 3))
     # A change of structure two seconds later tells it, but its readings are still those of before.
     [early] = told(domain, NOW_S + 1, observation([node("a", 2), node("b")], {}, at_s=NOW_S + 1))
     assert early.update.oldest_reading_at == stamp(NOW_S - 3)
-    # What was told is 5 s old now, though it was told 2 s ago.
+    # Told 2 s ago, but the readings are 5 s newer.
     [later] = told(domain, NOW_S + 2, observation([node("a", 2), node("b")], {power: 9.0}, at_s=NOW_S + 2))
     assert (later.kind, later.update.oldest_reading_at) == (ChangeKind.METRICS, stamp(NOW_S + 2))
     assert told(domain, NOW_S + 6, observation([node("a", 2), node("b")], {power: 5.0}, at_s=NOW_S + 6)) == []
