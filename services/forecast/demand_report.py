@@ -7,7 +7,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from meridian.result import Row
-from services.forecast.demand_scoring import SERVED, HorizonTooShortError, Scored, Sums, pooled, score_series
+from services.forecast.demand_scoring import (
+    SERVED,
+    HorizonTooShortError,
+    Scored,
+    Sums,
+    check_horizon,
+    pooled,
+    score_all,
+)
 from services.forecast.demand_series import DemandTable
 from services.forecast.methods import Array
 
@@ -27,18 +35,19 @@ def rows_of(table: DemandTable, horizons: Sequence[tuple[str, float]], draws: np
         Row("series", "lines_left_aside_count", float(table.left_aside.total), n=table.left_aside.total),
     ]
     for label, horizon_s in horizons:
-        scored: list[Scored] = []
         unknown = dict(table.unusable)
+        fit = []
         for one in table.series:
             try:
-                result = score_series(one, horizon_s)
+                check_horizon(one, horizon_s)
             except HorizonTooShortError as error:
                 unknown[one.name] = str(error)
-                continue
-            if len(result.value):
-                scored.append(result)
             else:
-                unknown[one.name] = "nothing in its last fifth was both forecast and measured"
+                fit.append(one)
+        results = score_all(fit, horizon_s)
+        scored = [each for each in results if len(each.value)]
+        empty = (each.name for each in results if not len(each.value))
+        unknown |= dict.fromkeys(empty, "nothing in its last fifth was both forecast and measured")
         rows += _horizon_rows(label, scored, draws)
         rows += [
             Row(SERVED, f"accuracy_{label}_ratio", None, f"series={name}", n=0, reason=f"unknown: {reason}")

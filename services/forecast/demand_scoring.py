@@ -24,6 +24,8 @@ CHANGED = 0.10
 SEASONS_S = (3600.0, 86_400.0)
 # A last value older than this many windows (or the horizon) is no origin to forecast from.
 _OLDEST = 6
+# Series handled together, to bound memory: methods x series x time.
+_TOGETHER = 32
 
 
 class HorizonTooShortError(ValueError):
@@ -65,39 +67,60 @@ class _Filled:
         return self.method.forecast(carried_forward(values, self.most), horizon)
 
 
-def score_series(series: Series, horizon_s: float, policy: Policy | None = None) -> Scored:
-    """Forecast ``series`` ``horizon_s`` seconds ahead; HorizonTooShortError where its windows are longer than that."""
+def check_horizon(series: Series, horizon_s: float) -> None:
+    """Raise HorizonTooShortError where the windows of ``series`` are longer than ``horizon_s``."""
     if horizon_s < series.window_s * 0.999:
         raise HorizonTooShortError(f"a value every {series.window_s:g} s says nothing about {horizon_s:g} s ahead")
-    horizon = max(1, round(horizon_s / series.window_s))
-    values = series.values[None]
+
+
+def score_all(series: Sequence[Series], horizon_s: float, policy: Policy | None = None) -> list[Scored]:
+    """Forecast each of ``series`` ``horizon_s`` seconds ahead, in their order; HorizonTooShortError where one is too coarse.
+
+    Series of the same window and length are handled together: time is looped over, series are not.
+    """
+    alike: dict[tuple[float, int], list[int]] = {}
+    for place, one in enumerate(series):
+        check_horizon(one, horizon_s)
+        alike.setdefault((one.window_s, len(one.values)), []).append(place)
+    result: dict[int, Scored] = {}
+    for places in alike.values():
+        for start in range(0, len(places), _TOGETHER):
+            part = places[start : start + _TOGETHER]
+            result.update(zip(part, _score_alike([series[i] for i in part], horizon_s, policy), strict=True))
+    return [result[place] for place in range(len(series))]
+
+
+def _score_alike(series: Sequence[Series], horizon_s: float, policy: Policy | None) -> list[Scored]:
+    window_s = series[0].window_s
+    horizon = max(1, round(horizon_s / window_s))
+    values = np.stack([one.values for one in series])
     times = values.shape[1]
     most = max(horizon, _OLDEST)
-    methods = [_Filled(method, most) for method in standard_methods(series.window_s, SEASONS_S, times)]
+    methods = [_Filled(method, most) for method in standard_methods(window_s, SEASONS_S, times)]
     test = Backtest.of(values, horizon, methods, policy or Policy())
-    ceiling = _ceiling(series)
+    ceiling = np.stack([_ceiling(one) for one in series])
     by_method = {method.name: test.made[index] for index, method in enumerate(methods)}
-    chosen = np.take_along_axis(test.made, test.chosen[None], axis=0)[0]
-    by_method[SERVED] = chosen
+    by_method[SERVED] = np.take_along_axis(test.made, test.chosen[None], axis=0)[0]
     # What is known of the capacity at the origin bounds the forecast made there.
     made = {name: _by_target(np.minimum(forecast, ceiling), horizon) for name, forecast in by_method.items()}
     low, high = band(made[SERVED], values - made[SERVED], horizon)
     low_last, high_last = band(made["persistence"], values - made["persistence"], horizon)
-    first = times - max(1, round(times * TEST_SHARE))
-    tested = np.arange(times) >= first
-    measured = tested & ~np.isnan(values[0])
-    both = measured & np.isfinite(made[SERVED][0]) & np.isfinite(made["persistence"][0])
-    return Scored(
-        series.name,
-        values[0, both],
-        made["persistence"][0, both],
-        {name: forecast[0, both] for name, forecast in made.items()},
-        low[0, both],
-        high[0, both],
-        low_last[0, both],
-        high_last[0, both],
-        int(measured.sum() - both.sum()),
-    )
+    measured = (np.arange(times) >= times - max(1, round(times * TEST_SHARE))) & ~np.isnan(values)
+    both = measured & np.isfinite(made[SERVED]) & np.isfinite(made["persistence"])
+    return [
+        Scored(
+            one.name,
+            values[row, both[row]],
+            made["persistence"][row, both[row]],
+            {name: forecast[row, both[row]] for name, forecast in made.items()},
+            low[row, both[row]],
+            high[row, both[row]],
+            low_last[row, both[row]],
+            high_last[row, both[row]],
+            int(measured[row].sum() - both[row].sum()),
+        )
+        for row, one in enumerate(series)
+    ]
 
 
 def _by_target(made: Array, horizon: int) -> Array:

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from meridian.cli.main import main
-from services.forecast.demand_scoring import Scored, Sums
-from services.forecast.demand_series import read_demand, time_of
+from services.forecast.demand_scoring import Scored, Sums, score_all
+from services.forecast.demand_series import Series, read_demand, time_of
 
 
 def run(*arguments: str | Path) -> Result:
@@ -162,3 +162,20 @@ def test_times() -> None:
     assert time_of("60.5") == 60.5
     assert math.isnan(time_of("inf"))
     assert math.isnan(time_of("noon"))
+
+
+def test_series_scored_together_are_scored_as_alone() -> None:
+    chance = np.random.default_rng(8)
+    series = [
+        Series(f"s{length}-{number}", 0.0, 600.0, np.abs(np.cumsum(chance.normal(0, 2, length))))
+        for length in (120, 200)
+        for number in range(3)
+    ]
+    order = [4, 0, 5, 2, 1, 3]
+    together = score_all([series[i] for i in order], 1800.0)
+    for place, scored in zip(order, together, strict=True):
+        (alone,) = score_all([series[place]], 1800.0)
+        assert scored.name == alone.name
+        for name, forecast in alone.forecasts.items():
+            assert np.allclose(scored.forecasts[name], forecast, equal_nan=True)
+        assert np.allclose(scored.high, alone.high, equal_nan=True)
