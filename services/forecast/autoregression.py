@@ -53,7 +53,8 @@ class Autoregression:
             # Known at ``start``: targets up to there, so origins before start - horizon.
             first, last = max(0, start - self.refit - horizon), max(0, start - horizon)
             if last > first:
-                part, goal = features[:, :, first:last], future[:, first:last]
+                part = np.ascontiguousarray(features[:, :, first:last])
+                goal = np.ascontiguousarray(future[:, first:last])
                 miss = np.abs(goal - (weights @ part)[:, 0])
                 size = np.maximum(np.mean(miss, axis=1, keepdims=True), 1e-12)
                 trust = np.where(usable[:, first:last], np.minimum(1.0, size / np.maximum(miss, 1e-12)), 0.0)
@@ -63,7 +64,10 @@ class Autoregression:
                 mean = np.trace(gram, axis1=1, axis2=2)[:, None, None] / count
                 solved = np.linalg.solve(gram + (_RIDGE * mean + 1e-9) * np.eye(count), cross)
                 weights = solved.transpose(0, 2, 1)
-            change[:, start : start + self.refit] = (weights @ features[:, :, start : start + self.refit])[:, 0]
+            # Feature by feature: a product of matrices would round differently with the number of origins.
+            block = slice(start, start + self.refit)
+            for place in range(count):
+                change[:, block] += weights[:, 0, place, None] * features[:, place, block]
         change = np.where(ready, change, 0.0)
         best = self._gains(values, change, horizon)
         highest = np.fmax.accumulate(values, axis=1)
@@ -81,9 +85,10 @@ class Autoregression:
         mean = np.cumsum(np.where(known, values, 0.0), axis=1) / np.maximum(1, np.cumsum(known, axis=1))
         parts.append(values - mean)
         for period in self.periods:
-            if horizon < period < times:
+            if horizon < period:
                 seasonal = np.zeros_like(values)
-                seasonal[:, period:] = values[:, horizon : times - period + horizon] - values[:, : times - period]
+                if period < times:
+                    seasonal[:, period:] = values[:, horizon : times - period + horizon] - values[:, : times - period]
                 parts.append(seasonal)
         return np.stack(parts, axis=1)
 
