@@ -34,9 +34,13 @@ def samples_of(registry: CollectorRegistry) -> Iterator[tuple[str, set[str]]]:
     """Each name under which a metric of the registry is scraped, with its labels."""
     for collector in registry._collector_to_names:
         kind: Any = collector
-        for suffix in SUFFIXES[kind._type]:
-            labels = set(kind._labelnames) | ({"le"} if suffix == "_bucket" else set())
-            yield kind._name + suffix, labels | TARGET_LABELS
+        # A collector of several families describes them; the others are one family each.
+        families = [(kind._name, kind._type, kind._labelnames)] if hasattr(kind, "_type") else []
+        for family in () if families else kind.describe():
+            families.append((family.name, family.type, family._labelnames))
+        for name, form, own in families:
+            for suffix in SUFFIXES[form]:
+                yield name + suffix, set(own) | ({"le"} if suffix == "_bucket" else set()) | TARGET_LABELS
 
 
 @pytest.fixture(scope="module")
