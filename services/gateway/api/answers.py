@@ -247,7 +247,8 @@ class Node(BaseModel):
     labels: dict[str, str]
     accelerators: list[Accelerator]
     user_resources: list[dict[str, Any]] = Field(
-        default=[], description="what the node has of resources that users define; a value that is not known has a reason"
+        default=[],
+        description="what the node has of resources that users define; a value that is not known has a reason",
     )
     metrics: dict[str, float | None]
     expected_load: float | None = Field(
