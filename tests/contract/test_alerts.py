@@ -35,9 +35,10 @@ def samples_of(registry: CollectorRegistry) -> Iterator[tuple[str, set[str]]]:
     for collector in registry._collector_to_names:
         kind: Any = collector
         # A collector of several families describes them; the others are one family each.
-        families = [(kind._name, kind._type, kind._labelnames)] if hasattr(kind, "_type") else []
-        for family in () if families else kind.describe():
-            families.append((family.name, family.type, family._labelnames))
+        if hasattr(kind, "_type"):
+            families = [(kind._name, kind._type, kind._labelnames)]
+        else:
+            families = [(family.name, family.type, family._labelnames) for family in kind.describe()]
         for name, form, own in families:
             for suffix in SUFFIXES[form]:
                 yield name + suffix, set(own) | ({"le"} if suffix == "_bucket" else set()) | TARGET_LABELS
