@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import AwareDatetime, BeforeValidator
 from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -27,6 +29,16 @@ from meridian.observability import logged_as, trace_id, traced
 log = logging.getLogger(__name__)
 
 PROBLEM = "application/problem+json"
+
+
+def _written_out(value: object) -> object:
+    if isinstance(value, str) and not re.match(r"\d{4}-\d\d-\d\d[Tt ]", value):
+        raise ValueError("a time such as 2026-01-31T12:00:00Z is wanted")
+    return value
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_written_out)]
+"""A time of RFC 3339 with its offset, as a parameter; pydantic alone would take a number for seconds since 1970."""
 
 
 class _HttpError(MeridianError):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar
 
 from fastapi import APIRouter, Query
-from pydantic import AwareDatetime, StringConstraints
+from pydantic import StringConstraints
 
 from meridian.clock import Clock
 from meridian.database import Database
 from meridian.errors import FieldError, InvalidArgumentError, MeridianError, NotFoundError
+from meridian.http import Moment
 from services.graph import store, wire
 from services.graph.image import DomainImage, applied
 from services.graph.recognition.recogniser import Recogniser
@@ -31,7 +32,7 @@ def graph_router(database: Database, clock: Clock, recogniser: Recogniser) -> AP
     router = APIRouter()
 
     @router.get("/v1/graph")
-    async def graph(as_of: AwareDatetime | None = None) -> dict[str, Any]:
+    async def graph(as_of: Moment | None = None) -> dict[str, Any]:
         return await (_present() if as_of is None else _past(as_of))
 
     async def _present() -> dict[str, Any]:
@@ -47,7 +48,7 @@ def graph_router(database: Database, clock: Clock, recogniser: Recogniser) -> AP
             "domains": [wire.domain_body(name, image) for name, image in found.images.items()],
         }
 
-    async def _past(as_of: AwareDatetime) -> dict[str, Any]:
+    async def _past(as_of: Moment) -> dict[str, Any]:
         if as_of > clock.now():
             detail = "the time lies in the future"
             raise InvalidArgumentError(detail, errors=(FieldError("query:as_of", detail),))

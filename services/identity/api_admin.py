@@ -11,6 +11,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstrai
 
 from meridian.database import Database
 from meridian.errors import NotFoundError
+from meridian.http import Moment
 from meridian.ids import NewId
 from services.identity import access_store, store
 from services.identity.access import Access, check_scopes
@@ -191,9 +192,7 @@ def admin_router(
         }
 
     @router.get("/v1/revocations")
-    async def revocations(
-        _grant: Grant = operator, since: AwareDatetime | None = None, limit: Limit = 100
-    ) -> dict[str, Any]:
+    async def revocations(_grant: Grant = operator, since: Moment | None = None, limit: Limit = 100) -> dict[str, Any]:
         async with database.reading() as connection:
             return {"items": await store.list_revocations(connection, since, limit)}
 

@@ -7,12 +7,13 @@ from math import isfinite
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from pydantic import AwareDatetime, StringConstraints
+from pydantic import StringConstraints
 
 from meridian.clock import Clock
 from meridian.contracts.resource.v1 import resource_pb2
 from meridian.database import Database
 from meridian.errors import FieldError, InvalidArgumentError
+from meridian.http import Moment
 from services.telemetry import store
 from services.telemetry.issues import WHOLE_NODE, IssueKind
 from services.telemetry.metric_catalogue import METRICS, MetricSpec
@@ -92,9 +93,7 @@ def telemetry_router(database: Database, clock: Clock) -> APIRouter:
         return {"items": [_observation(row, now) for row in rows]}
 
     @router.get("/v1/observations/history")
-    async def history(
-        node: Text, metric: Text, since: AwareDatetime | None = None, limit: Limit = 1000
-    ) -> dict[str, Any]:
+    async def history(node: Text, metric: Text, since: Moment | None = None, limit: Limit = 1000) -> dict[str, Any]:
         _known_metric(metric)
         async with database.reading() as connection:
             start = since or clock.now() - timedelta(hours=1)
@@ -108,7 +107,7 @@ def telemetry_router(database: Database, clock: Clock) -> APIRouter:
 
     @router.get("/v1/quality")
     async def quality(
-        node: Text | None = None, domain: Text | None = None, since: AwareDatetime | None = None, limit: Limit = 1000
+        node: Text | None = None, domain: Text | None = None, since: Moment | None = None, limit: Limit = 1000
     ) -> dict[str, Any]:
         async with database.reading() as connection:
             rows = await store.read_quality(connection, node_id=node, domain_id=domain, since=since, limit=limit)

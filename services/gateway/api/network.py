@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
 from google.protobuf import json_format
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
 from meridian.errors import ConflictError, NotFoundError
+from meridian.http import Moment
 from services.gateway import cursor
 from services.gateway.agents import Agent
 from services.gateway.api import answers
@@ -95,7 +96,7 @@ async def kill_node(parts: Parts, _caller: Operator, node_id: Id) -> dict[str, A
 
 
 @router.get("/graph", response_model=answers.Graph, responses=_ONE)
-async def get_graph(parts: Parts, _caller: ResourceReader, as_of: AwareDatetime | None = None) -> dict[str, Any]:
+async def get_graph(parts: Parts, _caller: ResourceReader, as_of: Moment | None = None) -> dict[str, Any]:
     """Domains, nodes and links at one look, now or as they were known at a time."""
     if as_of is not None:
         return await past(parts, as_of)

@@ -211,7 +211,7 @@ async def test_the_status_page_and_the_contract_are_served(stack: Stack) -> None
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             codes = set(operation["responses"])
-            assert codes & {"200", "202"}, (method, path)
+            assert codes & {"200", "201", "202"}, (method, path)
             assert {"422", "429", "503"} <= codes, (method, path)
             for code, answer in operation["responses"].items():
                 if code >= "400":
