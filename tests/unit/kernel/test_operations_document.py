@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from meridian.service import build_service
-from meridian.settings import SERVICES, KernelSettings
+from meridian.settings import PARTS, SERVICES, KernelSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXTS = {
@@ -21,7 +21,7 @@ TEXTS = {
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     settings = KernelSettings(data_dir=tmp_path_factory.mktemp("data"))
-    return [build_service(name, settings) for name in SERVICES]
+    return [build_service(name, settings) for name in (*SERVICES, *PARTS)]
 
 
 @pytest.mark.parametrize("document", TEXTS)
