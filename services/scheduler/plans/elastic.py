@@ -126,7 +126,7 @@ class SiaPlanner:
         plan = sia_allocation(
             this.goodput,
             this.offered,
-            this.jobs.capacity,
+            capacity_of(this),
             current=this.current,
             factor=this.factor,
             fixed=this.starting,
@@ -151,6 +151,14 @@ def worth(this: Round, power: float, penalty: float) -> Floats:
     relative = np.where(other, relative * np.maximum(this.factor, 1e-3)[:, None], relative)
     gain = np.where(allowed, penalty - np.where(allowed, np.maximum(relative, 1e-9), 1.0) ** -power, 0.0)
     return np.maximum(gain, 0.0)
+
+
+def capacity_of(this: Round) -> Floats:
+    """Devices (T) to plan with: those of nodes that are up, and never fewer than fixed jobs are counted for. A run that is ending and
+    the unit that its devices are kept for both are; jobs that share a device count for a whole one each; nodes may go down."""
+    kept = this.current[this.starting]
+    used = np.bincount(this.offered.kind[kept], this.offered.devices[kept], this.jobs.capacity.size)
+    return np.maximum(this.jobs.capacity, used)
 
 
 def held_and_free(this: Round) -> tuple[Ints, Floats]:

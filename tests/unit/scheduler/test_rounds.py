@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from services.scheduler.core.declared_rates import DeclaredRates, profile_of
@@ -317,6 +317,9 @@ def test_declared_points_are_met_whatever_their_order(points: dict[tuple[str, in
         max_size=5,
     ),
     acts=st.lists(st.sampled_from(["round", "end", "stop", "lose"]), max_size=8),
+)
+@example(
+    nodes=[("V100", 2)], jobs=[(1, 1, False, False, 1000)] * 3 + [(1, 1, True, False, 1000)], acts=["round", "round"]
 )
 @settings(max_examples=25, deadline=None)
 def test_no_state_of_the_book_stops_a_planner_or_gives_a_device_away_twice(
