@@ -72,8 +72,11 @@ class UserResources:
 
     def tell(self, name: str, definition: ResourceModel | None) -> None:
         """The network defines a resource anew, or removes it (None). What the agent's own file says of a name stands."""
+        if definition == self._told.get(name):
+            # Told again: what was read stands, its command goes on at its interval.
+            return
         if definition is None:
-            self._told.pop(name, None)
+            del self._told[name]
         else:
             self._told[name] = definition
         self._read = {key: amount for key, amount in self._read.items() if key[0] != name or name in self._own}

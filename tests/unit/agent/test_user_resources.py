@@ -179,6 +179,8 @@ async def test_commands_that_the_network_tells_run_only_where_they_may(
     amount = resources.amounts()["n1"][0]
     assert amount.value == (7 if runs else None)
     assert runs or "does not run commands" in amount.reason
+    resources.tell("licences", _dynamic("/bin/echo", "7"))
+    assert resources.amounts()["n1"][0] == amount, "told again, nothing changes"
     resources.tell("licences", None)
     assert resources.amounts() == {}
 
