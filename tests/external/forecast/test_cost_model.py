@@ -1,14 +1,12 @@
 """The cost model on the public figures. MERIDIAN_DATA names the folder that holds `figures`."""
 
-import os
-from pathlib import Path
-
 import pytest
 
 from bench.cost_model import family_of, load_runs
 from services.forecast.cost_model import fitted
 from services.forecast.cost_model.evaluation.runs import Run
 from services.forecast.cost_model.evaluation.scores import constant_mfu, predicted_steps, time_score
+from tests.public_data import public_data
 
 pytestmark = [pytest.mark.external, pytest.mark.timeout(300)]
 
@@ -28,10 +26,7 @@ WORST_MAPE = {
 
 @pytest.fixture(scope="module")
 def runs() -> list[Run]:
-    named = os.environ.get("MERIDIAN_DATA")
-    if not named:
-        pytest.skip("MERIDIAN_DATA does not name the folder of public data sets")
-    return load_runs(Path(named) / "figures")
+    return load_runs(public_data("figures"))
 
 
 @pytest.mark.parametrize(("family", "worst"), WORST_MAPE.items())

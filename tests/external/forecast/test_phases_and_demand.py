@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from click.testing import CliRunner
 
 from bench import demand_series, phase_curves
 from meridian.cli.main import main
+from tests.public_data import public_data
 
 pytestmark = [pytest.mark.external, pytest.mark.timeout(300)]
 
@@ -20,10 +20,7 @@ Figures = dict[tuple[str, str, str], dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def figures_folder() -> Path:
-    named = os.environ.get("MERIDIAN_DATA")
-    if not named:
-        pytest.skip("MERIDIAN_DATA does not name the folder of public data sets")
-    return Path(named) / "figures"
+    return public_data("figures")
 
 
 def evaluated(what: str, path: Path, out: Path) -> Figures:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from simulation.backfill_fidelity import compare_starts, hosts_of
+from tests.public_data import public_data
 
 JOBS = 801
 HOSTS = 32
@@ -15,10 +15,7 @@ HOSTS = 32
 
 @pytest.fixture(scope="module")
 def data() -> Path:
-    folder = os.environ.get("MERIDIAN_DATA")
-    if not folder:
-        pytest.skip("MERIDIAN_DATA is not set: no schedules of Batsim")
-    return Path(folder) / "batsim"
+    return public_data("batsim")
 
 
 @pytest.mark.external

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from simulation.domains import read_network
@@ -12,6 +9,7 @@ from simulation.engine import Simulation
 from simulation.experiment import NETWORKS
 from simulation.policies import setting
 from simulation.traces import limited, load, scaled
+from tests.public_data import public_data
 
 pytestmark = [pytest.mark.external, pytest.mark.timeout(300)]
 
@@ -33,12 +31,7 @@ Figures = dict[str, dict[str, float]]
 @pytest.fixture(scope="module")
 def at_load() -> dict[float, Figures]:
     """Figures by load and policy: 600 jobs of the Philly log on five domains with watts and carbon, seed 1."""
-    named = os.environ.get("MERIDIAN_DATA")
-    if not named:
-        pytest.skip("MERIDIAN_DATA does not name the folder of public data sets")
-    path = Path(named) / "philly" / "october_5_clusters.csv"
-    if not path.exists():
-        pytest.skip(f"there is no {path}")
+    path = public_data("philly", "october_5_clusters.csv")
     network = read_network(NETWORKS / "philly-5.yaml")
     first = limited(load(path, "philly"), JOBS)
     found: dict[float, Figures] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from bench.heterogeneous import Task, gavel_file, gavel_workload, run
 from services.scheduler.planners.goodput import Application
 from simulation import adaptive
 from simulation.domains import read_network
+from tests.public_data import public_data
 
 pytestmark = pytest.mark.external
 NETWORK = Path(adaptive.__file__).parent / "networks" / "gavel-hetero.yaml"
@@ -20,12 +20,7 @@ NETWORK = Path(adaptive.__file__).parent / "networks" / "gavel-hetero.yaml"
 
 @pytest.fixture(scope="module")
 def data() -> Path:
-    named = os.environ.get("MERIDIAN_DATA")
-    if not named:
-        pytest.skip("MERIDIAN_DATA does not name the folder of public data sets")
-    if not Path(named).is_dir():
-        pytest.skip(f"MERIDIAN_DATA names no folder: {named}")
-    return Path(named)
+    return public_data()
 
 
 @pytest.fixture(scope="module")

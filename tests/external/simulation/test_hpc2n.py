@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ import pytest
 from bench.backfill import NETWORK, VARIANTS, simulate
 from simulation.domains import read_network
 from simulation.traces import load, offered_load
+from tests.public_data import public_data
 
 CHOSEN = "limit+predicted, shortest"
 
@@ -22,10 +21,7 @@ CHOSEN = "limit+predicted, shortest"
 @pytest.fixture(scope="module")
 def found() -> dict[str, np.ndarray[Any, Any]]:
     """Wait and bounded slowdown of the jobs of the second half, by variant."""
-    folder = os.environ.get("MERIDIAN_DATA")
-    if not folder:
-        pytest.skip("MERIDIAN_DATA is not set: no HPC2N log")
-    trace, network = load(Path(folder) / "swf/hpc2n.swf", "swf"), read_network(NETWORK)
+    trace, network = load(public_data("swf", "hpc2n.swf"), "swf"), read_network(NETWORK)
     assert len(trace.jobs) == 3145
     assert offered_load(trace, network) == pytest.approx(0.42, abs=0.005)
     wanted = [variant for variant in VARIANTS if variant.name in {"declared", CHOSEN}]

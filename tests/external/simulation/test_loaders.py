@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +19,7 @@ from simulation.traces import (
     spot_series,
     swf_machines,
 )
+from tests.public_data import public_data
 
 pytestmark = pytest.mark.external
 
@@ -28,12 +28,7 @@ NETWORKS = Path(__file__).parents[3] / "simulation" / "networks"
 
 @pytest.fixture(scope="module")
 def data() -> Path:
-    named = os.environ.get("MERIDIAN_DATA")
-    if not named:
-        pytest.skip("MERIDIAN_DATA does not name the folder of public data sets")
-    if not Path(named).is_dir():
-        pytest.skip(f"MERIDIAN_DATA names no folder: {named}")
-    return Path(named)
+    return public_data()
 
 
 def test_philly(data: Path) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from simulation.inflation import POLICIES, TOLERANCE, compare, inflate, read_cluster, read_pods
+from tests.public_data import public_data
 
 WORKLOAD = "openb_pod_list_default"
 SEEDS = 2
@@ -15,10 +15,7 @@ SEEDS = 2
 
 @pytest.fixture(scope="module")
 def data() -> Path:
-    folder = os.environ.get("MERIDIAN_DATA")
-    if not folder:
-        pytest.skip("MERIDIAN_DATA is not set: no openb data")
-    return Path(folder)
+    return public_data()
 
 
 @pytest.mark.external

@@ -7,10 +7,8 @@ outcome is alike; all others give the same curve.
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +24,7 @@ from services.scheduler.core.scoring.shared import kind_label
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
 from simulation import inflation
+from tests.public_data import public_data
 
 SEED = 1
 POINT = 0.5
@@ -41,11 +40,8 @@ SCORES = {
 
 @pytest.fixture(scope="module")
 def openb() -> tuple[inflation.Cluster, list[ShareDemand]]:
-    folder = os.environ.get("MERIDIAN_DATA")
-    if not folder:
-        pytest.skip("MERIDIAN_DATA is not set: no openb data")
-    cluster = inflation.read_cluster(Path(folder) / "openb/openb_node_list_gpu_node.csv")
-    return cluster, inflation.read_pods(Path(folder) / "openb/openb_pod_list_default.csv", cluster.models)
+    cluster = inflation.read_cluster(public_data("openb", "openb_node_list_gpu_node.csv"))
+    return cluster, inflation.read_pods(public_data("openb", "openb_pod_list_default.csv"), cluster.models)
 
 
 def demand_of(pod: ShareDemand, models: tuple[str, ...]) -> Demand:

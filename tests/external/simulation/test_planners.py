@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import time
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from services.scheduler.planners import gavel
 from services.scheduler.planners.chronus import edf_admission, leases_needed
 from services.scheduler.planners.goodput import Application, read_gradient_noise, read_step_times
 from services.scheduler.planners.sia import Configurations, configurations, greedy_allocation, sia_allocation
+from tests.public_data import public_data
 
 pytestmark = pytest.mark.external
 
@@ -26,12 +26,7 @@ KINDS, NODES, PER_NODE = ("aws", "dgx-ext", "rtx"), (6, 2, 3), (4, 8, 8)
 
 @pytest.fixture(scope="module")
 def data() -> Path:
-    named = os.environ.get("MERIDIAN_DATA")
-    if not named:
-        pytest.skip("MERIDIAN_DATA does not name the folder of public data sets")
-    if not Path(named).is_dir():
-        pytest.skip(f"MERIDIAN_DATA names no folder: {named}")
-    return Path(named)
+    return public_data()
 
 
 def lines(path: Path) -> list[str]:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from bench.run_time_prediction import METHODS, Log, halves, read_chronus, read_philly, read_swf, replay, score
+from tests.public_data import public_data
 
-pytestmark = [
-    pytest.mark.external,
-    pytest.mark.skipif(not os.environ.get("MERIDIAN_DATA"), reason="MERIDIAN_DATA does not name the data sets"),
-]
+pytestmark = pytest.mark.external
 
 MEDIAN, MEAN = "weighted experts, median", "weighted experts, mean"
 
@@ -28,15 +23,8 @@ def figures(log: Log, *names: str) -> dict[str, dict[str, float]]:
     }
 
 
-def found(place: str) -> Path:
-    path = Path(os.environ["MERIDIAN_DATA"]) / place
-    if not path.exists():
-        pytest.skip(f"no {place} under MERIDIAN_DATA")
-    return path
-
-
 def test_hpc2n_is_predicted_better_than_by_its_users() -> None:
-    log = read_swf(found("swf/hpc2n.swf"))
+    log = read_swf(public_data("swf/hpc2n.swf"))
     assert len(log.jobs) == 3145  # of 3,170 lines 25 never ran
     by = figures(log, "user estimate", "last two of the user", "quantile of the group", MEDIAN, MEAN)
     assert by[MEDIAN]["mae_s"] < 0.65 * by["user estimate"]["mae_s"]
@@ -47,7 +35,7 @@ def test_hpc2n_is_predicted_better_than_by_its_users() -> None:
 
 
 def test_philly_without_users_and_estimates() -> None:
-    log = read_philly(found("philly/october_5_clusters.csv"))
+    log = read_philly(public_data("philly/october_5_clusters.csv"))
     by = figures(log, "global mean", "last two of the user", "QSSF group mean", MEDIAN)
     for rule in ("global mean", "last two of the user", "QSSF group mean"):
         assert by[MEDIAN]["mae_s"] < 0.7 * by[rule]["mae_s"]
@@ -56,7 +44,7 @@ def test_philly_without_users_and_estimates() -> None:
 
 
 def test_run_times_that_nothing_known_predicts_still_get_honest_bands() -> None:
-    log = read_chronus(found("chronus/MIX1.csv"))
+    log = read_chronus(public_data("chronus/MIX1.csv"))
     by = figures(log, "quantile of the group", MEDIAN)
     assert by[MEDIAN]["pairs_in_order_share"] == pytest.approx(0.5, abs=0.06)
     assert by[MEDIAN]["mae_s"] < 1.05 * by["quantile of the group"]["mae_s"]

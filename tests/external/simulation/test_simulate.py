@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from meridian.result import read
 from simulation.cli import simulate
 from simulation.domains import philly_network
 from simulation.traces import limited, load, scaled
+from tests.public_data import public_data
 
 pytestmark = [pytest.mark.external, pytest.mark.timeout(300)]
 
@@ -26,13 +26,7 @@ JOBS = 2000
 
 @pytest.fixture(scope="module")
 def philly() -> Path:
-    named = os.environ.get("MERIDIAN_DATA")
-    if not named:
-        pytest.skip("MERIDIAN_DATA does not name the folder of public data sets")
-    path = Path(named) / "philly" / "october_5_clusters.csv"
-    if not path.exists():
-        pytest.skip(f"there is no {path}")
-    return path
+    return public_data("philly", "october_5_clusters.csv")
 
 
 @pytest.fixture(scope="module")

@@ -5,23 +5,20 @@ The structure of the model was chosen on the first suite of Lambda's table on on
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from bench.index import ascend_scores, scored
 from bench.result import Row
+from tests.public_data import public_data
 
 pytestmark = pytest.mark.external
 
 
 @pytest.fixture(scope="module")
 def figures() -> Path:
-    folder = os.environ.get("MERIDIAN_DATA")
-    if not folder:
-        pytest.skip("MERIDIAN_DATA does not name the folder of public data sets")
-    return Path(folder) / "figures"
+    return public_data("figures")
 
 
 def pooled(rows: list[Row], name: str) -> dict[tuple[str, str], float]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -12,17 +10,15 @@ from agent.collectors.metrics import Metric
 from agent.collectors.peaks import peak_source
 from agent.collectors.sensing import Sensed, sense
 from agent.collectors.unknown import UnknownKind
+from tests.public_data import public_data
 
-pytestmark = [
-    pytest.mark.external,
-    pytest.mark.skipif("MERIDIAN_DATA" not in os.environ, reason="MERIDIAN_DATA does not name the data sets"),
-]
+pytestmark = pytest.mark.external
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 H100 = "nvidia_gpu_exporter__linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01__load.prom"
 
 
 def _sense(path: str, at: datetime = NOW) -> Sensed:
-    return sense((Path(os.environ["MERIDIAN_DATA"]) / path).read_text(), at, peak_of=peak_source())
+    return sense(public_data(path).read_text(), at, peak_of=peak_source())
 
 
 def _known(sensed: Sensed, index: int | None = 0, node: str = "node", partition: str = "") -> dict[Metric, float]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -18,9 +16,9 @@ from agent.collectors.prometheus import PrometheusCollector
 from agent.collectors.table_file import load_table
 from agent.collectors.translation import Device
 from meridian.errors import ConfigurationError
+from tests.public_data import public_data
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
-DATA = os.environ.get("MERIDIAN_DATA", "")
 
 
 @contextmanager
@@ -113,14 +111,13 @@ def test_only_http_is_scraped() -> None:
 
 
 def _scrape_file(name: str, exporter: str, now: datetime) -> dict[tuple[Metric, int | None], tuple[float | None, str]]:
-    body = (Path(DATA) / "exposition" / name).read_bytes()
+    body = public_data("exposition", name).read_bytes()
     with _exporter(_page(body)) as url:
         readings = PrometheusCollector(url, load_table(exporter), "n1").collect(now)
     return {(reading.metric, reading.accelerator_index): (reading.value, reading.reason) for reading in readings}
 
 
 @pytest.mark.external
-@pytest.mark.skipif(not DATA, reason="MERIDIAN_DATA does not name the data sets")
 def test_a_real_dcgm_exporter() -> None:
     found = _scrape_file("dcgm_exporter__l40s_idle_excerpt.prom", "dcgm-exporter", NOW)
     assert found[Metric.POWER, 0] == (35.686, "")
@@ -135,9 +132,8 @@ def test_a_real_dcgm_exporter() -> None:
 
 
 @pytest.mark.external
-@pytest.mark.skipif(not DATA, reason="MERIDIAN_DATA does not name the data sets")
 def test_dcgms_blank_value_in_its_own_readme_is_not_a_number_to_believe() -> None:
-    body = (Path(DATA) / "exposition" / "dcgm_exporter__blank_sentinel_from_README.prom").read_text()
+    body = public_data("exposition", "dcgm_exporter__blank_sentinel_from_README.prom").read_text()
     body = body.replace("DCGM_FI_DEV_MEMORY_TEMP{", "DCGM_FI_DEV_GPU_TEMP{")
     with _exporter(_page(body.encode())) as url:
         readings = PrometheusCollector(url, load_table("dcgm-exporter"), "n1").collect(NOW)
@@ -146,7 +142,6 @@ def test_dcgms_blank_value_in_its_own_readme_is_not_a_number_to_believe() -> Non
 
 
 @pytest.mark.external
-@pytest.mark.skipif(not DATA, reason="MERIDIAN_DATA does not name the data sets")
 def test_a_real_npu_exporter() -> None:
     name = "ascend_npu_exporter__prometheus_metrics.prom"
     stale = _scrape_file(name, "npu-exporter", NOW)
@@ -162,9 +157,8 @@ def test_a_real_npu_exporter() -> None:
 
 
 @pytest.mark.external
-@pytest.mark.skipif(not DATA, reason="MERIDIAN_DATA does not name the data sets")
 def test_a_real_node_exporter() -> None:
-    body = (Path(DATA) / "exposition" / "node_exporter__e2e-output.prom").read_bytes()
+    body = public_data("exposition", "node_exporter__e2e-output.prom").read_bytes()
     later = body.replace(b'{cpu="0",mode="idle"} 10870.69', b'{cpu="0",mode="idle"} 10880.69')
     pages = [_page(body), _page(later)]
 
@@ -184,7 +178,6 @@ def test_a_real_node_exporter() -> None:
 
 
 @pytest.mark.external
-@pytest.mark.skipif(not DATA, reason="MERIDIAN_DATA does not name the data sets")
 @pytest.mark.parametrize(
     ("name", "watts", "used_share"),
     [
@@ -205,7 +198,6 @@ def test_a_real_nvidia_gpu_exporter(name: str, watts: float | None, used_share: 
 
 
 @pytest.mark.external
-@pytest.mark.skipif(not DATA, reason="MERIDIAN_DATA does not name the data sets")
 def test_a_real_dcu_exporter() -> None:
     found = _scrape_file("hygon_dcu_exporter__README_sample.prom", "dcu-exporter", NOW)
     assert found[Metric.GPU_MEMORY_LIMIT, 1] == (34342961152, "")

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from meridian.embedded.broker import Broker, BrokerSettings
 from meridian.embedded.broker.schemas import APIS, ApiKey
@@ -122,7 +123,7 @@ def test_no_long_poll_outlasts_its_wait(tmp_path: Path, loop_module: str) -> Non
                 await asyncio.wait_for(client.call(ApiKey.FETCH, 11, fetch), 2)
         await broker.stop()
 
-    runner = asyncio if loop_module == "asyncio" else pytest.importorskip("uvloop")
+    runner = asyncio if loop_module == "asyncio" else uvloop
     runner.run(poll_often())
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,6 +36,7 @@ from simulation.engine import Setting, Simulation
 from simulation.model import Trace, TraceJob
 from simulation.policies import setting
 from simulation.traces import limited, load, scaled
+from tests.public_data import public_data
 from tests.unit.scheduler.world import a_fleet
 
 HALVES = SharePlan(((("a", 1.0), ("b", 1.0)),))
@@ -420,10 +419,7 @@ def test_stability_counts_jobs_not_interruptions() -> None:
 @pytest.mark.external
 def test_philly_with_skewed_shares() -> None:
     """The figures of docs/adr/0005: most windows kept, at no cost in completion time."""
-    root = os.environ.get("MERIDIAN_DATA")
-    if not root:
-        pytest.skip("MERIDIAN_DATA is not set: no Philly trace")
-    trace = limited(load(Path(root) / "philly/october_5_clusters.csv", "philly"), 4000)
+    trace = limited(load(public_data("philly", "october_5_clusters.csv"), "philly"), 4000)
     trace = overlaid(trace, 4)
     network = uniform(5, 20, 8)
     trace = scaled(trace, network, 0.7)

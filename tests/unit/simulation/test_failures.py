@@ -6,10 +6,8 @@ import csv
 import dataclasses
 import itertools
 import math
-import os
 from collections import defaultdict
 from datetime import datetime
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,6 +26,7 @@ from simulation.failures import (
     spot_events,
 )
 from simulation.model import Network, SimDomain, SimNode
+from tests.public_data import public_data
 
 DAY_S = 86_400.0
 
@@ -269,12 +268,7 @@ def test_failures_at_los_alamos_come_in_clusters(system: str) -> None:
     years of a system together, with the early ones of many failures, so somewhat less is allowed for: 0.5-0.8. A schedule
     drawn with the fitted values gives them back.
     """
-    root = os.environ.get("MERIDIAN_DATA")
-    if not root:
-        pytest.skip("MERIDIAN_DATA is not set")
-    path = Path(root) / "lanl" / "failures.csv"
-    if not path.exists():
-        pytest.skip(f"{path.name} of lanl is not among the data")
+    path = public_data("lanl", "failures.csv")
     started: dict[str, list[datetime]] = defaultdict(list)
     with path.open(newline="", encoding="latin-1") as file:
         for row in csv.DictReader(file):

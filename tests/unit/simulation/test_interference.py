@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from meridian.errors import InvalidArgumentError
 from simulation.interference import TIME_SLICED, Interference, Pair, Profile, colocation_profile, read_colocation
 from simulation.model import Throughputs
+from tests.public_data import public_data
 
 A, B, C = Profile("a"), Profile("b"), Profile("c", 2)
 
@@ -129,12 +129,7 @@ def test_a_rate_that_is_none_is_refused(rate: float) -> None:
 
 @pytest.mark.external
 def test_the_measured_pairs_of_lucid() -> None:
-    root = os.environ.get("MERIDIAN_DATA")
-    if not root:
-        pytest.skip("MERIDIAN_DATA is not set")
-    path = Path(root) / "helios" / "colocate_info.csv"
-    if not path.exists():
-        pytest.skip(f"{path.name} is not among the data")
+    path = public_data("helios", "colocate_info.csv")
     found = read_colocation(path)
     assert len(found) == 1388
     table = Interference(found)
