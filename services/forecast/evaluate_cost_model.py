@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from meridian.errors import FieldError, InvalidArgumentError
-from meridian.result import DataSource, Row, Setting, print_table, write
+from meridian.cli.evaluation import SHOWN, USER_FILE, one_thread, refused, result_option, write_result
+from meridian.result import Row, print_table
 
 if TYPE_CHECKING:
     from services.forecast.cost_model.evaluation.runs import Rejected, Run
 
-_SHOWN = 10
-
 
 @click.command("cost-model")
-@click.argument("rows_path", metavar="ROWS.csv", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("rows_path", metavar="ROWS.csv", type=USER_FILE)
 @click.option(
     "--calibrate",
     "probes",
@@ -31,13 +26,7 @@ _SHOWN = 10
     help="Measured runs of each group that calibrate, spread over what the model expects of them; they are not scored.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the choice of those runs.")
-@click.option(
-    "--json",
-    "out",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    metavar="OUT",
-    help="Write meridian.result/1.",
-)
+@result_option
 @click.option("--rows", "list_rows", is_flag=True, help="Also list each run: predicted, measured, what was derived.")
 def cost_model(rows_path: Path, probes: int, seed: int, out: Path | None, list_rows: bool) -> None:
     """Predict the step time and memory of each run in ROWS.csv and compare with what was measured.
@@ -47,8 +36,7 @@ def cost_model(rows_path: Path, probes: int, seed: int, out: Path | None, list_r
     as layers, hidden, heads, kv_heads, ffn, gated, vocab, experts, top_k. Optional: zero, sp, attention (fused, unfused),
     fabric_gbps (GB/s per accelerator between nodes), node_size. Other columns are ignored.
     """
-    # Small matrices: threads would only wait for each other. Read when numpy is loaded.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    one_thread()
     import numpy as np
 
     from services.forecast.cost_model.efficiency import fitted
@@ -58,29 +46,26 @@ def cost_model(rows_path: Path, probes: int, seed: int, out: Path | None, list_r
     try:
         runs, rejected = read_runs(rows_path)
     except UnicodeDecodeError as error:
-        detail = f"{rows_path.name} is no UTF-8 text: {error}"
-        raise InvalidArgumentError(detail, errors=(FieldError("ROWS.csv", detail),)) from None
+        raise refused("ROWS.csv", f"{rows_path.name} is no UTF-8 text: {error}") from None
     _say_what_was_left_aside(rejected)
     if not runs:
-        detail = f"{rows_path.name}: none of {len(rejected)} rows can be used"
-        raise InvalidArgumentError(detail, errors=(FieldError("ROWS.csv", detail),))
+        raise refused("ROWS.csv", f"{rows_path.name}: none of {len(rejected)} rows can be used")
     _say_what_was_assumed(runs)
     rows = rows_of(runs, rejected, fitted(), probes, np.random.default_rng(seed))
-    if out is not None:
-        write(out, f"meridian {shlex.join(sys.argv[1:])}", [DataSource.of(rows_path)], seed, Setting.OFFLINE, rows)
+    write_result(out, [rows_path], seed, rows)
     if list_rows:
         _list(runs)
     print_table([row for row in rows if row.value is not None or row.slice == "all"])
 
 
 def _say_what_was_left_aside(rejected: list[Rejected]) -> None:
-    for item in rejected[:_SHOWN]:
+    for item in rejected[:SHOWN]:
         click.echo(f"line {item.line} is left aside: {item.reason}", err=True)
-    if len(rejected) > _SHOWN:
+    if len(rejected) > SHOWN:
         counts = Counter(field for item in rejected for field in (item.fields or ("row",)))
         fields = ", ".join(f"{field} {count}" for field, count in counts.most_common())
-        lines = " ".join(str(item.line) for item in rejected[_SHOWN:])
-        click.echo(f"and {len(rejected) - _SHOWN} more ({fields}): lines {lines}", err=True)
+        lines = " ".join(str(item.line) for item in rejected[SHOWN:])
+        click.echo(f"and {len(rejected) - SHOWN} more ({fields}): lines {lines}", err=True)
 
 
 def _say_what_was_assumed(runs: list[Run]) -> None:

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import sys
 from pathlib import Path
 
 import click
 
-from meridian.errors import FieldError, InvalidArgumentError
-from meridian.result import DataSource, Row, Setting, print_table, write
-
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_OUT = click.Path(dir_okay=False, writable=True, path_type=Path)
-_SHOWN = 10
+from meridian.cli.evaluation import USER_FILE, one_thread, refused, result_option, say_each, write_result
+from meridian.result import Row, print_table
 
 
 @click.command()
-@click.argument("path", metavar="CURVES.csv", type=_FILE)
-@click.option("--json", "out", type=_OUT, metavar="OUT", help="Write meridian.result/1.")
+@click.argument("path", metavar="CURVES.csv", type=USER_FILE)
+@result_option
 @click.option("--all-rows", is_flag=True, help="Print the figures of every run, not the pooled ones only.")
 def phases(path: Path, out: Path | None, all_rows: bool) -> None:
     """Tell warm-up, fast and stable convergence of each run of CURVES.csv as it went on, and compare with the truth.
@@ -27,8 +20,7 @@ def phases(path: Path, out: Path | None, all_rows: bool) -> None:
     Columns: run, step, train_loss, and optionally lr, gbs, total_steps, group (its family; default: what stands before
     the first slash of the run's name). Other columns are ignored. The file may be compressed (.gz).
     """
-    # Small arrays: threads would only wait for each other. Read when numpy is loaded.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    one_thread()
     from services.forecast.phases.report import judge, rows_of
     from services.forecast.phases.table import read_curves
     from services.forecast.tables import InvalidTableError
@@ -36,14 +28,12 @@ def phases(path: Path, out: Path | None, all_rows: bool) -> None:
     try:
         found = read_curves(path)
     except InvalidTableError as error:
-        raise InvalidArgumentError(str(error), errors=(FieldError("CURVES.csv", str(error)),)) from None
+        raise refused("CURVES.csv", str(error)) from None
     if not found.curves and not found.unusable:
-        detail = f"{path.name}: no line names a run"
-        raise InvalidArgumentError(detail, errors=(FieldError("CURVES.csv", detail),))
+        raise refused("CURVES.csv", f"{path.name}: no line names a run")
     judged = judge(found)
     rows = rows_of(found, judged)
-    if out is not None:
-        write(out, f"meridian {shlex.join(sys.argv[1:])}", [DataSource.of(path)], 0, Setting.OFFLINE, rows)
+    write_result(out, [path], 0, rows)
     for sentence in found.left_aside.sentences():
         click.echo(sentence, err=True)
     _say_unknown(judged.unknown)
@@ -55,7 +45,5 @@ def _worth_printing(row: Row) -> bool:
 
 
 def _say_unknown(unknown: dict[str, str]) -> None:
-    for run, reason in list(unknown.items())[:_SHOWN]:
-        click.echo(f"phases of {run} are unknown: {reason}", err=True)
-    if len(unknown) > _SHOWN:
-        click.echo(f"and those of {len(unknown) - _SHOWN} more runs (all are in the rows of --json)", err=True)
+    sentences = [f"phases of {run} are unknown: {reason}" for run, reason in unknown.items()]
+    say_each(sentences, "runs with unknown phases (all are in the rows of --json)")

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from meridian.errors import FieldError, InvalidArgumentError
+from meridian.cli.evaluation import USER_FILE, one_thread, refused, result_option, say_each, write_result
 from meridian.hardware import InvalidCatalogueError, standard
-from meridian.result import DataSource, Row, Setting, print_table, write
+from meridian.result import Row, print_table
 
 if TYPE_CHECKING:
     from services.telemetry.index.evaluation import Evaluation
     from services.telemetry.index.matrix import Matrix
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-_SHOWN = 10
-
 
 @click.command()
-@click.argument("matrix_path", metavar="MATRIX.csv", type=_FILE)
+@click.argument("matrix_path", metavar="MATRIX.csv", type=USER_FILE)
 @click.option(
     "--chips",
     "chips_path",
     metavar="SPECS.csv",
-    type=_FILE,
+    type=USER_FILE,
     help="Chips that the catalogue does not know; its columns.",
 )
 @click.option(
@@ -39,13 +33,7 @@ _SHOWN = 10
     help="Probe runs on the chip left out; 0, 1 and 3 are always shown.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of random probes and intervals.")
-@click.option(
-    "--json",
-    "out",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    metavar="OUT",
-    help="Write meridian.result/1.",
-)
+@result_option
 @click.option("--all-rows", is_flag=True, help="Print every slice, not the pooled figures and those per chip only.")
 def index(matrix_path: Path, chips_path: Path | None, probes: int, seed: int, out: Path | None, all_rows: bool) -> None:
     """Leave each chip of MATRIX.csv out and predict its throughputs from the others.
@@ -53,8 +41,7 @@ def index(matrix_path: Path, chips_path: Path | None, probes: int, seed: int, ou
     Columns: chip, task, throughput, and optionally precision, n_accel, group (rows of different groups, such as rounds of
     a benchmark, are never compared). More throughput is better; any unit, the same for all chips of a task.
     """
-    # Many small matrices: threads would only wait for each other. Read when numpy is loaded.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    one_thread()
     import numpy as np
 
     from services.telemetry.index.evaluation import leave_one_chip_out
@@ -62,22 +49,20 @@ def index(matrix_path: Path, chips_path: Path | None, probes: int, seed: int, ou
     from services.telemetry.index.report import rows_of
 
     catalogue = standard()
-    data = [DataSource.of(matrix_path)]
+    paths = [matrix_path]
     try:
         if chips_path is not None:
             catalogue = catalogue.with_chips(chips_path)
-            data.append(DataSource.of(chips_path))
+            paths.append(chips_path)
         matrix = read_matrix(matrix_path, catalogue)
     except (InvalidMatrixError, InvalidCatalogueError, UnicodeDecodeError) as error:
-        raise InvalidArgumentError(str(error), errors=(FieldError("MATRIX.csv", str(error)),)) from None
+        raise refused("MATRIX.csv", str(error)) from None
     draws = np.random.default_rng(seed)
     evaluation = leave_one_chip_out(matrix, catalogue, sorted({0, 1, 3, probes}), draws)
     if not evaluation.scores:
-        detail = f"{matrix_path.name}: no task is measured on two chips that the catalogue knows"
-        raise InvalidArgumentError(detail, errors=(FieldError("MATRIX.csv", detail),))
+        raise refused("MATRIX.csv", f"{matrix_path.name}: no task is measured on two chips that the catalogue knows")
     rows = rows_of(evaluation, matrix, draws)
-    if out is not None:
-        write(out, f"meridian {shlex.join(sys.argv[1:])}", data, seed, Setting.OFFLINE, rows)
+    write_result(out, paths, seed, rows)
     _say_what_was_left_aside(matrix, evaluation)
     print_table([row for row in rows if all_rows or _worth_printing(row)])
 
@@ -93,8 +78,5 @@ def _say_what_was_left_aside(matrix: Matrix, evaluation: Evaluation) -> None:
     for unknown in (*matrix.unknown, *evaluation.unusable):
         means = f"; it may be {', '.join(unknown.candidates)}" if unknown.candidates else ""
         click.echo(f"chip {unknown.name!r} ({unknown.rows} rows) is left aside: {unknown.reason}{means}", err=True)
-    for rejected in matrix.rejected[:_SHOWN]:
-        click.echo(f"line {rejected.line} is left aside: {rejected.reason}", err=True)
-    if len(matrix.rejected) > _SHOWN:
-        click.echo(f"and {len(matrix.rejected) - _SHOWN} more lines", err=True)
+    say_each([f"line {rejected.line} is left aside: {rejected.reason}" for rejected in matrix.rejected], "lines")
     click.echo(f"reference chip of ratios: {evaluation.reference}", err=True)
