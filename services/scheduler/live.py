@@ -298,16 +298,16 @@ class LiveScheduler:
         return bool(self.book.queued or self._doubtful or (self.policy.planner and self.book.runs))
 
     def _again_in_s(self) -> float | None:
-        """After which time a cycle is wanted though nothing happened: the policy's interval, its planner's next round, or when a
-        running unit falls behind one that waits; None for never."""
+        """After which time a cycle is wanted though nothing happened: the policy's interval, its planner's next round, when a
+        running unit falls behind one that waits, or when estimates about running units get old; None for never."""
         wanted = [self.policy.interval_s] if self.policy.interval_s else []
         planner = stages_of(self.policy).planner
         if isinstance(planner, Rounds) and self._wanted():
             due_s = planner.due_s(self.book.cluster)
             wanted = [min(max(due_s - self.now_s(), self._settings.cycle_pause_s), planner.interval_s)]
-        fall_s = self.book.next_fall_s()
-        if fall_s != float("inf"):
-            wanted.append(max(fall_s - self.now_s(), self._settings.cycle_pause_s))
+        for at_s in (self.book.next_fall_s(), self.book.next_renewal_s()):
+            if at_s != float("inf"):
+                wanted.append(max(at_s - self.now_s(), self._settings.cycle_pause_s))
         return min(wanted, default=None)
 
     async def _cycle(self) -> None:

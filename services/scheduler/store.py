@@ -85,6 +85,7 @@ unit = sa.Table(
     sa.Column("attained_s", sa.Double),
     sa.Column("kept_s", sa.Double),
     sa.Column("nomination", _JSON),
+    sa.Column("served_s", sa.Double),
 )
 run = sa.Table(
     "run",
@@ -365,6 +366,7 @@ class Loaded:
             "nodes": [asdict(item) for item in fleet.nodes.values()],
             "marks": [asdict(item) for item in fleet.marks.values()],
             "expected_demand": dict(fleet.expected_demand),
+            "asks_domains": fleet.asks_domains,
             "saved": None if self.saved is None else self.saved.as_json(),
         }
 
@@ -379,6 +381,7 @@ class Loaded:
             {item.node_id: item for item in nodes},
             {(item.kind, item.subject): item for item in marks},
             body["expected_demand"],
+            bool(body.get("asks_domains")),
         )
         return cls(
             fleet,
@@ -529,9 +532,12 @@ async def add_journal_chunk(connection: AsyncConnection, row: Row) -> None:
 
 
 async def journal_chunks(connection: AsyncConnection) -> list[bytes]:
-    """The bodies of all chunks from the first one with which a book begins, in order."""
-    first = sa.select(sa.func.min(journal.c.chunk)).where(journal.c.begins).scalar_subquery()
-    query = sa.select(journal.c.body).where(journal.c.chunk >= first).order_by(journal.c.chunk)
+    """The bodies of all chunks from the first one with which a book begins, in order: one term after another, as an instance
+    that was replaced may write its last chunk late."""
+    place = sa.tuple_(journal.c.term, journal.c.chunk)
+    begins = sa.select(journal.c.term, journal.c.chunk).where(journal.c.begins)
+    first = begins.order_by(journal.c.term, journal.c.chunk).limit(1).scalar_subquery()
+    query = sa.select(journal.c.body).where(place >= first).order_by(journal.c.term, journal.c.chunk)
     return list((await connection.execute(query)).scalars())
 
 
@@ -638,6 +644,7 @@ def _unit_row(item: Unit) -> Row:
         "attained_s": item.attained_s,
         "kept_s": item.kept_s,
         "nomination": _nomination_row(item.nomination) if item.nomination else None,
+        "served_s": item.served_s,
     }
 
 
@@ -666,6 +673,7 @@ def _unit_of(row: Any) -> Unit:
         row.attained_s,
         row.kept_s,
         _nomination_of(row.nomination) if row.nomination else None,
+        getattr(row, "served_s", 0.0),
     )
 
 

@@ -21,6 +21,7 @@ from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.promises import Promises
 from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.renewal import Renewal
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.core.state import (
     FINAL_JOB_STATES,
@@ -55,6 +56,7 @@ class Book:
         self._deadlines: list[tuple[float, int, str, UnitKey | str]] = []
         self._pushed = 0
         self._kept = Kept(self, policy or Policy())
+        self._renewal = Renewal()
         self.promises = Promises(self)
 
     @classmethod
@@ -147,9 +149,15 @@ class Book:
         self.promises.use(policy, now_s)
 
     def advance(self, now_s: float) -> None:
-        """Time has come to ``now_s``: back-offs and exclusions that are over, estimates that were outlived."""
+        """Time has come to ``now_s``: back-offs and exclusions that are over, estimates that were outlived or got old."""
         self.promises.pass_time(now_s)
         self._kept.advance(now_s)
+        for running in self._renewal.renewed(self, now_s):
+            self._kept.restate(running)
+
+    def next_renewal_s(self) -> float:
+        """When estimates about running units are to be asked for again (`Renewal`); infinite: never."""
+        return self._renewal.next_s(self.cluster)
 
     def next_fall_s(self) -> float:
         """When a cycle is wanted though nothing happens: a running unit falls behind others in the order; infinite: never."""

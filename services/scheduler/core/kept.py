@@ -112,6 +112,12 @@ class Kept:
             if running is not None and running.expected_end_s <= self.now_s and key in self._book.units:
                 self._outlived(key, running)
 
+    def restate(self, running: RunningUnit) -> None:
+        """Other estimates about a unit that runs on where it is; what the last cycle found rested on the old ones."""
+        self.cluster.running[running.unit.key] = running
+        self.cluster.memory = None
+        self._watch_end(running.unit.key, running)
+
     def next_fall_s(self, now_s: float) -> float:
         """When, after ``now_s``, the first running unit takes another place in the policy's order by itself; infinite when
         none does, or when nobody could take it off."""
@@ -152,7 +158,9 @@ class Kept:
         since_s = self.now_s if run is None else run.started_at_s or run.assigned_at_s
         if running is None:
             waited = cluster.withdraw(key)
-            base = waited or pending_unit(self._book.jobs[key.job_id], unit, self.now_s, self._book.run_times)
+            # What this run's checkpoint keeps is part of the time that it has run for.
+            before = unit if run is None else replace(unit, kept_s=0.0)
+            base = waited or pending_unit(self._book.jobs[key.job_id], before, self.now_s, self._book.run_times)
         else:
             base = running.unit
         demand = held_demand(self._book.jobs[key.job_id].units[key.unit_index].demand, len(ranks))
@@ -257,6 +265,7 @@ def pending_unit(job: Job, unit: Unit, now_s: float, run_times: RunTimes) -> Pen
         low_s=known.low_s,
         high_s=known.high_s,
         attained_s=attained_s,
+        served_s=unit.served_s,
         service_index=known.service_index,
         deadline_s=job.spec.deadline_s or INFINITE,
         min_ranks=job.spec.min_ranks if job.spec.elastic else 0,

@@ -520,6 +520,8 @@ def _put_run(draft: Draft, run: Run) -> Job:
     """Write a run and keep its job's counters and state right."""
     before = draft.run(run.run_id)
     draft.put_run(run)
+    if run.state is RunState.ENDED and before is not None and before.state is not RunState.ENDED:
+        _serve(draft, run)
     job = draft.job(run.key.job_id)
     assert job is not None
     was = before.state if before is not None else RunState.ENDED
@@ -532,6 +534,14 @@ def _put_run(draft: Draft, run: Run) -> Job:
         job = replace(job, state=JobState.RUNNING if job.active_runs else JobState.QUEUED)
     draft.jobs[job.job_id] = job
     return job
+
+
+def _serve(draft: Draft, run: Run) -> None:
+    """Count the time for which a run held its nodes as service that its unit got."""
+    unit = draft.unit(run.key)
+    if unit is not None:
+        held_s = max(run.ended_at_s - (run.started_at_s or run.assigned_at_s), 0.0)
+        draft.units[run.key] = replace(unit, served_s=unit.served_s + held_s)
 
 
 def _close(draft: Draft, run: Run, domains: Collection[str], now_s: float) -> Run:

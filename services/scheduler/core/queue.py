@@ -223,6 +223,7 @@ class ServiceIndexOrder:
 
     name = "service_index"
     per = "unit"
+    renews = True
 
     def key(self, unit: PendingUnit, context: OrderContext) -> float:
         return -unit.service_index
@@ -244,6 +245,7 @@ class ShortestEffortOrder:
 
     name = "shortest_effort"
     per = "unit"
+    renews = True
 
     def __init__(self, weight: float = 0.5) -> None:
         self.weight = weight

@@ -253,7 +253,7 @@ class Unit:
     """The changing part of a unit. ``epoch`` is that of its newest run, 0 before the first.
 
     ``attained_s`` is how much run time of former runs the checkpoint keeps with which the newest run began, ``kept_s`` how
-    much of the newest run the newest checkpoint keeps.
+    much of the newest run the newest checkpoint keeps. ``served_s`` is how long runs that have ended held nodes altogether.
     """
 
     key: UnitKey
@@ -271,6 +271,7 @@ class Unit:
     attained_s: float = 0.0
     kept_s: float = 0.0
     nomination: Nomination | None = None
+    served_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
