@@ -10,13 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from subprocess import Popen
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from meridian.contracts.common.v1.types_pb2 import Resources
-from meridian.contracts.graph.v1.graph_pb2 import NODE_STATE_HEALTHY, GraphNode, GraphUpdated
-from meridian.contracts.job.v1 import job_pb2
-from meridian.contracts.job.v1.job_pb2 import JobSpec, JobSubmitted
-from meridian.contracts.resource.v1.resource_pb2 import Accelerator, DomainInventory, NodeInventory
+from meridian.contracts.job.v1.job_pb2 import JobSubmitted
 from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunFailed, RunFinished, RunStarted
 from meridian.database import migrate
@@ -24,8 +19,10 @@ from meridian.embedded.probes import tcp_accepts
 from meridian.embedded.process import ProcessSpec
 from tests.fixtures_embedded import free_port, running
 from tests.harness import ROOT, Environment, Probe
+from tests.integration.scheduler import messages
+from tests.integration.scheduler.messages import START, STOP, graph, report
 
-START, STOP = run_pb2.ASSIGNMENT_ACTION_START, run_pb2.ASSIGNMENT_ACTION_STOP
+__all__ = ["START", "Agents", "Parts", "graph", "report", "submission"]
 
 
 @dataclass(frozen=True)
@@ -88,55 +85,10 @@ class Parts:
             yield process
 
 
-def graph(domain_id: str, nodes: int, *, accelerators: int = 8, cpus: float = 64.0) -> GraphUpdated:
-    """A domain with equal nodes."""
-    return GraphUpdated(
-        domain_id=domain_id,
-        version=1,
-        full=True,
-        domain=DomainInventory(domain_id=domain_id, security_level=2),
-        nodes=[
-            GraphNode(
-                inventory=NodeInventory(
-                    node_id=f"{domain_id}-{number}",
-                    cpus=cpus,
-                    memory_bytes=2**38,
-                    address="127.0.0.1",
-                    accelerators=[
-                        Accelerator(index=index, vendor="NVIDIA", model="A100", emulated=True)
-                        for index in range(accelerators)
-                    ],
-                ),
-                state=NODE_STATE_HEALTHY,
-            )
-            for number in range(1, nodes + 1)
-        ],
-    )
-
-
 def submission(job_id: str, tenant: str = "lab", *, accelerators: int = 1, **spec: object) -> JobSubmitted:
     """A task that wants accelerators."""
-    now = Timestamp()
-    now.GetCurrentTime()
-    fields: dict[str, object] = {
-        "kind": job_pb2.JOB_KIND_TASK,
-        "command": ["run"],
-        "resources": Resources(cpus=1, accelerators=accelerators),
-        **spec,
-    }
-    return JobSubmitted(job_id=job_id, tenant_id=tenant, spec=JobSpec(**fields), submitted_at=now)  # type: ignore[arg-type]
-
-
-def report(message: type, assignment: Assignment, /, **more: object):  # type: ignore[no-untyped-def]
-    """What an agent says about an assignment."""
-    return message(
-        run_id=assignment.run_id,
-        job_id=assignment.job_id,
-        unit_index=assignment.unit_index,
-        epoch=assignment.epoch,
-        domain_id=assignment.domain_id,
-        **more,
-    )
+    wanted = {"command": ["run"], "resources": Resources(cpus=1, accelerators=accelerators), **spec}
+    return messages.submission(job_id, tenant, **wanted)
 
 
 class Agents:
