@@ -16,7 +16,8 @@ from meridian.contracts.graph.v1.graph_pb2 import GraphUpdated
 from meridian.contracts.run.v1.run_pb2 import Assignment
 from tests.harness import environment
 from tests.integration.gateway.issuer import serving
-from tests.integration.scheduler.test_service import graph, starts, submission, until
+from tests.integration.scheduler.messages import graph, submission
+from tests.integration.scheduler.test_service import starts, until
 
 POLICY = """
 name: promising

@@ -14,7 +14,8 @@ from meridian.contracts.run.v1.run_pb2 import Assignment, RunStarted
 from services.gateway.jobfile import JobFile, to_spec
 from services.scheduler.core.explanation import rederive
 from tests.harness import Environment, RunningService, environment
-from tests.integration.scheduler.test_service import graph, report, starts, submission, until
+from tests.integration.scheduler.messages import graph, report, submission
+from tests.integration.scheduler.test_service import starts, until
 
 SPEC = {"kind": "gang", "ranks": 2, "command": ["x"], "resources": {"accelerators": 8}}
 

@@ -17,8 +17,9 @@ from meridian.contracts.run.v1.run_pb2 import Assignment, RunCheckpointed, RunFa
 from services.scheduler.events import event_name
 from services.scheduler.replay import replay
 from tests.harness import Environment, RunningService, environment
+from tests.integration.scheduler.messages import START, STOP, graph, report, submission
 from tests.integration.scheduler.test_replay_live import begun, placed, recorded
-from tests.integration.scheduler.test_service import START, STOP, graph, live_of, report, starts, submission, until
+from tests.integration.scheduler.test_service import live_of, starts, until
 
 PLANNERS = ("gavel", "completion", "sia", "elastic-exact", "deadlines", "rolling-milp")
 RULES = "restarts: {least_run_s: 0, restart_cost_s: 0.1}\n"

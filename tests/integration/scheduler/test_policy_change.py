@@ -27,7 +27,8 @@ from services.scheduler.policy_changes import change_to
 from services.scheduler.policy_file import parse, shipped
 from tests.harness import Environment, RunningService, environment
 from tests.integration.gateway.issuer import serving
-from tests.integration.scheduler.test_service import graph, live_of, report, starts, submission, until
+from tests.integration.scheduler.messages import graph, report, submission
+from tests.integration.scheduler.test_service import live_of, starts, until
 
 SMALLEST_FIRST = "name: small-first\nselection:\n  order: [smallest, age]\n"
 BALANCED = Policy().version

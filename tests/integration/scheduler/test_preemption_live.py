@@ -13,7 +13,8 @@ from meridian.contracts.job.v1.job_pb2 import JobFinished, JobPlaced, JobPreempt
 from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunCheckpointed, RunFailed, RunFinished, RunStarted
 from tests.harness import Environment, RunningService, environment
-from tests.integration.scheduler.test_service import STOP, graph, live_of, report, starts, submission, until
+from tests.integration.scheduler.messages import STOP, graph, report, submission
+from tests.integration.scheduler.test_service import live_of, starts, until
 
 PREEMPTIVE = "extends: balanced\nname: preemptive\nselection:\n  preemption: [priority]\n"
 

@@ -18,8 +18,9 @@ from meridian.contracts.run.v1.run_pb2 import Assignment, RunFinished, RunStarte
 from services.scheduler.events import event_name
 from services.scheduler.replay import replay
 from tests.harness import RunningService, environment
+from tests.integration.scheduler.messages import graph, report, submission
 from tests.integration.scheduler.test_replay_live import begun, drive, placed, recorded
-from tests.integration.scheduler.test_service import graph, live_of, report, starts, submission
+from tests.integration.scheduler.test_service import live_of, starts
 
 ONE: dict[str, Any] = {"resources": Resources(cpus=1, accelerators=1)}
 PROMISES = """

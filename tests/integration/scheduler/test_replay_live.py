@@ -21,8 +21,9 @@ from services.scheduler.events import event_name
 from services.scheduler.journal import Entry, unpacked
 from services.scheduler.replay import replay
 from tests.harness import Environment, RunningService, environment
+from tests.integration.scheduler.messages import START, STOP, graph, report, submission
 from tests.integration.scheduler.test_preemption_live import use
-from tests.integration.scheduler.test_service import START, STOP, graph, live_of, report, submission
+from tests.integration.scheduler.test_service import live_of
 
 JOBS = 200
 FAILED = run_pb2.RUN_FAILURE_KIND_PROGRAM

@@ -13,8 +13,9 @@ from meridian.contracts.run.v1.run_pb2 import Assignment, RunFinished
 from services.scheduler.events import event_name
 from services.scheduler.replay import replay
 from tests.harness import environment
+from tests.integration.scheduler.messages import graph, report, submission
 from tests.integration.scheduler.test_replay_live import recorded
-from tests.integration.scheduler.test_service import graph, report, starts, submission, until
+from tests.integration.scheduler.test_service import starts, until
 
 WEIGHING = "name: weighing\nallocation:\n  scores: {chebyshev: 1}\n"
 

@@ -21,8 +21,9 @@ from services.scheduler.events import event_name
 from services.scheduler.replay import replay
 from tests.harness import ROOT, Environment, RunningService, environment
 from tests.integration.agent.agent_process import AgentProcess, agent_running, configuration
+from tests.integration.scheduler.messages import submission
 from tests.integration.scheduler.test_replay_live import recorded
-from tests.integration.scheduler.test_service import live_of, starts, submission, until
+from tests.integration.scheduler.test_service import live_of, starts, until
 
 TRAINING = ROOT / "examples" / "train_transformer"
 SMALL = ("--layers", "1", "--hidden", "16", "--heads", "2", "--seq", "16", "--batch", "12")

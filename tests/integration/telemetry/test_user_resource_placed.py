@@ -12,7 +12,8 @@ from meridian.contracts.job.v1.job_pb2 import JOB_OUTCOME_SUCCEEDED, JobFinished
 from meridian.contracts.run.v1.run_pb2 import ASSIGNMENT_ACTION_START, Assignment
 from tests.harness import environment
 from tests.integration.agent.agent_process import agent_running, configuration
-from tests.integration.scheduler.test_service import submission, until
+from tests.integration.scheduler.messages import submission
+from tests.integration.scheduler.test_service import until
 
 
 @pytest.mark.timeout(120)
