@@ -74,8 +74,11 @@ def _diagnosis(statistics: Mapping[str, Any], cluster: str, now: datetime) -> Re
     except UnknownError as unknown:
         return _unknown(cluster, Metric.QUEUE_DEPTH, unknown.kind, unknown.reason, now)
     at = now
-    with suppress(UnknownError):
-        at = _time(number(statistics.get("req_time"), "req_time"), now)
+    # Slurm counts its jobs every half a minute; where it says when, the figure is as old as that.
+    for name in ("job_states_ts", "req_time"):
+        with suppress(UnknownError):
+            at = _time(number(statistics.get(name), name), now)
+            break
     return _known(cluster, Metric.QUEUE_DEPTH, pending, Source.DIRECTLY_MEASURED, at)
 
 

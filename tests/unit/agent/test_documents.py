@@ -96,6 +96,10 @@ def test_the_queue_of_slurm() -> None:
         item for item in sense(json.dumps({"statistics": statistics}), NOW).readings if item.value is not None
     ]
     assert (reading.value, reading.observed_at.timestamp()) == (17, 1739832148)
+    # Where Slurm says when it counted, the figure is as old as that, not as the question.
+    counted = {**statistics, "job_states_ts": {**stamp, "number": 1739832121}}
+    (reading,) = [item for item in sense(json.dumps({"statistics": counted}), NOW).readings if item.value is not None]
+    assert reading.observed_at.timestamp() == 1739832121
 
 
 @pytest.mark.parametrize(
