@@ -4,6 +4,11 @@ Synthetic series of known structure (setting "offline"): steps of jobs that come
 pattern (a season to find), a ramp. Where MERIDIAN_DATA names the public data sets, also the active nodes of the Philly
 cluster and the running GPUs of 16 virtual clusters of Helios Earth in 10-minute windows, marked external in the slice.
 Rows are wape, skill, wape on targets that changed by more than 10 %, and the coverage of the 80 % band.
+
+Speed, in processor time of this process: what forecasting takes when one more window has passed, with 4,320 windows of history
+behind it, of several numbers of series (`growth_exponent` is the slope of its logarithm over that of the number); and what
+reading a history again takes, once after a start. Two horizons, all methods; values are no whole numbers, which is the
+slower case. Baseline: going through the whole history for every window.
 """
 
 from __future__ import annotations
@@ -15,20 +20,32 @@ import math
 import os
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+
+# Small arrays: threads would only wait for each other. Read when numpy is loaded.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.result import DataSource, Row, Setting, print_table, write
+from services.forecast.backtest import replayed, standard_methods
 from services.forecast.evaluate import SERVED, Score, evaluate
-from services.forecast.methods import Array
+from services.forecast.history import RELEARNED
+from services.forecast.past import Array
+from services.forecast.rolling import Policy
 
 WINDOW_S = 600.0
 HORIZONS_S = (600.0, 3600.0)
 DAYS = 21
+HISTORY = 4320
+SERIES = (250, 500, 1000, 2000)
+MEASURED = 1000
+# Windows over which a window is timed: one round of learning is in them.
+TIMED = 72
 PHILLY = "figures/series_philly_nodes_10min.csv.gz"
 HELIOS = "figures/series_helios_earth_vc_10min.csv.gz"
 
@@ -76,6 +93,31 @@ def external(folder: Path) -> tuple[dict[str, dict[str, Array]], list[DataSource
     return groups, sources
 
 
+def speed(seed: int) -> list[Row]:
+    """What forecasting costs."""
+    horizons, rows, seconds = (10, 60), list[Row](), list[float]()
+    methods = standard_methods(60.0, (3600.0, 86_400.0), HISTORY)
+    for count in SERIES:
+        chance = np.random.default_rng(seed)
+        values = 10 + np.abs(np.cumsum(chance.normal(0, 1, (count, HISTORY)), axis=1))
+        started = time.process_time()
+        rolling = replayed(values, horizons, methods, Policy(), RELEARNED if count == MEASURED else TIMED)
+        again = time.process_time() - started
+        started = time.process_time()
+        for step in chance.normal(0, 1, (TIMED, count)):
+            rolling.advance(values[:, -1] + step)
+            rolling.current()
+        seconds.append((time.process_time() - started) / TIMED)
+        rows.append(Row("meridian", "window_cpu_s", seconds[-1], f"series={count}", n=TIMED))
+        if count == MEASURED:
+            whole = (HISTORY / RELEARNED) * again
+            rows.append(Row("meridian", "history_read_again_cpu_s", again, f"series={count}", n=RELEARNED))
+            rows.append(Row("whole_history", "window_cpu_s", whole, f"series={count}", n=1, baseline=True))
+            rows.append(Row("meridian", "times_faster_ratio", whole / seconds[-1], f"series={count}", n=TIMED))
+    slope = np.polyfit(np.log(SERIES), np.log(seconds), 1)[0]
+    return [*rows, Row("meridian", "growth_exponent", float(slope), n=len(SERIES))]
+
+
 def rows_of(group: str, scores: Sequence[Score]) -> list[Row]:
     """The figures of what serves and of persistence."""
     rows = []
@@ -121,6 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[Row] = []
     for group, series in groups.items():
         rows += rows_of(group, evaluate(series, WINDOW_S, HORIZONS_S))
+    rows += speed(options.seed)
     print_table(rows)
     if options.json:
         command = shlex.join(["python", "bench/forecast.py", *(sys.argv[1:] if arguments is None else arguments)])

@@ -2,53 +2,83 @@
 
 Quantile tracking (Angelopoulos, Candes & Tibshirani, Conformal PID Control for Time Series Prediction, NeurIPS 2023,
 section 2.1): after an error e, the offset q for level a moves by step x (a - 1[e < q]). Its long-run share of errors below
-is a whatever the errors are. The step follows the size of the series' own recent errors.
+is a whatever the errors are. Errors and offsets are measured in the spread that was expected of the forecast: the size of
+the series' own recent errors, and what the structure of its jobs leaves open at that moment.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from services.forecast.methods import Array
+from services.forecast.past import Array, Rows, rearranged
 
-# Step of the tracking, in mean sizes of recent errors, and over how many errors that mean fades.
+# Step of the tracking, in spreads, and over how many errors the mean size of errors fades.
 STEP = 0.15
 _FADES_OVER = 100.0
+# Of a normal distribution: where the offsets begin.
+_LEVELS = {0.8: 1.2816}
 
 
-def tracked_offsets(errors: Array, level: float, step: float = STEP) -> Array:
-    """For each time the offset [series, time] made of the errors known up to then; NaN before there is one.
+class Tracking:
+    """Offsets of the lower and upper bound of bands that are to hold ``share`` of the targets, [..., series]."""
 
-    ``errors`` [series, time] are value - forecast, at the time of the target; NaN where there is none.
-    """
-    offset = np.full(len(errors), np.nan)
-    size = np.zeros(len(errors))
-    weight = np.zeros(len(errors))
-    result = np.empty_like(errors)
-    for t in range(errors.shape[1]):
-        error = errors[:, t]
-        known = ~np.isnan(error)
-        first = known & np.isnan(offset)
-        offset[first] = 0.0
-        fade = np.where(known, 1 / _FADES_OVER, 0.0)
-        size += fade * (np.abs(np.where(known, error, 0.0)) - size)
-        weight += fade * (1.0 - weight)
-        scale = size / np.maximum(weight, 1e-12)
+    def __init__(self, shape: tuple[int, ...], share: float = 0.8, step: float = STEP) -> None:
+        tail = (1 - share) / 2
+        self._step = step
+        bounds = len(shape) * (1,)
+        self._levels = np.array([tail, 1 - tail]).reshape(2, *bounds)
+        start = _LEVELS.get(round(share, 6), 1.0)
+        self._start = np.array([-start, start]).reshape(2, *bounds)
+        self._offsets: Array = np.broadcast_to(self._start, (2, *shape)).copy()
+        self._size: Array = np.zeros(shape)
+        self._weight: Array = np.zeros(shape)
+
+    def spread(self, expected: Array | None = None) -> Array:
+        """What a forecast made now may be off by: by the recent errors, and by what is ``expected`` (NaN: nothing is)."""
+        size: Array = self._size / np.maximum(self._weight, 1e-12)
+        if expected is None:
+            return size
+        return np.where(~np.isnan(expected), np.hypot(size, expected), size)
+
+    def bounds(self, forecast: Array, spread: Array) -> tuple[Array, Array]:
+        """The band of forecasts made now; never below 0, and it always holds its forecast."""
+        low, high = forecast + self._offsets * spread
+        return np.maximum(0.0, np.minimum(low, forecast)), np.maximum(high, forecast)
+
+    def advance(self, errors: Array, spread: Array) -> None:
+        """Take in ``errors``, value - forecast (NaN: none), of forecasts whose `spread` was ``spread`` when made."""
+        known = ~np.isnan(errors)
+        fade = known / _FADES_OVER
+        self._size += fade * (np.abs(np.where(known, errors, 0.0)) - self._size)
+        self._weight += fade * (1.0 - self._weight)
         # On a tie, as on demand that mostly stands still, the offset is right where it is.
-        direction = np.where(error > offset, level, np.where(error < offset, level - 1.0, 0.0))
-        offset = np.where(known, offset + step * scale * direction, offset)
-        result[:, t] = offset
-    return result
+        reached = self._offsets * np.where(~np.isnan(spread), spread, 0.0)
+        above, below = errors > reached, errors < reached
+        self._offsets += self._step * (above * self._levels + below * (self._levels - 1.0))
+
+    def rearrange(self, rows: Rows) -> None:
+        """Series i is the one that was at ``rows[i]``; -1 is new."""
+        self._offsets = rearranged(self._offsets, rows, np.nan)
+        self._offsets = np.where(np.isnan(self._offsets), self._start, self._offsets)
+        self._size, self._weight = rearranged(self._size, rows, 0.0), rearranged(self._weight, rows, 0.0)
 
 
 def band(forecast: Array, errors: Array, horizon: int, share: float = 0.8, step: float = STEP) -> tuple[Array, Array]:
     """Lower and upper bounds, by target [series, time], of forecasts given by target: made ``horizon`` windows before.
 
-    The bounds of a target use only errors known ``horizon`` windows before it; never below 0, never past the forecast.
+    ``errors`` are value - forecast by target, NaN where there is none. The bounds of a target use only those known
+    ``horizon`` windows before it; NaN before any is.
     """
-    tail = (1 - share) / 2
+    tracking = Tracking((len(forecast),), share, step)
     low, high = (np.full_like(forecast, np.nan) for _ in range(2))
-    if forecast.shape[1] > horizon:
-        for bound, level in ((low, tail), (high, 1 - tail)):
-            bound[:, horizon:] = forecast[:, horizon:] + tracked_offsets(errors, level, step)[:, :-horizon]
-    return np.maximum(0.0, np.minimum(low, forecast)), np.maximum(high, forecast)
+    times = forecast.shape[1]
+    spreads = np.full((times, len(forecast)), np.nan)
+    known = np.zeros(len(forecast), np.bool_)
+    for t in range(times):
+        tracking.advance(errors[:, t], spreads[t])
+        known |= ~np.isnan(errors[:, t])
+        if t + horizon < times:
+            spreads[t + horizon] = tracking.spread()
+            bounds = tracking.bounds(forecast[:, t + horizon], spreads[t + horizon])
+            low[:, t + horizon], high[:, t + horizon] = (np.where(known, bound, np.nan) for bound in bounds)
+    return low, high

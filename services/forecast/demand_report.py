@@ -17,7 +17,7 @@ from services.forecast.demand_scoring import (
     score_all,
 )
 from services.forecast.demand_series import DemandTable
-from services.forecast.methods import Array
+from services.forecast.past import Array
 
 PERSISTENCE = "persistence"
 _DRAWS = 500

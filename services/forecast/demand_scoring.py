@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from services.forecast.backtest import Backtest, Policy
+from services.forecast.backtest import Backtest, standard_methods
 from services.forecast.conformal import band
 from services.forecast.demand_series import Series, carried_forward
-from services.forecast.methods import Array, Method, standard_methods
+from services.forecast.past import Array
+from services.forecast.rolling import Policy
 
 SERVED = "served"
 TEST_SHARE = 0.2
@@ -52,21 +53,6 @@ class Scored:
     missing: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Filled:
-    """A method that sees empty windows filled with the last value."""
-
-    method: Method
-    most: int
-
-    @property
-    def name(self) -> str:
-        return self.method.name
-
-    def forecast(self, values: Array, horizon: int) -> Array:
-        return self.method.forecast(carried_forward(values, self.most), horizon)
-
-
 def check_horizon(series: Series, horizon_s: float) -> None:
     """Raise HorizonTooShortError where the windows of ``series`` are longer than ``horizon_s``."""
     if horizon_s < series.window_s * 0.999:
@@ -96,14 +82,14 @@ def _score_alike(series: Sequence[Series], horizon_s: float, policy: Policy | No
     values = np.stack([one.values for one in series])
     times = values.shape[1]
     most = max(horizon, _OLDEST)
-    methods = [_Filled(method, most) for method in standard_methods(window_s, SEASONS_S, times)]
-    test = Backtest.of(values, horizon, methods, policy or Policy())
+    methods = standard_methods(window_s, SEASONS_S, times)
+    test = Backtest.of(values, horizon, methods, policy or Policy(), inputs=carried_forward(values, most))
     ceiling = np.stack([_ceiling(one) for one in series])
     by_method = {method.name: test.made[index] for index, method in enumerate(methods)}
-    by_method[SERVED] = np.take_along_axis(test.made, test.chosen[None], axis=0)[0]
+    by_method[SERVED] = test.served
     # What is known of the capacity at the origin bounds the forecast made there.
     made = {name: _by_target(np.minimum(forecast, ceiling), horizon) for name, forecast in by_method.items()}
-    low, high = band(made[SERVED], values - made[SERVED], horizon)
+    low, high = (_by_target(np.minimum(bound, ceiling), horizon) for bound in (test.low, test.high))
     low_last, high_last = band(made["persistence"], values - made["persistence"], horizon)
     measured = (np.arange(times) >= times - max(1, round(times * TEST_SHARE))) & ~np.isnan(values)
     both = measured & np.isfinite(made[SERVED]) & np.isfinite(made["persistence"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from services.forecast.methods import Array
+from services.forecast.past import Array
 from services.forecast.tables import LeftAside, lines_of
 
 NEEDED = ("series", "time", "value")

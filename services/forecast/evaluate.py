@@ -21,11 +21,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from services.forecast.backtest import Backtest, Policy
-from services.forecast.methods import Array, standard_methods
+from services.forecast.backtest import Backtest, standard_methods
+from services.forecast.past import Array
+from services.forecast.rolling import Policy
 
 SERVED = "served"
-_BAND_ORIGINS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +115,13 @@ def _score(
 
 
 def _coverage(test: Backtest, first: int) -> float | None:
-    times = test.values.shape[1]
-    origins = np.unique(np.linspace(max(0, first - test.horizon), times - 1 - test.horizon, _BAND_ORIGINS).astype(int))
-    inside = total = 0
-    for origin in origins:
-        _, low, high, _ = test.forecast_at(int(origin))
-        target = test.values[:, origin + test.horizon]
-        known = ~np.isnan(low) & ~np.isnan(target)
-        # Demand is counted: a bound that is hit exactly is inside.
-        inside += int(np.sum(known & (target >= low - 1e-9) & (target <= high + 1e-9)))
-        total += int(known.sum())
-    return inside / total if total else None
+    h = test.horizon
+    last = max(first, h)
+    low, high, target = test.low[:, last - h : -h], test.high[:, last - h : -h], test.values[:, last:]
+    known = ~np.isnan(low) & ~np.isnan(target)
+    # Demand is counted: a bound that is hit exactly is inside.
+    inside = known & (target >= low - 1e-9) & (target <= high + 1e-9)
+    return float(inside.sum() / known.sum()) if known.any() else None
 
 
 def print_scores(scores: Sequence[Score]) -> None:

@@ -1,8 +1,8 @@
-"""Forecasting methods, each over all series and all origins at once.
+"""Forecasting methods. Each advances over all series at once, window by window, and keeps only what it needs to go on.
 
-A method takes ``values`` [series, time] (NaN before a series begins) and a horizon in windows, and returns an array of
-the same shape whose column t is the forecast, made at t from nothing after t, of time t + horizon; NaN where the history
-is too short.
+A `Method` is the description; `Method.start` gives a `Forecaster` that holds the state of all series. After each window
+it gives a forecast [horizon, series] for each of its horizons, made from nothing after that window; NaN where the history
+is too short. Forecasting thus costs the same after the tenth window and after the ten thousandth.
 """
 
 from __future__ import annotations
@@ -11,12 +11,20 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from services.forecast.autoregression import Autoregression
-from services.forecast.settling import Settling
+from services.forecast.past import Array, Past, Rows, rearranged
 
-Array = NDArray[np.float64]
+
+class Forecaster(Protocol):
+    """A method at work."""
+
+    def advance(self, past: Past) -> Array:
+        """Forecasts [horizon, series] after the newest window of ``past``, which is taken into account once."""
+        ...
+
+    def rearrange(self, rows: Rows) -> None:
+        """Series i is the one that was at ``rows[i]``; -1 is new."""
+        ...
 
 
 class Method(Protocol):
@@ -27,9 +35,25 @@ class Method(Protocol):
         """How it is called in forecasts."""
         ...
 
-    def forecast(self, values: Array, horizon: int) -> Array:
-        """Forecasts of all origins; see the module's text."""
+    @property
+    def reach(self) -> int:
+        """Windows before the horizon that it looks back on at most."""
         ...
+
+    def start(self, horizons: tuple[int, ...], series: int) -> Forecaster:
+        """Begin with series that have no history; ``horizons`` in windows."""
+        ...
+
+
+def forecast_history(method: Method, values: Array, horizon: int) -> Array:
+    """Forecasts of all origins of ``values`` [series, time]: column t is the forecast, made at t, of time t + horizon."""
+    past = Past(method.reach + horizon + 2, len(values))
+    forecaster = method.start((horizon,), len(values))
+    result = np.full_like(values, np.nan)
+    for t in range(values.shape[1]):
+        past.append(values[:, t])
+        result[:, t] = forecaster.advance(past)[0]
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +61,23 @@ class Persistence:
     """The last value stays: the baseline that every other method must beat."""
 
     name: str = "persistence"
+    reach: int = 0
 
-    def forecast(self, values: Array, horizon: int) -> Array:
-        """The value at the origin."""
-        del horizon
-        return values
+    def start(self, horizons: tuple[int, ...], series: int) -> Forecaster:
+        """Nothing is kept."""
+        del series
+        return _Persisting(len(horizons))
+
+
+class _Persisting:
+    def __init__(self, horizons: int) -> None:
+        self._horizons = horizons
+
+    def advance(self, past: Past) -> Array:
+        return np.broadcast_to(past.back(0), (self._horizons, past.series))
+
+    def rearrange(self, rows: Rows) -> None:
+        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +87,26 @@ class SeasonalNaive:
     period: int
     name: str
 
-    def forecast(self, values: Array, horizon: int) -> Array:
+    @property
+    def reach(self) -> int:
+        """One season."""
+        return self.period
+
+    def start(self, horizons: tuple[int, ...], series: int) -> Forecaster:
         """The value ``period`` x ceil(horizon / period) before the target."""
-        back = self.period * -(-horizon // self.period) - horizon
-        result = np.full_like(values, np.nan)
-        if back < values.shape[1]:
-            result[:, back:] = values[:, : values.shape[1] - back]
-        return result
+        del series
+        return _Seasonal(tuple(self.period * -(-horizon // self.period) - horizon for horizon in horizons))
+
+
+class _Seasonal:
+    def __init__(self, ages: tuple[int, ...]) -> None:
+        self._ages = ages
+
+    def advance(self, past: Past) -> Array:
+        return np.stack([past.back(age) for age in self._ages])
+
+    def rearrange(self, rows: Rows) -> None:
+        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,42 +114,41 @@ class DampedTrend:
     """Exponential smoothing with a damped trend (Gardner & McKenzie, Management Science 31(10), 1985).
 
     level_t = a y_t + (1 - a)(level + phi trend); trend_t = b (level_t - level) + (1 - b) phi trend;
-    forecast = level + (phi + ... + phi^h) trend. With ``beta`` 0 it is simple exponential smoothing.
+    forecast = level + (phi + ... + phi^h) trend, never below zero. With ``beta`` 0 it is simple exponential smoothing.
     """
 
     alpha: float
     beta: float
     phi: float
     name: str
+    reach: int = 0
 
-    def forecast(self, values: Array, horizon: int) -> Array:
-        """Smoothed over time, never below zero: demand is not negative."""
-        reach = float(np.sum(self.phi ** np.arange(1, horizon + 1)))
-        result = np.full_like(values, np.nan)
-        level = np.full(values.shape[0], np.nan)
-        trend = np.zeros(values.shape[0])
-        for t in range(values.shape[1]):
-            value = values[:, t]
-            carried = level + self.phi * trend
-            new = np.where(np.isnan(level), value, self.alpha * value + (1 - self.alpha) * carried)
-            going = ~np.isnan(level) & ~np.isnan(new)
-            step = np.where(going, new - level, 0.0)
-            trend = np.where(going, self.beta * step + (1 - self.beta) * self.phi * trend, 0.0)
-            level = new
-            result[:, t] = level + reach * trend
-        return np.maximum(result, 0.0)
+    def start(self, horizons: tuple[int, ...], series: int) -> Forecaster:
+        """Level unknown, no trend."""
+        return _Smoothing(self, horizons, series)
 
 
-def standard_methods(window_s: float, periods_s: tuple[float, ...], windows: int) -> list[Method]:
-    """Persistence first, then smoothing, a seasonal method for each period that fits twice into the history, and those
-    that learn from the history."""
-    methods: list[Method] = [
-        Persistence(),
-        DampedTrend(0.5, 0.0, 1.0, "smoothing"),
-        DampedTrend(0.6, 0.2, 0.9, "damped_trend"),
-        Settling(),
-    ]
-    seasons = {period_s: round(period_s / window_s) for period_s in periods_s}
-    seasons = {period_s: period for period_s, period in seasons.items() if period >= 2 and 2 * period <= windows}
-    methods += [SeasonalNaive(period, f"seasonal_{period_s:.0f}s") for period_s, period in seasons.items()]
-    return [*methods, Autoregression(tuple(seasons.values()))]
+class _Smoothing:
+    def __init__(self, method: DampedTrend, horizons: tuple[int, ...], series: int) -> None:
+        self._alpha, self._beta, self._phi = method.alpha, method.beta, method.phi
+        self._reach = np.array([[np.sum(method.phi ** np.arange(1, horizon + 1))] for horizon in horizons])
+        self._level: Array = np.full(series, np.nan)
+        self._trend: Array = np.zeros(series)
+
+    def advance(self, past: Past) -> Array:
+        value = past.back(0)
+        carried = self._level + self._phi * self._trend if self._beta else self._level
+        new = carried + self._alpha * (value - carried)
+        # NaN where a series begins, or after a gap.
+        going = ~np.isnan(new)
+        if not going.all():
+            new = np.where(going, new, value)
+        if self._beta:
+            trend = self._beta * (new - self._level) + (1 - self._beta) * self._phi * self._trend
+            self._trend = trend if going.all() else np.where(going, trend, 0.0)
+        self._level = new
+        return np.maximum(new + self._reach * self._trend, 0.0)
+
+    def rearrange(self, rows: Rows) -> None:
+        self._level = rearranged(self._level, rows, np.nan)
+        self._trend = rearranged(self._trend, rows, 0.0)

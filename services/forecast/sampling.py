@@ -23,11 +23,12 @@ from meridian.contracts.forecast.v1 import forecast_pb2 as pb
 from meridian.database import is_passing
 from meridian.outbox import Transaction
 from meridian.service import Kernel
-from services.forecast.backtest import Forecasts, Policy, forecast_all
-from services.forecast.history import History
+from services.forecast.backtest import standard_methods
+from services.forecast.history import History, Window
 from services.forecast.ledger import Amount, Subject, SubjectKind
-from services.forecast.methods import Array, standard_methods
+from services.forecast.methods import Method
 from services.forecast.metrics import ForecastMetrics
+from services.forecast.rolling import Current, Rolling
 from services.forecast.settings import ForecastSettings
 from services.forecast.store import Store
 
@@ -58,20 +59,20 @@ def _or_none(value: float) -> float | None:
     return None if math.isnan(value) else round(value, 6)
 
 
-def points_of(found: Sequence[Forecasts], row: int, window_s: float) -> list[Point]:
+def points_of(current: Current, methods: Sequence[Method], horizons_s: Sequence[float], row: int) -> list[Point]:
     """The points of one series."""
     return [
         Point(
-            horizon_s=item.horizon * window_s,
-            method=item.method[row],
-            expected=round(float(item.expected[row]), 6),
-            low=_or_none(float(item.low[row])),
-            high=_or_none(float(item.high[row])),
-            skill=_or_none(float(item.skill[row])),
-            wape=_or_none(float(item.wape[row])),
-            past_errors=int(item.errors[row]),
+            horizon_s=horizon_s,
+            method=methods[current.method[place, row]].name,
+            expected=round(float(current.expected[place, row]), 6),
+            low=_or_none(float(current.low[place, row])),
+            high=_or_none(float(current.high[place, row])),
+            skill=_or_none(float(current.skill[place, row])),
+            wape=_or_none(float(current.wape[place, row])),
+            past_errors=int(current.errors[place, row]),
         )
-        for item in found
+        for place, horizon_s in enumerate(horizons_s)
     ]
 
 
@@ -87,10 +88,14 @@ class Sampling:
         self._kernel = kernel
         self._settings = settings
         self._metrics = metrics
-        self._history = History(settings.history_windows)
+        self._horizons = [max(1, round(horizon_s / settings.window_s)) for horizon_s in settings.horizons_s]
+        self._methods = standard_methods(settings.window_s, settings.seasons_s, settings.history_windows)
+        self._history = History(self._begin, settings.history_windows)
         # Until when the history in memory reaches.
         self._seen_until: datetime | None = None
-        self._horizons = [max(1, round(horizon_s / settings.window_s)) for horizon_s in settings.horizons_s]
+
+    def _begin(self) -> Rolling:
+        return Rolling(self._methods, self._horizons)
 
     async def run(self) -> None:
         """Close windows as they pass, until cancelled; passing errors are waited out."""
@@ -132,8 +137,6 @@ class Sampling:
         oldest = end - timedelta(seconds=self._settings.window_s * self._settings.history_windows)
         gone = await store.forget_windows(oldest)
         await store.forget_jobs(end - _KEEP_JOBS)
-        if seen_until != start:
-            self._history = History(self._settings.history_windows)
         rows = await store.load_windows(start if seen_until == start else oldest)
         by_window: dict[datetime, dict[Subject, float]] = {}
         for row in rows:
@@ -141,14 +144,22 @@ class Sampling:
             by_window.setdefault(row.window_start, {})[subject] = row.accelerators
         window = timedelta(seconds=self._settings.window_s)
         at = min(by_window, default=end)
+        columns: list[Window] = []
         while at < end:
-            self._history.append(by_window.get(at, {}))
+            columns.append(by_window.get(at, {}))
             at += window
+        # Numbers of many series: not on the loop that answers requests.
+        if seen_until == start:
+            for column in columns:
+                await asyncio.to_thread(self._history.append, column)
+        else:
+            await asyncio.to_thread(self._history.replay, columns)
         self._history.drop(gone)
 
     async def _forecast(self, transaction: Transaction, end: datetime) -> None:
         started = time.monotonic()
-        found = await asyncio.to_thread(self._forecast_all, self._history.values.copy())
+        current = self._history.rolling.current()
+        horizons_s = [horizon * self._settings.window_s for horizon in self._horizons]
         self._metrics.seconds.observe(time.monotonic() - started)
         store = Store(transaction.connection)
         levels = await store.load_levels()
@@ -157,8 +168,8 @@ class Sampling:
         bodies: dict[Subject, dict[str, Any]] = {}
         published: list[Subject] = []
         for row, subject in enumerate(self._history.subjects):
-            points = points_of(found, row, self._settings.window_s)
-            windows = int(np.count_nonzero(~np.isnan(self._history.values[row])))
+            points = points_of(current, self._methods, horizons_s, row)
+            windows = self._history.windows_of(row)
             body = {
                 "current": levels.get(subject, Amount()).accelerators,
                 "current_cpus": levels.get(subject, Amount()).cpus,
@@ -171,21 +182,17 @@ class Sampling:
                 published.append(subject)
             bodies[subject] = {**body, "history_windows": windows}
         await store.keep_forecasts(bodies, end, published)
-        transaction.on_commit(lambda: self._count(found, len(published)))
+        transaction.on_commit(lambda: self._count(current, len(published)))
 
-    def _forecast_all(self, values: Array) -> list[Forecasts]:
-        methods = standard_methods(self._settings.window_s, self._settings.seasons_s, values.shape[1])
-        return [forecast_all(values, horizon, methods, Policy()) for horizon in self._horizons]
-
-    def _count(self, found: Sequence[Forecasts], published: int) -> None:
+    def _count(self, current: Current, published: int) -> None:
         self._metrics.published.inc(published)
         self._metrics.series.set(len(self._history.subjects))
         self._metrics.serving.clear()
-        for item in found:
-            horizon = f"{item.horizon * self._settings.window_s:g}"
-            for name in sorted(set(item.method)):
-                self._metrics.serving.labels(horizon, name).set(item.method.count(name))
-            known = item.skill[~np.isnan(item.skill)]
+        for place, count in enumerate(self._horizons):
+            horizon = f"{count * self._settings.window_s:g}"
+            for method, times in zip(*np.unique(current.method[place], return_counts=True), strict=True):
+                self._metrics.serving.labels(horizon, self._methods[method].name).set(int(times))
+            known = current.skill[place][~np.isnan(current.skill[place])]
             self._metrics.skill.labels(horizon).set(float(np.median(known)) if known.size else 0.0)
 
 

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from services.forecast.past import Array, Past, Rows, rearranged
+
+# Shares of the last change that are tried: beyond the value, and beyond the next whole number.
+_BEYOND_VALUE = np.array([[0.25], [0.5], [1.0]])
+_BEYOND_WHOLE = np.array([[0.0], [0.25], [0.5]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,25 +26,55 @@ class Settling:
 
     name: str = "settling"
     margin: float = 0.01
+    reach: int = 1
 
-    def forecast(self, values: Array, horizon: int) -> Array:
-        """Forecasts of all origins, [series, time]."""
-        moved = np.zeros_like(values)
-        moved[:, 1:] = values[:, 1:] - values[:, :-1]
-        rounded = np.rint(values)
-        between = (np.abs(values - rounded) > 1e-6) & (np.nan_to_num(moved) != 0)
-        whole = np.where(moved > 0, np.ceil(values), np.floor(values))
-        moved = np.nan_to_num(moved)
-        made = [values]
-        made += [np.where(between, values + share * moved, values) for share in (0.25, 0.5, 1.0)]
-        made += [np.where(between, whole + share * moved, values) for share in (0.0, 0.25, 0.5)]
-        forecasts = np.maximum(0.0, np.stack(made))
-        if values.shape[1] <= horizon:
-            return values
-        costs = np.zeros_like(forecasts)
-        costs[:, :, horizon:] = np.nan_to_num(np.abs(values[None, :, horizon:] - forecasts[:, :, :-horizon]))
-        total = np.cumsum(costs, axis=2)
-        total[0] *= 1 - self.margin
-        best = np.argmin(total, axis=0)
-        chosen: Array = np.take_along_axis(forecasts, best[None], axis=0)[0]
-        return chosen
+    def start(self, horizons: tuple[int, ...], series: int) -> _Settling:
+        """Nothing was better so far."""
+        return _Settling(horizons, series, self.margin)
+
+
+class _Settling:
+    def __init__(self, horizons: tuple[int, ...], series: int, margin: float) -> None:
+        self._horizons = horizons
+        self._margin = margin
+        # Sums of absolute errors where the value was no whole number: [horizon, candidate, series]; 0 is the last value.
+        self._costs: Array = np.zeros((len(horizons), 7, series))
+
+    def advance(self, past: Past) -> Array:
+        value, before = past.back(0), past.back(1)
+        for place, horizon in enumerate(self._horizons):
+            self._score(place, value, past.back(horizon), past.back(horizon + 1))
+        result = np.tile(value, (len(self._horizons), 1))
+        at = np.flatnonzero(_between(value, before))
+        if at.size:
+            made = _candidates(value[at], before[at])
+            costs = self._costs[:, :, at]
+            costs[:, 0] *= 1 - self._margin
+            best = np.argmin(costs, axis=1)
+            result[:, at] = made[best, np.arange(at.size)]
+        return result
+
+    def _score(self, place: int, value: Array, origin: Array, before: Array) -> None:
+        at = np.flatnonzero(_between(origin, before) & ~np.isnan(value))
+        if at.size:
+            self._costs[place][:, at] += np.abs(value[at] - _candidates(origin[at], before[at]))
+
+    def rearrange(self, rows: Rows) -> None:
+        self._costs = rearranged(self._costs, rows, 0.0)
+
+
+def _between(value: Array, before: Array) -> NDArray[np.bool_]:
+    """Where a value is no whole number and has just changed (which is never so where one is unknown)."""
+    moved = np.abs(value - before) > 0
+    if not moved.any():
+        return moved
+    found: NDArray[np.bool_] = moved & (np.abs(value - np.rint(value)) > 1e-6)
+    return found
+
+
+def _candidates(value: Array, before: Array) -> Array:
+    moved = value - before
+    whole = np.where(moved > 0, np.ceil(value), np.floor(value))
+    made = np.concatenate([value[None], value + _BEYOND_VALUE * moved, whole + _BEYOND_WHOLE * moved])
+    result: Array = np.maximum(0.0, made)
+    return result
