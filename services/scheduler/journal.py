@@ -10,23 +10,29 @@ the state; the next leader begins a new book in it.
 | ``events`` | names of the events that were handled together, in order; jobs among them that were known before |
 | ``tick`` | nothing: deadlines up to its time were carried out |
 | ``policy`` | the policy from now on |
+| ``steps`` | what was measured of programs' steps since it was told last |
 | ``cycle`` | what was decided |
 
-Every entry has its time in seconds. Events themselves stay in the log of the bus.
+Every entry has its time in seconds. Events themselves stay in the log of the bus. What the parties of two levels note besides
+stands in shards/journal.py and domains/journal.py.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from google.protobuf.message import Message
+
 from meridian.database import Database
 from services.scheduler import store
 from services.scheduler.core.cycle import Cycle
+from services.scheduler.core.measured import News
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.core.state import PlacedRank
@@ -48,7 +54,7 @@ class Entry:
     body: Any
 
 
-class Journal:
+class JournalWriter:
     """Collects entries; `flush` writes them."""
 
     def __init__(self, database: Database) -> None:
@@ -62,28 +68,6 @@ class Journal:
     def pending(self) -> int:
         """Entries that are not written yet."""
         return len(self._entries)
-
-    def begin(self, at_s: float, loaded: store.Loaded, policy: Policy, run_times: RunTimes) -> None:
-        """The book was read from the database."""
-        self.begun_at_s = at_s
-        # The state changes with what is learned from now on; `loaded` does not.
-        self._add("begin", at_s, (loaded, policy, run_times.state()))
-
-    def events(self, at_s: float, names: Sequence[str], known: Iterable[str]) -> None:
-        """Events were handled together."""
-        self._add("events", at_s, {"events": list(names), "known": sorted(known)})
-
-    def tick(self, at_s: float) -> None:
-        """Deadlines were carried out."""
-        self._add("tick", at_s, None)
-
-    def policy(self, at_s: float, policy: Policy) -> None:
-        """Another policy applies."""
-        self._add("policy", at_s, policy)
-
-    def cycle(self, at_s: float, cycle: Cycle) -> None:
-        """A cycle was carried out."""
-        self._add("cycle", at_s, outcome_of(cycle))
 
     def _add(self, kind: str, at_s: float, body: Any) -> None:
         self._entries.append(Entry(kind, at_s, body))
@@ -108,14 +92,44 @@ class Journal:
             del self._entries[: len(entries)]
 
 
+class Journal(JournalWriter):
+    """What a scheduler on one level notes; see the table of the module."""
+
+    def begin(self, at_s: float, loaded: store.Loaded, policy: Policy, run_times: RunTimes) -> None:
+        """The book was read from the database."""
+        self.begun_at_s = at_s
+        # The state changes with what is learned from now on; `loaded` does not.
+        self._add("begin", at_s, (loaded, policy, run_times.state()))
+
+    def events(self, at_s: float, names: Sequence[str], known: Iterable[str]) -> None:
+        """Events were handled together."""
+        self._add("events", at_s, {"events": list(names), "known": sorted(known)})
+
+    def tick(self, at_s: float) -> None:
+        """Deadlines were carried out."""
+        self._add("tick", at_s, None)
+
+    def policy(self, at_s: float, policy: Policy) -> None:
+        """Another policy applies."""
+        self._add("policy", at_s, policy)
+
+    def steps(self, at_s: float, news: News) -> None:
+        """Rates and steps done were told to the book."""
+        self._add("steps", at_s, news.as_json())
+
+    def cycle(self, at_s: float, cycle: Cycle) -> None:
+        """A cycle was carried out."""
+        self._add("cycle", at_s, outcome_of(cycle))
+
+
 def outcome_of(cycle: Cycle) -> dict[str, Any]:
     """What a cycle decided, as JSON types: equal outcomes are equal decisions, node by node."""
     decisions = cycle.decisions
     return {
         "policy": decisions.policy_version,
-        "placed": [[run.run_id, _places(run.ranks)] for run in cycle.begun],
+        "placed": [[run.run_id, places(run.ranks)] for run in cycle.begun],
         "nominated": [
-            [str(key), _places(kept.ranks), sorted(kept.waits_for), kept.until_s] for key, kept in cycle.nominated
+            [str(key), places(kept.ranks), sorted(kept.waits_for), kept.until_s] for key, kept in cycle.nominated
         ],
         "preempted": [
             [run.run_id, "" if item.beneficiary is None else str(item.beneficiary)] for run, item in cycle.preempted
@@ -125,24 +139,32 @@ def outcome_of(cycle: Cycle) -> dict[str, Any]:
     }
 
 
-def _places(ranks: Sequence[PlacedRank]) -> list[list[Any]]:
+def places(ranks: Sequence[PlacedRank]) -> list[list[Any]]:
+    """Nodes and devices of ranks, as JSON types."""
     return [[rank.node_id, *rank.devices] for rank in ranks]
 
 
 def packed(entries: Sequence[Entry]) -> bytes:
-    """A chunk of entries."""
+    """A chunk of entries; messages of the contracts in them become text (base64)."""
     rows = [[entry.kind, entry.at_s, _plain(entry)] for entry in entries]
-    return zlib.compress(json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode(), 1)
+    return zlib.compress(json.dumps(rows, separators=(",", ":"), ensure_ascii=False, default=_text).encode(), 1)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Message):
+        return base64.b64encode(value.SerializeToString()).decode()
+    raise TypeError(f"{type(value).__name__} does not belong in the journal")
 
 
 def _plain(entry: Entry) -> Any:
-    if entry.kind == "begin":
+    if entry.kind == "begin" and isinstance(entry.body, tuple):
         loaded, policy, run_times = entry.body
-        return {"loaded": loaded.as_json(), "policy": _policy(policy), "run_times": run_times}
-    return _policy(entry.body) if entry.kind == "policy" else entry.body
+        return {"loaded": loaded.as_json(), "policy": policy_json(policy), "run_times": run_times}
+    return policy_json(entry.body) if entry.kind == "policy" else entry.body
 
 
-def _policy(policy: Policy) -> dict[str, Any]:
+def policy_json(policy: Policy) -> dict[str, Any]:
+    """A policy as `policy_from_json` reads it."""
     body = policy.as_json()
     del body["version"]
     return body

@@ -11,11 +11,13 @@ Steps:
 3. Each cycle is decided again on the book's cluster and compared with what was recorded: runs with their nodes and devices,
    nodes kept, runs taken off, reservations, how many wait, and by which policy. Then it is carried out, so that a difference
    shows once where it begins, and again in whatever follows from it.
+
+The parties of two levels have replays of their own that stand on this one: shards/replay.py, domains/replay.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -25,6 +27,7 @@ from meridian.errors import MeridianError
 from services.scheduler.core import lifecycle
 from services.scheduler.core.book import Book
 from services.scheduler.core.cycle import run_cycle
+from services.scheduler.core.measured import News
 from services.scheduler.core.policy import Policy, policy_from_json
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.events import Batch, apply
@@ -42,7 +45,8 @@ class ReplayError(MeridianError):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A cycle (numbered from 1) that decided something else; ``field`` is the part of the outcome that differs first."""
+    """A cycle (numbered from 1) that decided something else; ``field`` is the part of the outcome that differs first. On two
+    levels a turn of a shard, or a batch of answers or requests, stands for a cycle."""
 
     cycle: int
     at_s: float
@@ -53,7 +57,7 @@ class Difference:
 
 @dataclass(slots=True)
 class Report:
-    """What a replay found. ``placements`` counts runs that were begun."""
+    """What a replay found. ``placements`` counts runs that were begun, or units to which a domain gave nodes."""
 
     cycles: int = 0
     placements: int = 0
@@ -68,80 +72,106 @@ def replay(entries: Iterable[Entry], events: Mapping[str, Envelope]) -> Report:
 
     ReplayError when the first entry does not begin a book, or an event is missing.
     """
-    return _Replay(events).run(entries)
+    return Replay(events).run(entries)
 
 
-class _Replay:
+class Replay:
+    """The steps of a replay by kind of entry; see the module."""
+
     def __init__(self, events: Mapping[str, Envelope]) -> None:
+        self.report = Report()
+        self.policy = Policy()
+        self.steps: dict[str, Callable[[Entry], None]] = {
+            "begin": self.begin,
+            "events": self._apply,
+            "tick": self._tick,
+            "policy": self.change,
+            "steps": self._learn,
+            "cycle": self._decide,
+        }
         self._events = events
-        self._report = Report()
         self._book: Book | None = None
-        self._policy = Policy()
         self._numbers = count(1)
 
     def run(self, entries: Iterable[Entry]) -> Report:
-        steps = {
-            "begin": self._begin,
-            "events": self._apply,
-            "tick": self._tick,
-            "policy": self._change,
-            "cycle": self._decide,
-        }
+        """All entries in order."""
         for entry in entries:
-            if self._book is None and entry.kind != "begin":
+            if not self.report.books and entry.kind != "begin":
                 raise ReplayError(f"the journal begins with {entry.kind!r}, not with a book")
-            steps[entry.kind](entry)
-        return self._report
+            step = self.steps.get(entry.kind)
+            if step is None:
+                raise ReplayError(f"the journal has an entry {entry.kind!r}; known here are {', '.join(self.steps)}")
+            step(entry)
+        return self.report
 
-    def _known_book(self) -> Book:
+    @property
+    def book(self) -> Book:
+        """The book as the last entry left it."""
         assert self._book is not None
         return self._book
 
-    def _begin(self, entry: Entry) -> None:
+    def begin(self, entry: Entry) -> None:
+        """A book was read from the database."""
         body = entry.body
         loaded = Loaded.from_json(body["loaded"])
-        self._policy = policy_from_json(body["policy"])
+        self.policy = policy_from_json(body["policy"])
         run_times = RunTimes.restored(body["run_times"])
-        self._book = Book.restored(loaded.fleet, loaded.jobs, loaded.units, loaded.runs, self._policy, run_times)
+        self._book = Book.restored(
+            loaded.fleet, loaded.jobs, loaded.units, loaded.runs, self.policy, run_times, loaded.measured
+        )
         if loaded.saved is not None:
             self._book.promises.begin(loaded.saved, entry.at_s)
-        self._report.books += 1
+        self.report.books += 1
 
-    def _apply(self, entry: Entry) -> None:
-        book = self._known_book()
-        draft = book.draft()
-        batch = Batch(draft, entry.at_s, self._policy.restarts, set(entry.body["known"]))
+    def named(self, names: Iterable[str]) -> list[Envelope]:
+        """Events of the log; ReplayError when one is missing."""
         try:
-            envelopes = [self._events[name] for name in entry.body["events"]]
+            found = [self._events[name] for name in names]
         except KeyError as error:
             raise ReplayError(f"the event {error.args[0]!r} is not in the log") from None
-        apply(batch, envelopes)
-        book.merge(draft)
-        self._report.events += len(envelopes)
+        self.report.events += len(found)
+        return found
+
+    def new_id(self) -> str:
+        """A name for a decision."""
+        return f"replay-{next(self._numbers)}"
+
+    def compare(self, entry: Entry, recorded: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+        """Note the first part of an outcome that differs."""
+        self.report.cycles += 1
+        for name, value in recorded.items():
+            if value != found.get(name):
+                self.report.differences.append(Difference(self.report.cycles, entry.at_s, name, value, found.get(name)))
+                return
+
+    def change(self, entry: Entry) -> None:
+        """Another policy applies."""
+        self.policy = policy_from_json(entry.body)
+        self.book.use(self.policy, entry.at_s)
+
+    def _apply(self, entry: Entry) -> None:
+        draft = self.book.draft()
+        batch = Batch(draft, entry.at_s, self.policy.restarts, set(entry.body["known"]))
+        apply(batch, self.named(entry.body["events"]))
+        self.book.merge(draft)
 
     def _tick(self, entry: Entry) -> None:
-        book = self._known_book()
+        book = self.book
         draft = book.draft()
         draft.at_s = entry.at_s
-        lifecycle.tick(draft, book.due(entry.at_s), entry.at_s, self._policy.restarts)
+        lifecycle.tick(draft, book.due(entry.at_s), entry.at_s, self.policy.restarts)
         book.merge(draft)
 
-    def _change(self, entry: Entry) -> None:
-        self._policy = policy_from_json(entry.body)
-        self._known_book().use(self._policy, entry.at_s)
+    def _learn(self, entry: Entry) -> None:
+        self.book.learn(News.from_json(entry.body), entry.at_s)
 
     def _decide(self, entry: Entry) -> None:
-        book, report = self._known_book(), self._report
+        book = self.book
         draft = book.draft()
         draft.at_s = entry.at_s
-        cycle = run_cycle(draft, self._policy, entry.at_s, lambda: f"replay-{next(self._numbers)}")
-        report.cycles += 1
-        report.placements += len(cycle.begun)
-        report.preemptions += len(cycle.preempted)
-        found = outcome_of(cycle)
-        for name, recorded in entry.body.items():
-            if recorded != found.get(name):
-                report.differences.append(Difference(report.cycles, entry.at_s, name, recorded, found.get(name)))
-                break
+        cycle = run_cycle(draft, self.policy, entry.at_s, self.new_id)
+        self.report.placements += len(cycle.begun)
+        self.report.preemptions += len(cycle.preempted)
+        self.compare(entry, entry.body, outcome_of(cycle))
         book.merge(draft)
         book.remember(cycle.decisions)

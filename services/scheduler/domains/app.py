@@ -39,6 +39,7 @@ def build(kernel: Kernel) -> None:
     kernel.after_stop.append(decider.stop)
     kernel.add_task("leadership", decider.keep_leading)
     kernel.add_task("summaries", decider.run_summaries)
+    kernel.add_task("journal", decider.run_journal)
     kernel.http.include_router(create_router(decider))
 
 

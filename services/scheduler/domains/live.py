@@ -3,6 +3,8 @@
 Like the live scheduler: what a batch of events changes is written in its transaction, which holds the term against a new
 one; when a commit failed or its fate is unknown, everything is read again before the next use. So a decider that lost its
 lock without noticing cannot grant anything, and what it was asked stays for its successor.
+
+What is decided stands in deciding.py; what was done in which order goes into a journal (journal.py), for replay.py.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import asyncpg
+import sqlalchemy as sa
 
 from meridian.bus import Bus
 from meridian.codec import Envelope
@@ -24,16 +27,20 @@ from meridian.service import Kernel
 from meridian.sharding import shard_of
 from services.scheduler import events, store
 from services.scheduler.core.apart.grants import DomainGrants, GrantChanges
-from services.scheduler.core.book import Book
+from services.scheduler.core.apart.messages import Reply
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.policy import Policy
 from services.scheduler.domains import store as grants_store
+from services.scheduler.domains.deciding import Deciding
+from services.scheduler.domains.journal import DeciderJournal
 from services.scheduler.domains.settings import DomainSettings
 from services.scheduler.errors import LeadershipLostError
+from services.scheduler.journal import FLUSH_S, KEPT_DAYS, WHOLE_BOOK_EVERY_S
 from services.scheduler.shards.wire import answer_message, request_from, summary_message
 
 log = logging.getLogger(__name__)
 
+_FORGET_EVERY_S = 3600.0
 _FLEET = ("graph", "incidents", "identities")
 """Purposes of the scheduler's subscriptions that tell of domains and nodes."""
 
@@ -42,11 +49,10 @@ class DomainDecider:
     """Owns the domains of its part; see the module."""
 
     def __init__(self, kernel: Kernel, settings: DomainSettings, policy: Policy) -> None:
-        self.domains: dict[str, DomainGrants] = {}
-        self.term = 0
+        self.journal = DeciderJournal(kernel.database)
         self._kernel, self._settings, self._policy = kernel, settings, policy
+        self._deciding = Deciding(Fleet(), policy, 0)
         self._leadership = AdvisoryLock(kernel.database, "leader")
-        self._fleet = Fleet()
         self._writer = asyncio.Lock()
         self._doubtful = False
         self._to_tell: dict[str, None] = {}
@@ -58,13 +64,23 @@ class DomainDecider:
             bus.subscribe_batch(purpose, tuple(events.SUBSCRIPTIONS[purpose]), self._fleet_changed)
         bus.subscribe_batch("requests", (scheduler_pb2.PlacementRequest,), self._asked)
 
+    @property
+    def domains(self) -> dict[str, DomainGrants]:
+        """The domains that it decides for."""
+        return self._deciding.domains
+
+    @property
+    def term(self) -> int:
+        """Of its lock; grows with each holder."""
+        return self._deciding.term
+
     def owns(self, domain_id: str) -> bool:
         """Whether this part decides for the domain."""
         return shard_of(domain_id, self._settings.parts) == self._settings.part
 
     def _answers_itself(self, request: scheduler_pb2.PlacementRequest) -> bool:
         """Whether the domain's agent answers, by what the shard or this decider knows of the domain."""
-        return request.own_scheduler or self._fleet.schedules_itself(request.domain_id)
+        return request.own_scheduler or self._deciding.fleet.schedules_itself(request.domain_id)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -72,8 +88,8 @@ class DomainDecider:
         """Become the one that decides for these domains, and read what was granted."""
         await self._leadership.take()
         async with self._kernel.database.transaction() as connection:
-            self.term = await store.begin_term(connection)
-            await self._load(connection)
+            term = self.journal.term = await store.begin_term(connection)
+            await self._load(connection, term)
         grants = sum(len(domain.grants) for domain in self.domains.values())
         log.info("deciding", extra={"term": self.term, "domains": len(self.domains), "grants": grants})
 
@@ -86,7 +102,32 @@ class DomainDecider:
 
     async def stop(self) -> None:
         """Let another one decide."""
+        if self.term:
+            try:
+                await self.journal.flush()
+            except (OSError, sa.exc.SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                log.warning("the end of the journal was not written", extra={"error": repr(error)})
         await self._leadership.release()
+
+    async def run_journal(self) -> None:
+        """Write the journal now and then, and forget what is old."""
+        forget_s = 0.0
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            now_s = self._now_s()
+            if now_s - self.journal.begun_at_s > WHOLE_BOOK_EVERY_S:
+                # The next batch reads everything again, so that a replay need not begin with the start of the process.
+                self._doubtful = True
+            try:
+                await self.journal.flush()
+                if now_s >= forget_s:
+                    forget_s = now_s + _FORGET_EVERY_S
+                    async with self._kernel.database.transaction() as connection:
+                        await store.forget_journal_before(connection, now_s - KEPT_DAYS * 86_400.0)
+            except Exception as error:  # what does not pass ends the process, and a fresh one takes over
+                if not is_passing(error):
+                    raise
+                log.warning("the journal is written later", extra={"error": repr(error)})
 
     async def run_summaries(self) -> None:
         """Tell everybody about domains that changed, now and then."""
@@ -122,32 +163,24 @@ class DomainDecider:
             return
         await self._begin(transaction)
         now_s = self._now_s()
-        touched: dict[str, DomainGrants] = {}
-        for message in wanted:
-            domain = touched[message.domain_id] = self._domain(message.domain_id)
-            reply = domain.handle(request_from(message), now_s)
-            if reply is not None:
-                transaction.publish(answer_message(reply, now_s))
-        await self._write(transaction, touched.values())
+        replies, touched = self._deciding.asked(map(request_from, wanted), now_s)
+        await self._write(transaction, replies, touched, now_s)
+        transaction.on_commit(lambda: self.journal.requests(now_s, wanted, replies, self._policy))
 
     async def _fleet_changed(self, transaction: Transaction, envelopes: Sequence[Envelope]) -> None:
         ours = [item for item in envelopes if self._concerns(item.data)]
         if not ours:
             return
         await self._begin(transaction)
-        draft = Book().draft()
-        draft.fleet = draft.fleet_before = self._fleet
-        events.apply(events.Batch(draft, self._now_s(), self._policy.restarts, set()), ours)
-        if draft.fleet is self._fleet:
+        before, now_s = self._deciding.fleet, self._now_s()
+        found = self._deciding.learned(ours, now_s)
+        if found is None:
             return
-        await store.save_fleet(transaction.connection, self._fleet, draft.fleet)
-        self._fleet = draft.fleet
-        for name in [name for name in self.domains if self._fleet.schedules_itself(name)]:
-            del self.domains[name]
-        names = dict.fromkeys(getattr(item.data, "domain_id", "") for item in ours)
-        touched = [self._domain(name) for name in names if name and not self._fleet.schedules_itself(name)]
-        changed = [domain for domain in touched if domain.refit(self._fleet) or not domain.sessions]
-        await self._write(transaction, changed)
+        replies, changed = found
+        await store.save_fleet(transaction.connection, before, self._deciding.fleet)
+        await self._write(transaction, replies, changed, now_s)
+        names = [events.event_name(item) for item in ours]
+        transaction.on_commit(lambda: self.journal.fleet(now_s, names, replies, self._policy))
 
     def _concerns(self, message: Any) -> bool:
         domain_id = str(getattr(message, "domain_id", ""))
@@ -162,39 +195,30 @@ class DomainDecider:
         if await store.current_term(transaction.connection) != self.term:
             raise LeadershipLostError("another decider leads in a newer term")
         if self._doubtful:
-            await self._load(transaction.connection)
+            await self._load(transaction.connection, self.term)
 
-    async def _write(self, transaction: Transaction, domains: Iterable[DomainGrants]) -> None:
-        """Write what changed, and tell the shards that wait where there is more room."""
+    async def _write(
+        self, transaction: Transaction, replies: Iterable[Reply], domains: Iterable[DomainGrants], now_s: float
+    ) -> None:
+        """Write what changed, and send the answers."""
+        for reply in replies:
+            transaction.publish(answer_message(reply, now_s))
         changes: dict[str, GrantChanges] = {}
-        now_s = self._now_s()
         for domain in domains:
-            for reply in domain.news():
-                transaction.publish(answer_message(reply, now_s))
             changes[domain.domain_id] = domain.take_changes()
             self._tell(domain.domain_id)
         await grants_store.save(transaction.connection, changes)
 
-    async def _load(self, connection: Any) -> None:
-        self._fleet = await store.load_fleet(connection)
+    async def _load(self, connection: Any, term: int) -> None:
+        fleet = await store.load_fleet(connection)
         grants = await grants_store.load_grants(connection)
         sessions = await grants_store.load_sessions(connection)
-        self.domains = {
-            name: DomainGrants(
-                name, self._fleet, self._policy, self.term, grants.get(name, ()), sessions.get(name, {}).items()
-            )
-            for name in sorted({*self._fleet.domains, *grants, *sessions})
-            if not self._fleet.schedules_itself(name)
-        }
+        counted = self._deciding.next_count()
+        self.journal.begin(self._now_s(), fleet, self._policy, grants, sessions, counted)
+        self._deciding = Deciding(fleet, self._policy, term, grants, sessions, counted)
         self._doubtful = False
         for name in self.domains:
             self._tell(name)
-
-    def _domain(self, domain_id: str) -> DomainGrants:
-        domain = self.domains.get(domain_id)
-        if domain is None:
-            domain = self.domains[domain_id] = DomainGrants(domain_id, self._fleet, self._policy, self.term)
-        return domain
 
     def _tell(self, domain_id: str) -> None:
         self._to_tell[domain_id] = None

@@ -56,7 +56,7 @@ async def save(connection: AsyncConnection, changes: Mapping[str, GrantChanges])
             "unit_index": key.unit_index,
             "epoch": grant.name.epoch,
             "shard": grant.shard,
-            "body": _grant_body(name, grant),
+            "body": grant_message(name, grant).SerializeToString(),
         }
         for name, change in changes.items()
         for key, grant in change.grants.items()
@@ -64,7 +64,7 @@ async def save(connection: AsyncConnection, changes: Mapping[str, GrantChanges])
     ]
     await _upsert(connection, unit_grant, grants, ("epoch", "shard", "body"))
     sessions = [
-        {"domain_id": name, "shard": shard, "body": _session_body(name, shard, session)}
+        {"domain_id": name, "shard": shard, "body": session_message(name, shard, session).SerializeToString()}
         for name, change in changes.items()
         for shard, session in change.sessions.items()
     ]
@@ -74,35 +74,47 @@ async def save(connection: AsyncConnection, changes: Mapping[str, GrantChanges])
 async def load_grants(connection: AsyncConnection) -> dict[str, list[Grant]]:
     """All grants by domain."""
     found: dict[str, list[Grant]] = {}
-    for row in await connection.execute(sa.select(unit_grant)):
-        request = request_from(scheduler_pb2.PlacementRequest.FromString(row.body))
-        assert request.holdings
-        item = request.holdings[0]
-        grant = Grant(row.shard, item.name, item.tenant_id, item.demand, item.ranks, item.since_s)
-        found.setdefault(row.domain_id, []).append(grant)
+    ordered = sa.select(unit_grant).order_by(unit_grant.c.domain_id, unit_grant.c.job_id, unit_grant.c.unit_index)
+    for row in await connection.execute(ordered):
+        found.setdefault(row.domain_id, []).append(grant_from(scheduler_pb2.PlacementRequest.FromString(row.body)))
     return found
 
 
 async def load_sessions(connection: AsyncConnection) -> dict[str, dict[str, ShardSession]]:
     """All sessions by domain and shard."""
     found: dict[str, dict[str, ShardSession]] = {}
-    for row in await connection.execute(sa.select(shard_session)):
-        request = request_from(scheduler_pb2.PlacementRequest.FromString(row.body))
-        session = ShardSession(request.session, dict(request.classes), request.waiting)
-        found.setdefault(row.domain_id, {})[row.shard] = session
+    ordered = sa.select(shard_session).order_by(shard_session.c.domain_id, shard_session.c.shard)
+    for row in await connection.execute(ordered):
+        shard, session = session_from(scheduler_pb2.PlacementRequest.FromString(row.body))
+        found.setdefault(row.domain_id, {})[shard] = session
     return found
 
 
-def _grant_body(domain_id: str, grant: Grant) -> bytes:
+def grant_message(domain_id: str, grant: Grant) -> scheduler_pb2.PlacementRequest:
+    """A grant as a request of scheduler.proto that says the same."""
     held = Holding(grant.name, grant.tenant_id, grant.demand, grant.ranks, grant.since_s)
     request = Request(domain_id, grant.shard, Session(0, 0), holdings=(held,))
-    return request_message(request, grant.since_s).SerializeToString()
+    return request_message(request, grant.since_s)
 
 
-def _session_body(domain_id: str, shard: str, session: ShardSession) -> bytes:
+def grant_from(message: scheduler_pb2.PlacementRequest) -> Grant:
+    """What `grant_message` said."""
+    request = request_from(message)
+    assert request.holdings
+    item = request.holdings[0]
+    return Grant(request.shard, item.name, item.tenant_id, item.demand, item.ranks, item.since_s)
+
+
+def session_message(domain_id: str, shard: str, session: ShardSession) -> scheduler_pb2.PlacementRequest:
+    """A shard's session as a request of scheduler.proto that says the same."""
     classes = tuple(session.classes.items())
-    request = Request(domain_id, shard, session.session, classes=classes, waiting=session.waiting)
-    return request_message(request, 0.0).SerializeToString()
+    return request_message(Request(domain_id, shard, session.session, classes=classes, waiting=session.waiting), 0.0)
+
+
+def session_from(message: scheduler_pb2.PlacementRequest) -> tuple[str, ShardSession]:
+    """The shard, and what `session_message` said of it."""
+    request = request_from(message)
+    return request.shard, ShardSession(request.session, dict(request.classes), request.waiting)
 
 
 async def _upsert(

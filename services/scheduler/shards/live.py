@@ -22,23 +22,23 @@ from meridian.outbox import Transaction
 from meridian.service import Kernel
 from meridian.sharding import shard_of
 from services.scheduler import store
-from services.scheduler.core.apart.carrying import carry_out, ports_of
+from services.scheduler.core.apart.carrying import ports_of
 from services.scheduler.core.apart.dispatching import Dispatcher
 from services.scheduler.core.apart.messages import Session
 from services.scheduler.core.apart.rounds import Step
+from services.scheduler.core.apart.turns import take_answers, turn
 from services.scheduler.core.book import Draft
 from services.scheduler.core.decide import Blocked, Decisions
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.explanation import Explanation, Ranking
-from services.scheduler.core.lifecycle import give_up_nomination
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.core.two_level import DomainSummary, check_policy
 from services.scheduler.events import Events
-from services.scheduler.journal import Journal
 from services.scheduler.live import LiveScheduler
 from services.scheduler.settings import SchedulerSettings
+from services.scheduler.shards.journal import ShardJournal
 from services.scheduler.shards.wire import answer_from, request_message, summary_from
 
 
@@ -48,8 +48,9 @@ class TwoLevelScheduler(LiveScheduler):
     def __init__(self, kernel: Kernel, settings: SchedulerSettings, policy: Policy) -> None:
         check_policy(policy)
         super().__init__(kernel, settings, policy)
-        self.journal = SilentJournal(kernel.database)
+        self.journal = self._notes = ShardJournal(kernel.database)
         self._name = kernel.name
+        self._unheard: list[scheduler_pb2.DomainSummary] = []
         self._sessions = 0
         self._ports = ports_of(settings.shard, settings.shards)
         self._dispatcher = self._new_dispatcher({})
@@ -76,6 +77,7 @@ class TwoLevelScheduler(LiveScheduler):
         self._sessions += 1
         # Rooms of classes were told to the session before.
         self._dispatcher = self._new_dispatcher(self._dispatcher.public())
+        self._notes.session(self.now_s(), self._dispatcher, self._ports, self._settings.answer_limit_s)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -87,21 +89,22 @@ class TwoLevelScheduler(LiveScheduler):
         await super().write(transaction, draft, new_specs)
 
     async def _answered(self, transaction: Transaction, envelopes: Sequence[Envelope]) -> None:
-        messages = [item.data for item in envelopes if isinstance(item.data, scheduler_pb2.PlacementAnswer)]
-        replies = [answer_from(message) for message in messages if message.shard == self._name]
-        if not replies:
+        answers = [item.data for item in envelopes if isinstance(item.data, scheduler_pb2.PlacementAnswer)]
+        messages = [message for message in answers if message.shard == self._name]
+        if not messages:
             return
+        replies = [answer_from(message) for message in messages]
         draft = await self.draft(transaction)
         now_s = draft.at_s = self.now_s()
-        placed = 0
-        for reply in replies:
-            heard = self._dispatcher.answer(reply, draft)
-            placed += len(heard.carried)
-            carry_out(draft, heard.carried, self.policy, now_s, lambda: self._kernel.new_id("dec"), self._ports)
-            for request in heard.requests:
-                transaction.publish(request_message(request, now_s))
+        policy = self.policy
+        taken = take_answers(
+            draft, self._dispatcher, replies, policy, now_s, lambda: self._kernel.new_id("dec"), self._ports
+        )
+        for request in taken.requests:
+            transaction.publish(request_message(request, now_s))
         await self.write(transaction, draft)
-        transaction.on_commit(lambda: self._placed(placed))
+        transaction.on_commit(lambda: self._notes.answers(now_s, messages, taken, policy))
+        transaction.on_commit(lambda: self._placed(len(taken.runs)))
 
     def _placed(self, count: int) -> None:
         self._metrics.decisions.labels("placed").inc(count)
@@ -109,7 +112,10 @@ class TwoLevelScheduler(LiveScheduler):
 
     async def _summarised(self, envelopes: Sequence[Envelope]) -> None:
         messages = [item.data for item in envelopes if isinstance(item.data, scheduler_pb2.DomainSummary)]
-        if sum(self._dispatcher.hear(summary_from(message)) for message in messages):
+        news = [message for message in messages if self._dispatcher.is_news(summary_from(message))]
+        if news:
+            # Heard in the next turn: between a decision and its commit nothing else is to happen.
+            self._unheard += news
             self._poked.set()
 
     # -- the policy --------------------------------------------------------------------------------------------------
@@ -147,19 +153,16 @@ class TwoLevelScheduler(LiveScheduler):
         async with self._kernel.outbox.transaction() as transaction:
             draft = await self.draft(transaction)
             now_s = draft.at_s = self.now_s()
-            self.book.advance(now_s)
-            for key in list(self.book.nominated):
-                # Nodes that were kept for it on one level.
-                give_up_nomination(draft, key)
-            if draft.changed:
-                await self.write(transaction, draft)
-                return
+            policy = self.policy
+            heard, self._unheard = self._unheard, []
             before_s = time.perf_counter()
-            step = self._dispatcher.step(self.book, now_s)
+            turned = turn(draft, self._dispatcher, map(summary_from, heard), now_s)
             self._metrics.deciding.observe(time.perf_counter() - before_s)
-            for request in step.requests:
+            await self.write(transaction, draft)
+            for request in turned.step.requests:
                 transaction.publish(request_message(request, now_s))
-            transaction.on_commit(lambda: self._stepped(step))
+            transaction.on_commit(lambda: self._notes.turn(now_s, heard, turned, policy))
+            transaction.on_commit(lambda: self._stepped(turned.step))
         self._metrics.cycle.observe(time.perf_counter() - started_s)
 
     def _stepped(self, step: Step) -> None:
@@ -180,13 +183,6 @@ class TwoLevelScheduler(LiveScheduler):
         return Explanation(
             self.policy.version, 0, (), (), ranking, blocked=reason, found=reason, found_stage="capacity"
         )
-
-
-class SilentJournal(Journal):
-    """Notes nothing: what domains answer, and when, is not in the log from which decisions are made again."""
-
-    def _add(self, kind: str, at_s: float, body: object) -> None:
-        return
 
 
 class OwnTenants(Events):

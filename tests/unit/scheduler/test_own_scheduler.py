@@ -145,6 +145,18 @@ def test_a_domain_that_gets_a_scheduler_of_its_own_is_begun_with_anew() -> None:
     assert [(item.domain_id, item.own_scheduler) for item in shard.run() if item.begins] == [("east", False)]
 
 
+def test_who_answers_for_a_domain_from_now_on_is_heard_whatever_the_other_had_counted() -> None:
+    shard = Shard(FLEET)
+    shard.domains["east"] = DomainGrants("east", FLEET, POLICY, 9)
+    shard.run()
+    shard.use(own(FLEET, "east"))
+    # An agent in its first incarnation, after a decider in its ninth term.
+    shard.domains["east"] = DomainGrants("east", FLEET, POLICY, 1)
+    shard.run()
+    assert shard.dispatcher.told["east"].own_scheduler
+    assert shard.dispatcher.told["east"].sequence == shard.domains["east"].sequence
+
+
 def test_on_one_level_its_nodes_take_no_work() -> None:
     fleet = own(FLEET, "east")
     why = {node.domain_id: fleet.why_down(node) for node in fleet.nodes.values()}

@@ -49,8 +49,8 @@ ANSWER_LIMIT_S = 5.0
 """A domain that has not answered for so long counts as full."""
 HOLDINGS_EVERY_S = 30.0
 """So often a shard says all that it holds in a domain."""
-
-
+_UNCOUNTED = -1
+"""Less than the sequence of any summary."""
 _SPLIT_WAIT_S = 0.05
 """How long the first wait of a unit is that was refused a part, at least; it doubles up to 64 times of it."""
 
@@ -91,12 +91,16 @@ class Dispatcher:
     # -- what comes ----------------------------------------------------------------------------------------------------
 
     def hear(self, summary: DomainSummary) -> bool:
-        """A domain told everybody about itself; whether that was news. One that answers tells this shard more."""
-        known = self.told.get(summary.domain_id)
-        if self._reachable(summary.domain_id) or (known is not None and summary.sequence <= known.sequence):
+        """A domain told everybody about itself; whether that was news (`is_news`)."""
+        if not self.is_news(summary):
             return False
         self._take(summary)
         return True
+
+    def is_news(self, summary: DomainSummary) -> bool:
+        """Whether a summary says more than is known. A domain that answers tells this shard more than everybody."""
+        known = self.told.get(summary.domain_id)
+        return not self._reachable(summary.domain_id) and (known is None or summary.sequence > known.sequence)
 
     def public(self) -> dict[str, DomainSummary]:
         """What is known of domains without what they told this shard alone."""
@@ -194,6 +198,9 @@ class Dispatcher:
             return
         number = self._next_round()
         for name in new:
+            if name in self._links and self._links[name].begun and name in self.told:
+                # Sequences of the one and the other do not count together.
+                self.told[name] = replace(self.told[name], sequence=_UNCOUNTED)
             link = self._links[name] = Link(begun=True, own_scheduler=own[name], holdings_at_s=now_s)
             link.silent = not first and name not in self.told
             holdings = self._holdings(name, book)
@@ -328,7 +335,7 @@ class Dispatcher:
             self._links[name].silent = True
             self._full(name)
         for asked in list(now.units.values()):
-            for name in asked.parts.keys() & now.open:
+            for name in sorted(asked.parts.keys() & now.open):
                 asked.refused[name] = "it did not answer in time"
                 back.setdefault(name, []).append(asked.name)
             self._settle(asked, now, None, [], back)

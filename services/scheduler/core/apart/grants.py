@@ -64,7 +64,8 @@ class GrantChanges:
 class DomainGrants:
     """One domain: its cluster, its grants, the sessions of the shards. See the module for the rules.
 
-    ``fleet`` may have other domains too; ``term`` is that of the decider.
+    ``fleet`` may have other domains too; ``term`` is that of the decider. ``counted`` is greater than that of any former
+    `DomainGrants` of this domain in the same term: sequences of summaries go on from there.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class DomainGrants:
         term: int,
         grants: Iterable[Grant] = (),
         sessions: Iterable[tuple[str, ShardSession]] = (),
+        counted: int = 0,
     ) -> None:
         self.domain_id = domain_id
         self.term = term
@@ -82,7 +84,7 @@ class DomainGrants:
         self.sessions: dict[str, ShardSession] = dict(sessions)
         self.fleet = part_of(fleet, domain_id)
         self.cluster = Cluster(table_of(self.fleet), policy)
-        self._changed = 0
+        self.counted = counted
         self._tally = Tally()
         self._changes = GrantChanges()
         for grant in grants:
@@ -92,7 +94,7 @@ class DomainGrants:
     @property
     def sequence(self) -> int:
         """Of the summary as it is now."""
-        return (self.term << _TERM_BITS) + self._changed
+        return (self.term << _TERM_BITS) + self.counted
 
     # -- what comes ----------------------------------------------------------------------------------------------------
 
@@ -124,7 +126,7 @@ class DomainGrants:
             return False
         refit(self.cluster, self.fleet, after)
         self.fleet = after
-        self._changed += 1
+        self.counted += 1
         return True
 
     def news(self) -> list[Reply]:
@@ -197,7 +199,7 @@ class DomainGrants:
             ranks = tuple([replace(rank, rank=item.first_rank + rank.rank) for rank in running.ranks])
             grant = Grant(request.shard, item.name, item.tenant_id, running.unit.demand, ranks, now_s)
             self.grants[grant.name.key] = self._changes.grants[grant.name.key] = grant
-            self._changed += 1
+            self.counted += 1
             placed.append((item.name, ranks))
         refused += [(wanted[key].name, reason) for key, reason in without]
         return tuple(placed), tuple(refused)
@@ -245,7 +247,7 @@ class DomainGrants:
     def _grant(self, grant: Grant) -> None:
         self.grants[grant.name.key] = self._changes.grants[grant.name.key] = grant
         self._occupy(grant)
-        self._changed += 1
+        self.counted += 1
 
     def _occupy(self, grant: Grant) -> None:
         unit = PendingUnit(grant.name.key, grant.tenant_id, 0, grant.since_s, grant.demand)
@@ -255,7 +257,7 @@ class DomainGrants:
         del self.grants[grant.name.key]
         self._changes.grants[grant.name.key] = None
         self.cluster.release(grant.name.key, now_s)
-        self._changed += 1
+        self.counted += 1
 
 
 def part_of(fleet: Fleet, domain_id: str, before: Fleet | None = None) -> Fleet:

@@ -1,0 +1,83 @@
+"""What a decider of domains does with what it hears, without a bus, a database or a clock: the same live and in a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from meridian.codec import Envelope
+from services.scheduler import events
+from services.scheduler.core.apart.grants import DomainGrants, Grant, ShardSession
+from services.scheduler.core.apart.messages import Reply, Request
+from services.scheduler.core.book import Book
+from services.scheduler.core.fleet import Fleet
+from services.scheduler.core.policy import Policy
+
+
+class Deciding:
+    """The domains of a decider: their facts, and the grants of each.
+
+    ``grants`` and ``sessions`` are as they were written, by domain; ``term`` is the decider's. ``counted``: sequences of
+    summaries count from here in this term (`next_count` of what went before).
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        policy: Policy,
+        term: int,
+        grants: Mapping[str, Sequence[Grant]] | None = None,
+        sessions: Mapping[str, Mapping[str, ShardSession]] | None = None,
+        counted: int = 0,
+    ) -> None:
+        grants, sessions = grants or {}, sessions or {}
+        self._counted = counted
+        self.fleet, self.policy, self.term = fleet, policy, term
+        self.domains = {
+            name: DomainGrants(name, fleet, policy, term, grants.get(name, ()), sessions.get(name, {}).items(), counted)
+            for name in sorted({*fleet.domains, *grants, *sessions})
+            if not fleet.schedules_itself(name)
+        }
+
+    def asked(self, requests: Iterable[Request], now_s: float) -> tuple[list[Reply], list[DomainGrants]]:
+        """Requests of shards, in order: the answers, then what shards that wait are told unasked; and the domains."""
+        replies: list[Reply] = []
+        touched: dict[str, DomainGrants] = {}
+        for request in requests:
+            domain = touched[request.domain_id] = self.domain(request.domain_id)
+            reply = domain.handle(request, now_s)
+            if reply is not None:
+                replies.append(reply)
+        return [*replies, *_news(touched.values())], list(touched.values())
+
+    def learned(self, envelopes: Sequence[Envelope], now_s: float) -> tuple[list[Reply], list[DomainGrants]] | None:
+        """Events about the fleet: what shards that wait are told, and the domains that changed. None: it was no news."""
+        draft = Book().draft()
+        draft.fleet = draft.fleet_before = self.fleet
+        events.apply(events.Batch(draft, now_s, self.policy.restarts, set()), envelopes)
+        if draft.fleet is self.fleet:
+            return None
+        self.fleet = draft.fleet
+        for name in [name for name in self.domains if self.fleet.schedules_itself(name)]:
+            self._counted = self.next_count()
+            del self.domains[name]
+        names = dict.fromkeys(getattr(item.data, "domain_id", "") for item in envelopes)
+        touched = [self.domain(name) for name in names if name and not self.fleet.schedules_itself(name)]
+        changed = [domain for domain in touched if domain.refit(self.fleet) or not domain.sessions]
+        return _news(changed), changed
+
+    def domain(self, domain_id: str) -> DomainGrants:
+        """The grants of a domain; a new one has none."""
+        domain = self.domains.get(domain_id)
+        if domain is None:
+            domain = self.domains[domain_id] = DomainGrants(
+                domain_id, self.fleet, self.policy, self.term, counted=self._counted
+            )
+        return domain
+
+    def next_count(self) -> int:
+        """More than any summary of this term has counted."""
+        return 1 + max([self._counted, *(domain.counted for domain in self.domains.values())])
+
+
+def _news(domains: Iterable[DomainGrants]) -> list[Reply]:
+    return [reply for domain in domains for reply in domain.news()]
