@@ -217,6 +217,10 @@ class Client:
             f"/v1/jobs/{job_id}/explanation", unit=unit, counterfactuals="true" if counterfactuals else None
         )
 
+    def phases(self, job_id: str) -> Json:
+        """The phase of each unit that trains (warm-up, fast, stable, unknown), and what its phases ask for."""
+        return self.get(f"/v1/jobs/{job_id}/phases")
+
     def trace(self, job_id: str) -> Json:
         """Every event of the job, from all services, in order."""
         return self.get(f"/v1/jobs/{job_id}/trace")

@@ -127,6 +127,7 @@ def job(context: Context, job_id: str, watch: bool) -> None:
         if watch:
             follow(network, job_id, quiet=context.as_json)
         found = network.job(job_id)
+        training = [] if context.as_json else _training(network, found)
     if context.as_json:
         print_json(found)
         return
@@ -150,11 +151,26 @@ def job(context: Context, job_id: str, watch: bool) -> None:
         ),
         empty="",
     )
+    for line in training:
+        console.print(f"training, {line}")
     if found["units_total"] > 50:
         console.print(f"... and {found['units_total'] - 50} more units")
     console.print()
     for entry in found["timeline"][-30:]:
         console.print(f"  {clock(entry['at'])}  {entry['what']:<18} {entry.get('detail') or ''}", soft_wrap=True)
+
+
+def _training(network: Client, job: dict[str, Any]) -> list[str]:
+    """Lines about the phases of a job that reports a loss; none where forecast does not answer."""
+    from meridian.cli.forecast_commands import phase_line
+    from meridian.client import ApiError
+
+    if not any(unit["metrics"] for unit in job["units"]):
+        return []
+    try:
+        return [phase_line(unit) for unit in network.phases(job["job_id"])["units"][:50]]
+    except ApiError:
+        return []
 
 
 @click.command()

@@ -86,6 +86,14 @@ class ModelBody(BaseModel):
     sequence_parallel: bool = False
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
     recompute: bool | Recompute = False
+    # The schedule of a job file; it bears on the phases, not on what a step needs.
+    warm_up_steps: Annotated[int, Field(ge=0, le=10**12)] = 0
+    batch_ramp_start: Count = 0
+    batch_ramp_increment: Count = 0
+    batch_ramp_samples: Annotated[int, Field(ge=0, le=10**15)] = 0
+    evaluate_every_steps: Annotated[int, Field(ge=0, le=10**12)] = 0
+    evaluation_s: Annotated[float, Field(ge=0)] = 0.0
+    checkpoint_s: Annotated[float, Field(ge=0)] = 0.0
 
 
 class EstimateRequest(BaseModel):

@@ -1,4 +1,4 @@
-"""Wires forecast: demand and capacity from the bus, windows and forecasts by a loop, estimates by HTTP."""
+"""Wires forecast: demand and capacity from the bus, windows and forecasts by a loop, estimates and phases by HTTP."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from meridian.settings import load
 from services.forecast.api import create_router
 from services.forecast.events import DEMAND_EVENTS, DemandEvents, RequirementEvents, keep_capacity
 from services.forecast.metrics import ForecastMetrics
+from services.forecast.phases.api import create_phases_router
+from services.forecast.phases.following import PHASE_EVENTS, PhaseEvents
 from services.forecast.sampling import Sampling
 from services.forecast.settings import ForecastSettings
 
@@ -23,5 +25,7 @@ def build(kernel: Kernel) -> None:
     kernel.bus.subscribe_batch("demand", DEMAND_EVENTS, DemandEvents(kernel.clock).handle)
     kernel.bus.subscribe_batch("capacity", [GraphUpdated], keep_capacity)
     kernel.bus.subscribe("requirements", {JobSubmitted: RequirementEvents(kernel.clock, metrics).handle})
+    kernel.bus.subscribe_batch("phases", PHASE_EVENTS, PhaseEvents(kernel.clock, metrics).handle)
     kernel.add_task("sampling", sampling.run)
     kernel.http.include_router(create_router(kernel.database))
+    kernel.http.include_router(create_phases_router(kernel.database))

@@ -22,6 +22,12 @@ class ForecastMetrics:
         self.serving = Gauge(
             "meridian_forecast_serving", "Series served by each method", ("horizon_s", "method"), registry=registry
         )
+        self.phases = Counter(
+            "meridian_forecast_phase_changes_total",
+            "Changes of phase told of training runs, by the phase that began",
+            ("phase",),
+            registry=registry,
+        )
         self.requirements = Counter(
             "meridian_forecast_requirements_total",
             "Requirements of jobs by outcome (estimated, impossible)",

@@ -45,7 +45,11 @@ class Handlers:
         bus.subscribe_batch("jobs", JOB_EVENTS, self.on_jobs)
         bus.subscribe_batch("graph", GRAPH_EVENTS, self.on_graph)
         bus.subscribe_batch("incidents", INCIDENT_EVENTS, self.on_incidents)
-        forecasts = (forecast_pb2.DemandForecast, forecast_pb2.JobRequirementEstimated)
+        forecasts = (
+            forecast_pb2.DemandForecast,
+            forecast_pb2.JobRequirementEstimated,
+            forecast_pb2.TrainingPhaseChanged,
+        )
         bus.subscribe_batch("forecasts", forecasts, self.on_forecasts)
         bus.subscribe_batch("identity", (identity_pb2.IdentityRevoked,), self.on_identity)
 
@@ -76,7 +80,7 @@ class Handlers:
         await self._stream(transaction, envelopes, await self._tenants(transaction, messages))
 
     async def on_forecasts(self, transaction: Transaction, envelopes: Sequence[Envelope]) -> None:
-        """Keep the newest forecast of each subject and requirement of each job."""
+        """Keep the newest forecast of each subject and requirement of each job; phases are only streamed."""
         rows, requirements = [], []
         for envelope in envelopes:
             body = to_body(envelope.data)
@@ -84,7 +88,7 @@ class Handlers:
                 made_at = to_datetime(envelope.data.made_at) or envelope.time
                 kind, subject_id = body["subject_kind"], body["subject_id"]
                 rows.append({"subject_kind": kind, "subject_id": subject_id, "made_at": made_at, "body": body})
-            else:
+            elif isinstance(envelope.data, forecast_pb2.JobRequirementEstimated):
                 requirements.append(body)
         await network.save_forecasts(transaction.connection, rows)
         await network.save_requirements(transaction.connection, requirements)

@@ -131,6 +131,14 @@ class ModelSection(Section):
     tensor_parallel: int = Field(default=0, ge=0, le=10_000)
     pipeline_parallel: int = Field(default=0, ge=0, le=10_000)
     recompute: bool = False
+    # The schedule, from which follows what each phase of the run asks for.
+    warm_up_steps: int = Field(default=0, ge=0, le=10**12)
+    batch_ramp_start: int = Field(default=0, ge=0, le=100_000_000)
+    batch_ramp_increment: int = Field(default=0, ge=0, le=100_000_000)
+    batch_ramp_samples: int = Field(default=0, ge=0, le=10**15)
+    evaluate_every_steps: int = Field(default=0, ge=0, le=10**12)
+    evaluation_s: float = Field(default=0.0, ge=0, le=7 * 86400)
+    checkpoint_s: float = Field(default=0.0, ge=0, le=7 * 86400)
 
 
 class RateSection(Section):
@@ -191,6 +199,8 @@ def inconsistencies(job: JobFile) -> list[FieldError]:
     if job.gang is not None:
         found += _gang_errors(job.gang)
     found += _rate_errors(job.rates)
+    if job.model is not None:
+        found += _schedule_errors(job.model)
     for index, domain in enumerate(job.placement.exclude_domains):
         if domain in job.placement.domains:
             found.append(
@@ -234,6 +244,27 @@ def _gang_errors(gang: GangSection) -> Iterator[FieldError]:
         yield FieldError("/gang/min_ranks", f"must be at most ranks, which is {gang.ranks}")
     if gang.max_ranks is not None and gang.max_ranks < gang.ranks:
         yield FieldError("/gang/max_ranks", f"must be at least ranks, which is {gang.ranks}")
+
+
+def _schedule_errors(model: ModelSection) -> Iterator[FieldError]:
+    if model.steps and model.warm_up_steps > model.steps:
+        yield FieldError("/model/warm_up_steps", f"must be at most steps, which is {model.steps}")
+    ramp = {name: getattr(model, name) for name in ("batch_ramp_start", "batch_ramp_increment", "batch_ramp_samples")}
+    if not any(ramp.values()):
+        return
+    missing = [name for name, value in ramp.items() if not value]
+    if missing:
+        yield FieldError(f"/model/{missing[0]}", "a ramp of the batch has a start, an increment and samples")
+    elif not model.global_batch:
+        yield FieldError("/model/global_batch", "a ramp of the batch needs the batch that it leads to")
+    elif (
+        model.batch_ramp_start > model.global_batch
+        or (model.global_batch - model.batch_ramp_start) % model.batch_ramp_increment
+    ):
+        yield FieldError(
+            "/model/batch_ramp_increment",
+            f"{model.batch_ramp_start} does not grow to {model.global_batch} in steps of {model.batch_ramp_increment}",
+        )
 
 
 def _rate_errors(rates: Sequence[RateSection]) -> Iterator[FieldError]:

@@ -63,7 +63,7 @@ def stages(
     ):
         if not value > 0 or not math.isfinite(value):
             raise InvalidScheduleError(f"{name}: must be positive, not {value}")
-    plan = [(global_batch, total_samples)] if ramp is None else _ramped(ramp, global_batch, total_samples)
+    plan = [*(() if ramp is None else ramped(ramp, global_batch)), (global_batch, total_samples)]
     result: list[StageDemand] = []
     step = done = 0
     for batch, until in plan:
@@ -78,7 +78,11 @@ def stages(
     return result
 
 
-def _ramped(ramp: BatchRamp, global_batch: int, total_samples: int) -> list[tuple[int, int]]:
+def ramped(ramp: BatchRamp, global_batch: int) -> list[tuple[int, int]]:
+    """(batch, samples until which it lasts) of each step of the ramp, without the full batch behind it.
+
+    InvalidScheduleError where a size is not positive or the ramp does not reach ``global_batch``.
+    """
     for name, value in (("start", ramp.start), ("increment", ramp.increment), ("samples", ramp.samples)):
         if value <= 0:
             raise InvalidScheduleError(f"ramp.{name}: must be positive, not {value}")
@@ -89,4 +93,4 @@ def _ramped(ramp: BatchRamp, global_batch: int, total_samples: int) -> list[tupl
     growths = (global_batch - ramp.start) // ramp.increment
     sizes = [ramp.start + number * ramp.increment for number in range(growths)]
     ends = [round((number + 1) * ramp.samples / growths) for number in range(growths)]
-    return [*zip(sizes, ends, strict=True), (global_batch, total_samples)]
+    return list(zip(sizes, ends, strict=True))

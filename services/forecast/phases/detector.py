@@ -13,12 +13,14 @@ The delay this brings is about a third of the step at which the phase begins; it
 from __future__ import annotations
 
 import math
-from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from services.forecast.phases.curve import Phase
 from services.forecast.phases.ramps import RampWatch
 from services.forecast.phases.truth import HALF_WINDOW, HOLD, LEAST_SAMPLES, SHARE_OF_PEAK
+from services.forecast.phases.window import Slope, SlopeWindow
 
 _WINDOW = 2 * HALF_WINDOW
 # A run whose length is not known is taken to be this many times as long as it was so far.
@@ -26,6 +28,12 @@ _LENGTHS_SO_FAR = 2.0
 _SEEN_AT = math.exp(HALF_WINDOW)
 # Share of the highest pace at which a warm-up that nothing declares is taken to be over.
 PASSED = 0.8
+# Squares of larger losses could no longer be summed.
+LARGEST_LOSS = 1e100
+# Standard errors, and samples, by which a slope stands out of its noise: of 60 runs of 1,500 steps of noise alone 27 once
+# pass 3 standard errors with 10 samples, none these.
+_STANDS_OUT = 5.0
+_STANDING_SAMPLES = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,7 @@ class PhaseChanged:
 
 
 class PhaseDetector:
-    """The phase of one run, sample by sample; holds the samples of the last 45 % of the steps.
+    """The phase of one run, sample by sample; its state is small and can be kept (`state`, `restore`).
 
     ``schedule_known`` says whether learning rate, batch size and total steps may be used (the schedule-aware track);
     without it only step and loss are read.
@@ -59,32 +67,76 @@ class PhaseDetector:
         self._share = share_of_peak
         self._schedule = (schedule or Schedule()) if schedule_known else Schedule()
         self._ramps = (RampWatch(self._schedule.total_steps), RampWatch(self._schedule.total_steps))
-        self._window: deque[tuple[float, float]] = deque()
-        self._sums = [0.0, 0.0, 0.0, 0.0]
-        self._dropped = 0
+        self._window = SlopeWindow(_WINDOW)
         self._last = -math.inf
         self._peak = 0.0
         self._fast_from = 0.0
         self._below_from: float | None = None
         self.phase: Phase | None = None
         self.ignored = 0
+        self.slope: Slope | None = None
+        """Of the newest sample; None with too few samples in the window."""
+        self.highest_fall = 0.0
+        """Of all slopes that stood out of their noise (five standard errors, 30 samples); 0 until there was one."""
+
+    @property
+    def ramp_was_seen(self) -> bool:
+        """Whether the learning rate or the batch size has risen at least once, or a warm-up is declared."""
+        return self._schedule.warm_up_steps is not None or any(watch.has_risen for watch in self._ramps)
+
+    def set_total_steps(self, total_steps: float | None) -> None:
+        """The length of the run became known, or another one was declared."""
+        if self._known and total_steps != self._schedule.total_steps:
+            self._schedule = replace(self._schedule, total_steps=total_steps)
+            for watch in self._ramps:
+                watch.set_total_steps(total_steps)
 
     def observe(self, step: float, loss: float, lr: float = math.nan, gbs: float = math.nan) -> PhaseChanged | None:
         """Take one sample; the event where it changes the phase.
 
-        A sample that is not finite, whose step is negative or not after the last one is counted in ``ignored``.
+        A sample that is not finite (or beyond `LARGEST_LOSS`), whose step is negative or not after the last one is counted in ``ignored``.
         """
-        if not (math.isfinite(step) and math.isfinite(loss)) or step < 0 or step <= self._last:
+        if not (math.isfinite(step) and abs(loss) <= LARGEST_LOSS) or step < 0 or step <= self._last:
             self.ignored += 1
             return None
         self._last = step
-        pace = self._pace(math.log(step + 1.0), loss)
-        now = self._judge(step, pace, lr, gbs)
+        self._window.add(math.log(step + 1.0), loss)
+        self.slope = self._window.slope(LEAST_SAMPLES)
+        slope = self.slope
+        if slope is not None and slope.samples >= _STANDING_SAMPLES and slope.fall > _STANDS_OUT * slope.error:
+            self.highest_fall = max(self.highest_fall, slope.fall)
+        now = self._judge(step, None if self.slope is None else self.slope.fall, lr, gbs)
         if now == self.phase:
             return None
         event = PhaseChanged(step, self.phase, now)
         self.phase = now
         return event
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` takes, fit for JSON."""
+        return {
+            "window": self._window.state(),
+            "ramps": [watch.state() for watch in self._ramps],
+            "last": _finite(self._last),
+            "peak": self._peak,
+            "fast_from": _finite(self._fast_from),
+            "below_from": self._below_from,
+            "phase": None if self.phase is None else int(self.phase),
+            "ignored": self.ignored,
+            "highest_fall": self.highest_fall,
+        }
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Go on from a state of a detector with the same schedule: what it tells is what that one would have told."""
+        self._window.restore(kept["window"]["origin"], kept["window"]["cells"])
+        for watch, state in zip(self._ramps, kept["ramps"], strict=True):
+            watch.restore(state)
+        self._last = -math.inf if kept["last"] is None else kept["last"]
+        self._peak, self._below_from = kept["peak"], kept["below_from"]
+        self._fast_from = math.inf if kept["fast_from"] is None else kept["fast_from"]
+        self.phase = None if kept["phase"] is None else Phase(kept["phase"])
+        self.ignored, self.highest_fall = kept["ignored"], kept["highest_fall"]
+        self.slope = self._window.slope(LEAST_SAMPLES)
 
     def _judge(self, step: float, pace: float | None, lr: float, gbs: float) -> Phase:
         if self.phase == Phase.STABLE:
@@ -119,27 +171,6 @@ class PhaseDetector:
         self._peak = max(self._peak, pace)
         return pace > PASSED * self._peak or self._peak <= 0
 
-    def _pace(self, x: float, loss: float) -> float | None:
-        window, sums = self._window, self._sums
-        window.append((x, loss))
-        for place, amount in enumerate((x, loss, x * x, x * loss)):
-            sums[place] += amount
-        while window[0][0] < x - _WINDOW:
-            old_x, old = window.popleft()
-            for place, amount in enumerate((old_x, old, old_x * old_x, old_x * old)):
-                sums[place] -= amount
-            self._dropped += 1
-        if self._dropped > len(window):
-            # Anew, or the rounding of what was taken away would add up.
-            self._dropped = 0
-            sums[:] = (
-                math.fsum(a for a, _ in window),
-                math.fsum(b for _, b in window),
-                math.fsum(a * a for a, _ in window),
-                math.fsum(a * b for a, b in window),
-            )
-        count = len(window)
-        spread = count * sums[2] - sums[0] * sums[0]
-        if count < LEAST_SAMPLES or spread <= 1e-9 * count * sums[2]:
-            return None
-        return -(count * sums[3] - sums[0] * sums[1]) / spread
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None

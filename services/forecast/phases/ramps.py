@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +56,33 @@ class RampWatch:
         self._pause = 0.0
         self._samples_since = 0
         self.rising = False
+        self.has_risen = False
+
+    def set_total_steps(self, total_steps: float | None) -> None:
+        """The length of the run became known."""
+        self._total = total_steps
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` takes, fit for JSON."""
+        begun = math.isfinite(self._highest)
+        return {
+            "highest": self._highest if begun else None,
+            "begun": self._begun if begun else None,
+            "risen_at": self._risen_at if begun else None,
+            "pause": self._pause,
+            "samples_since": self._samples_since,
+            "rising": self.rising,
+            "has_risen": self.has_risen,
+        }
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Go on from a kept state."""
+        begun = kept["highest"] is not None
+        self._highest = kept["highest"] if begun else -math.inf
+        self._begun = kept["begun"] if begun else math.nan
+        self._risen_at = kept["risen_at"] if begun else math.nan
+        self._pause, self._samples_since = kept["pause"], kept["samples_since"]
+        self.rising, self.has_risen = kept["rising"], kept["has_risen"]
 
     def observe(self, step: float, value: float) -> bool:
         """Take the value at ``step`` and return whether the ramp goes on; a value that is not finite changes nothing."""
@@ -67,6 +96,7 @@ class RampWatch:
             if self._samples_since > 1:
                 self._pause = max(self._pause, step - self._risen_at)
             self._highest, self._risen_at, self._samples_since, self.rising = value, step, 0, True
+            self.has_risen = True
         elif value < self._highest * (1 - _RISE):
             self.rising = False
         elif self.rising:

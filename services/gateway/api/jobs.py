@@ -296,6 +296,14 @@ async def get_requirement(parts: Parts, caller: JobReader, job_id: JobId) -> dic
     return body
 
 
+@router.get("/jobs/{job_id}/phases", response_model=dict[str, Any], responses=problems(401, 403, 404, 409, 429, 503))
+async def get_phases(parts: Parts, caller: JobReader, job_id: JobId) -> Any:
+    """The phase of each unit that reports a loss (warm-up, fast, stable or unknown), and what its phases ask for."""
+    async with parts.kernel.database.reading() as connection:
+        await _own(connection, caller, job_id)
+    return await parts.forecast.ask("GET", f"/v1/jobs/{job_id}/phases")
+
+
 @router.get(
     "/jobs/{job_id}/explanation", response_model=dict[str, Any], responses=problems(401, 403, 404, 409, 429, 503)
 )

@@ -181,7 +181,7 @@ async def test_a_job_is_followed_through_failure_and_resume_to_its_end(stack: St
 async def test_tenants_see_only_their_own_jobs_and_operators_see_all(stack: Stack) -> None:
     job_id = await submit(stack)
     other = stack.issuer.headers(tenant="tenant-b")
-    for path in ("", "/runs", "/events", "/trace", "/units", "/logs", "/explanation", "/requirement"):
+    for path in ("", "/runs", "/events", "/trace", "/units", "/logs", "/explanation", "/requirement", "/phases"):
         answer = await stack.http.get(f"/v1/jobs/{job_id}{path}", headers=other)
         assert answer.status_code == 404, path
         assert answer.json()["code"] == "NOT_FOUND"

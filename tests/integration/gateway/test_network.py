@@ -180,6 +180,8 @@ async def test_questions_are_passed_on(stack: Stack) -> None:
     job_id = await submit(stack)
     stack.issuer.answers["GET", f"/v1/jobs/{job_id}/explanation"] = (200, {"why": "cheapest"})
     assert await read(stack, f"/v1/jobs/{job_id}/explanation") == {"why": "cheapest"}
+    stack.issuer.answers["GET", f"/v1/jobs/{job_id}/phases"] = (200, {"units": []})
+    assert await read(stack, f"/v1/jobs/{job_id}/phases") == {"units": []}
     stack.issuer.answers["POST", "/v1/estimates"] = (200, {"total_flops": 1e21})
     answer = await stack.http.post("/v1/estimates", json={"model": {"parameters": 7}}, headers=headers)
     assert answer.json() == {"total_flops": 1e21}

@@ -67,7 +67,7 @@ def job_files(draw: Any) -> dict[str, Any]:
     if kind == "workflow":
         body["workflow"] = _workflow(draw)
     if draw(st.booleans()):
-        body["model"] = {"parameters": draw(st.integers(0, 10**16)), "precision": "bf16", "steps": 10}
+        body["model"] = {"parameters": draw(st.integers(0, 10**16)), "precision": "bf16", "steps": 10, **RAMP}
         body["rates"] = [{"accelerator_type": draw(NAMES), "ranks": 2, "rate": draw(st.floats(0, 1e9))}]
         body["deadline"] = draw(st.datetimes(timezones=st.just(UTC))).isoformat()
     if draw(st.booleans()):
@@ -114,6 +114,8 @@ def test_a_chain_of_a_thousand_tasks_is_no_cycle() -> None:
     )
 
 
+RAMP = {"global_batch": 8, "batch_ramp_start": 4, "batch_ramp_increment": 4, "batch_ramp_samples": 64}
+
 BAD = [
     ({"gang": {"ranks": 2, "min_ranks": 3}}, "/gang/min_ranks"),
     ({"gang": {"ranks": 2, "max_ranks": 1}}, "/gang/max_ranks"),
@@ -129,6 +131,11 @@ BAD = [
         },
         "/rates/1",
     ),
+    ({"gang": {"ranks": 2}, "model": {"steps": 10, "warm_up_steps": 11}}, "/model/warm_up_steps"),
+    ({"gang": {"ranks": 2}, "model": {"global_batch": 8, "batch_ramp_start": 4}}, "/model/batch_ramp_increment"),
+    ({"gang": {"ranks": 2}, "model": {**RAMP, "global_batch": 0}}, "/model/global_batch"),
+    ({"gang": {"ranks": 2}, "model": {**RAMP, "batch_ramp_increment": 3}}, "/model/batch_ramp_increment"),
+    ({"gang": {"ranks": 2}, "model": {**RAMP, "batch_ramp_start": 12}}, "/model/batch_ramp_increment"),
 ]
 
 

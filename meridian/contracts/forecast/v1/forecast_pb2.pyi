@@ -16,9 +16,22 @@ class ForecastSubjectKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FORECAST_SUBJECT_KIND_UNSPECIFIED: _ClassVar[ForecastSubjectKind]
     FORECAST_SUBJECT_KIND_DOMAIN: _ClassVar[ForecastSubjectKind]
     FORECAST_SUBJECT_KIND_TENANT: _ClassVar[ForecastSubjectKind]
+
+class TrainingPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TRAINING_PHASE_UNSPECIFIED: _ClassVar[TrainingPhase]
+    TRAINING_PHASE_UNKNOWN: _ClassVar[TrainingPhase]
+    TRAINING_PHASE_WARM_UP: _ClassVar[TrainingPhase]
+    TRAINING_PHASE_FAST: _ClassVar[TrainingPhase]
+    TRAINING_PHASE_STABLE: _ClassVar[TrainingPhase]
 FORECAST_SUBJECT_KIND_UNSPECIFIED: ForecastSubjectKind
 FORECAST_SUBJECT_KIND_DOMAIN: ForecastSubjectKind
 FORECAST_SUBJECT_KIND_TENANT: ForecastSubjectKind
+TRAINING_PHASE_UNSPECIFIED: TrainingPhase
+TRAINING_PHASE_UNKNOWN: TrainingPhase
+TRAINING_PHASE_WARM_UP: TrainingPhase
+TRAINING_PHASE_FAST: TrainingPhase
+TRAINING_PHASE_STABLE: TrainingPhase
 
 class ForecastPoint(_message.Message):
     __slots__ = ("horizon_s", "expected", "low", "high", "has_band", "skill")
@@ -55,6 +68,48 @@ class DemandForecast(_message.Message):
     history_windows: int
     window_s: float
     def __init__(self, subject_kind: _Optional[_Union[ForecastSubjectKind, str]] = ..., subject_id: _Optional[str] = ..., made_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., method: _Optional[str] = ..., current: _Optional[float] = ..., points: _Optional[_Iterable[_Union[ForecastPoint, _Mapping]]] = ..., history_windows: _Optional[int] = ..., window_s: _Optional[float] = ...) -> None: ...
+
+class PhaseDemand(_message.Message):
+    __slots__ = ("global_batch", "flops_per_step", "busy_share", "until_step")
+    GLOBAL_BATCH_FIELD_NUMBER: _ClassVar[int]
+    FLOPS_PER_STEP_FIELD_NUMBER: _ClassVar[int]
+    BUSY_SHARE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_STEP_FIELD_NUMBER: _ClassVar[int]
+    global_batch: int
+    flops_per_step: float
+    busy_share: float
+    until_step: int
+    def __init__(self, global_batch: _Optional[int] = ..., flops_per_step: _Optional[float] = ..., busy_share: _Optional[float] = ..., until_step: _Optional[int] = ...) -> None: ...
+
+class TrainingPhaseChanged(_message.Message):
+    __slots__ = ("job_id", "tenant_id", "unit_index", "run_id", "epoch", "step", "total_steps", "phase", "before", "reason", "reports", "demand", "at")
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TENANT_ID_FIELD_NUMBER: _ClassVar[int]
+    UNIT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    DEMAND_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    job_id: str
+    tenant_id: str
+    unit_index: int
+    run_id: str
+    epoch: int
+    step: int
+    total_steps: int
+    phase: TrainingPhase
+    before: TrainingPhase
+    reason: str
+    reports: int
+    demand: PhaseDemand
+    at: _timestamp_pb2.Timestamp
+    def __init__(self, job_id: _Optional[str] = ..., tenant_id: _Optional[str] = ..., unit_index: _Optional[int] = ..., run_id: _Optional[str] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ..., total_steps: _Optional[int] = ..., phase: _Optional[_Union[TrainingPhase, str]] = ..., before: _Optional[_Union[TrainingPhase, str]] = ..., reason: _Optional[str] = ..., reports: _Optional[int] = ..., demand: _Optional[_Union[PhaseDemand, _Mapping]] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class JobRequirementEstimated(_message.Message):
     __slots__ = ("job_id", "tenant_id", "parameters", "flops_per_step", "total_flops", "memory_bytes_per_accelerator", "memory_parts_bytes", "formula", "estimated_at")

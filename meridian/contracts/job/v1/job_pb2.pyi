@@ -53,7 +53,7 @@ class WorkflowTask(_message.Message):
     def __init__(self, name: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., depends_on: _Optional[_Iterable[str]] = ..., ranks: _Optional[int] = ..., resources: _Optional[_Union[_types_pb2.Resources, _Mapping]] = ...) -> None: ...
 
 class ModelDescription(_message.Message):
-    __slots__ = ("parameters", "layers", "hidden", "heads", "sequence", "vocabulary", "global_batch", "precision", "steps", "tensor_parallel", "pipeline_parallel", "recompute")
+    __slots__ = ("parameters", "layers", "hidden", "heads", "sequence", "vocabulary", "global_batch", "precision", "steps", "tensor_parallel", "pipeline_parallel", "recompute", "warm_up_steps", "batch_ramp_start", "batch_ramp_increment", "batch_ramp_samples", "evaluate_every_steps", "evaluation_s", "checkpoint_s")
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +66,13 @@ class ModelDescription(_message.Message):
     TENSOR_PARALLEL_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_PARALLEL_FIELD_NUMBER: _ClassVar[int]
     RECOMPUTE_FIELD_NUMBER: _ClassVar[int]
+    WARM_UP_STEPS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_RAMP_START_FIELD_NUMBER: _ClassVar[int]
+    BATCH_RAMP_INCREMENT_FIELD_NUMBER: _ClassVar[int]
+    BATCH_RAMP_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    EVALUATE_EVERY_STEPS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_S_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_S_FIELD_NUMBER: _ClassVar[int]
     parameters: int
     layers: int
     hidden: int
@@ -78,7 +85,14 @@ class ModelDescription(_message.Message):
     tensor_parallel: int
     pipeline_parallel: int
     recompute: bool
-    def __init__(self, parameters: _Optional[int] = ..., layers: _Optional[int] = ..., hidden: _Optional[int] = ..., heads: _Optional[int] = ..., sequence: _Optional[int] = ..., vocabulary: _Optional[int] = ..., global_batch: _Optional[int] = ..., precision: _Optional[str] = ..., steps: _Optional[int] = ..., tensor_parallel: _Optional[int] = ..., pipeline_parallel: _Optional[int] = ..., recompute: _Optional[bool] = ...) -> None: ...
+    warm_up_steps: int
+    batch_ramp_start: int
+    batch_ramp_increment: int
+    batch_ramp_samples: int
+    evaluate_every_steps: int
+    evaluation_s: float
+    checkpoint_s: float
+    def __init__(self, parameters: _Optional[int] = ..., layers: _Optional[int] = ..., hidden: _Optional[int] = ..., heads: _Optional[int] = ..., sequence: _Optional[int] = ..., vocabulary: _Optional[int] = ..., global_batch: _Optional[int] = ..., precision: _Optional[str] = ..., steps: _Optional[int] = ..., tensor_parallel: _Optional[int] = ..., pipeline_parallel: _Optional[int] = ..., recompute: _Optional[bool] = ..., warm_up_steps: _Optional[int] = ..., batch_ramp_start: _Optional[int] = ..., batch_ramp_increment: _Optional[int] = ..., batch_ramp_samples: _Optional[int] = ..., evaluate_every_steps: _Optional[int] = ..., evaluation_s: _Optional[float] = ..., checkpoint_s: _Optional[float] = ...) -> None: ...
 
 class PlacementConstraints(_message.Message):
     __slots__ = ("domains", "exclude_domains", "min_security_level", "require_real_accelerators")
