@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from meridian.contracts.run.v1 import run_pb2
 from meridian.errors import ConfigurationError
 from meridian.service import Kernel
 from meridian.settings import load
@@ -52,6 +53,8 @@ def build(kernel: Kernel) -> None:
         kernel.bus.subscribe_batch(purpose, tuple(handlers), events.handle)
     if isinstance(live, TwoLevelScheduler):
         live.subscribe(kernel.bus)
+    else:
+        kernel.bus.stream("steps", (run_pb2.RunProgress,), live.hear_steps, group=False)
     kernel.add_task("leadership", live.keep_leading)
     kernel.add_task("cycles", live.run_cycles)
     kernel.add_task("deadlines", live.run_deadlines)

@@ -10,6 +10,7 @@ the state; the next leader begins a new book in it.
 | ``events`` | names of the events that were handled together, in order; jobs among them that were known before |
 | ``tick`` | nothing: deadlines up to its time were carried out |
 | ``policy`` | the policy from now on |
+| ``steps`` | what was measured of programs' steps since it was told last |
 | ``cycle`` | what was decided |
 
 Every entry has its time in seconds. Events themselves stay in the log of the bus. What the parties of two levels note besides
@@ -31,6 +32,7 @@ from google.protobuf.message import Message
 from meridian.database import Database
 from services.scheduler import store
 from services.scheduler.core.cycle import Cycle
+from services.scheduler.core.measured import News
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.core.state import PlacedRank
@@ -110,6 +112,10 @@ class Journal(JournalWriter):
     def policy(self, at_s: float, policy: Policy) -> None:
         """Another policy applies."""
         self._add("policy", at_s, policy)
+
+    def steps(self, at_s: float, news: News) -> None:
+        """Rates and steps done were told to the book."""
+        self._add("steps", at_s, news.as_json())
 
     def cycle(self, at_s: float, cycle: Cycle) -> None:
         """A cycle was carried out."""

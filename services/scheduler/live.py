@@ -14,19 +14,20 @@ import json
 import logging
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import asyncpg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from meridian.codec import Envelope
 from meridian.database import is_passing
 from meridian.errors import MeridianError, PreconditionFailedError
 from meridian.leadership import AdvisoryLock
 from meridian.observability import child_traceparent
 from meridian.outbox import Outbox, Transaction
 from meridian.service import Kernel
-from services.scheduler import policy_changes, store
+from services.scheduler import policy_changes, store, store_measured
 from services.scheduler.core import lifecycle
 from services.scheduler.core.book import Book, Draft
 from services.scheduler.core.cycle import Cycle, begin_cycle, carry_out
@@ -47,6 +48,7 @@ from services.scheduler.metrics import SchedulerMetrics
 from services.scheduler.policy_changes import Outcome
 from services.scheduler.promises_kept import PromisesKept
 from services.scheduler.settings import SchedulerSettings
+from services.scheduler.steps_heard import StepsHeard
 from services.scheduler.tenants import Tenants
 from services.scheduler.wire import message_of
 
@@ -79,6 +81,7 @@ class LiveScheduler:
         self.journal = Journal(kernel.database)
         self.accounts = PromisesKept(kernel.database)
         self.tenants = Tenants()
+        self._steps = StepsHeard()
         self._saved_observations = 0
 
     @property
@@ -164,7 +167,10 @@ class LiveScheduler:
     def _rebuild(self, loaded: store.Loaded, run_times: RunTimes) -> None:
         now_s = self.now_s()
         self.journal.begin(now_s, loaded, self.policy, run_times)
-        self.book = Book.restored(loaded.fleet, loaded.jobs, loaded.units, loaded.runs, self.policy, run_times)
+        self.book = Book.restored(
+            loaded.fleet, loaded.jobs, loaded.units, loaded.runs, self.policy, run_times, loaded.measured
+        )
+        self._steps.begin()
         if loaded.saved is not None:
             self.book.promises.begin(loaded.saved, now_s)
         self._waiting = WaitingUnits()
@@ -316,6 +322,10 @@ class LiveScheduler:
             draft = await self.draft(transaction)
             before_s = time.perf_counter()
             now_s = draft.at_s = self.now_s()
+            if news := self._steps.news(self.book, now_s):
+                await store_measured.save(transaction.connection, news)
+                self.book.learn(news, now_s)
+                self.journal.steps(now_s, news)
             cycle = begin_cycle(draft, self.policy, now_s)
             self._metrics.deciding.observe(time.perf_counter() - before_s)
             carry_out(draft, cycle, self.policy, now_s, lambda: self._kernel.new_id("dec"))
@@ -327,6 +337,10 @@ class LiveScheduler:
         self._metrics.decisions.labels("nominated").inc(len(cycle.nominated))
         self._metrics.decisions.labels("preempted").inc(len(cycle.preempted))
         self._metrics.decisions.labels("waiting").inc(sum(len(group.units) for group in decisions.blocked))
+
+    async def hear_steps(self, envelopes: Sequence[Envelope]) -> None:
+        """Programs reported progress: the next cycles know it."""
+        self._steps.hear(self.book, envelopes, self.now_s())
 
     def _carried_out(self, cycle: Cycle, now_s: float) -> None:
         self.book.remember(cycle.decisions)

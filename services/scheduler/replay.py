@@ -27,6 +27,7 @@ from meridian.errors import MeridianError
 from services.scheduler.core import lifecycle
 from services.scheduler.core.book import Book
 from services.scheduler.core.cycle import run_cycle
+from services.scheduler.core.measured import News
 from services.scheduler.core.policy import Policy, policy_from_json
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.events import Batch, apply
@@ -85,6 +86,7 @@ class Replay:
             "events": self._apply,
             "tick": self._tick,
             "policy": self.change,
+            "steps": self._learn,
             "cycle": self._decide,
         }
         self._events = events
@@ -114,7 +116,9 @@ class Replay:
         loaded = Loaded.from_json(body["loaded"])
         self.policy = policy_from_json(body["policy"])
         run_times = RunTimes.restored(body["run_times"])
-        self._book = Book.restored(loaded.fleet, loaded.jobs, loaded.units, loaded.runs, self.policy, run_times)
+        self._book = Book.restored(
+            loaded.fleet, loaded.jobs, loaded.units, loaded.runs, self.policy, run_times, loaded.measured
+        )
         if loaded.saved is not None:
             self._book.promises.begin(loaded.saved, entry.at_s)
         self.report.books += 1
@@ -157,6 +161,9 @@ class Replay:
         draft.at_s = entry.at_s
         lifecycle.tick(draft, book.due(entry.at_s), entry.at_s, self.policy.restarts)
         book.merge(draft)
+
+    def _learn(self, entry: Entry) -> None:
+        self.book.learn(News.from_json(entry.body), entry.at_s)
 
     def _decide(self, entry: Entry) -> None:
         book = self.book

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +16,11 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from meridian.contracts.job.v1 import job_pb2
-from services.scheduler import store_promises
+from services.scheduler import store_measured, store_promises
 from services.scheduler.core.book import Draft
 from services.scheduler.core.effects import DecisionRecord
 from services.scheduler.core.fleet import Device, Domain, Fleet, Link, Mark, MarkKind, Node, NodeState
+from services.scheduler.core.measured import News
 from services.scheduler.core.promises import Saved
 from services.scheduler.core.share_account import Held
 from services.scheduler.core.state import (
@@ -346,7 +347,7 @@ async def forget_finished_before(connection: AsyncConnection, at_s: float) -> in
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """The state as it was committed last. ``specs``: the jobs' specifications as they were submitted; ``saved``: the accounts
-    of what was promised (None: older releases kept none)."""
+    of what was promised (None: older releases kept none); ``measured``: what programs reported."""
 
     fleet: Fleet
     jobs: tuple[Job, ...]
@@ -354,6 +355,7 @@ class Loaded:
     runs: tuple[Run, ...]
     specs: Mapping[str, bytes]
     saved: Saved | None = None
+    measured: News = field(default_factory=News)
 
     def as_json(self) -> Row:
         """All of it as JSON types."""
@@ -368,6 +370,7 @@ class Loaded:
             "expected_demand": dict(fleet.expected_demand),
             "asks_domains": fleet.asks_domains,
             "saved": None if self.saved is None else self.saved.as_json(),
+            "measured": self.measured.as_json(),
         }
 
     @classmethod
@@ -390,6 +393,7 @@ class Loaded:
             tuple(_run_of(SimpleNamespace(**row)) for row in body["runs"]),
             {row.job_id: row.spec for row in jobs},
             Saved.from_json(body["saved"]) if body.get("saved") else None,
+            News.from_json(body["measured"]) if "measured" in body else News(),
         )
 
 
@@ -411,7 +415,8 @@ async def load(connection: AsyncConnection) -> Loaded:
     runs = [_run_of(row) for row in await connection.execute(open_runs)]
     specs = {row.job_id: row.spec for row in rows}
     saved = await _load_promises(connection)
-    return Loaded(await load_fleet(connection), tuple(jobs), tuple(units), tuple(runs), specs, saved)
+    measured = await store_measured.load(connection, [item.job_id for item in jobs])
+    return Loaded(await load_fleet(connection), tuple(jobs), tuple(units), tuple(runs), specs, saved, measured)
 
 
 async def _load_promises(connection: AsyncConnection) -> Saved:

@@ -18,10 +18,11 @@ from services.scheduler.core.effects import DecisionRecord, Effect
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.kept import Kept, pending_unit
 from services.scheduler.core.ledger import Ledger
+from services.scheduler.core.measured import Measured, News
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.promises import Promises
 from services.scheduler.core.queue import PendingUnit
-from services.scheduler.core.renewal import Renewal
+from services.scheduler.core.renewal import Renewal, by_steps
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.core.state import (
     FINAL_JOB_STATES,
@@ -57,6 +58,8 @@ class Book:
         self._pushed = 0
         self._kept = Kept(self, policy or Policy())
         self._renewal = Renewal()
+        self.measured = Measured()
+        self.cluster.view.facts["measured"] = self.measured
         self.promises = Promises(self)
 
     @classmethod
@@ -68,9 +71,11 @@ class Book:
         runs: Iterable[Run],
         policy: Policy | None = None,
         run_times: RunTimes | None = None,
+        measured: News | None = None,
     ) -> Book:
-        """A book with this content: unfinished jobs, all their units, open runs."""
+        """A book with this content: unfinished jobs, all their units, open runs, what programs reported of them."""
         book = cls(policy, run_times)
+        book.measured.learn(measured or News())
         draft = book.draft()
         draft.fleet = fleet
         draft.jobs = {item.job_id: item for item in jobs}
@@ -163,6 +168,12 @@ class Book:
         """When a cycle is wanted though nothing happens: a running unit falls behind others in the order; infinite: never."""
         return self._kept.next_fall_s(self._kept.now_s)
 
+    def learn(self, news: News, now_s: float) -> None:
+        """Programs reported steps. Orders and reservations that rest on ends see those of units whose steps say when."""
+        self.measured.learn(news)
+        for running in by_steps(self, [key for key, _ in news.done], now_s):
+            self._kept.restate(running)
+
     def remember(self, decisions: Decisions) -> None:
         """The decisions were merged: the next cycle may rest on what they found."""
         self._kept.remember(decisions)
@@ -175,6 +186,7 @@ class Book:
         self.units[unit.key] = unit
         if unit.state is UnitState.QUEUED:
             self.queued[unit.key] = None
+            self.measured.waits(unit.key, unit.checkpoint.step if unit.checkpoint is not None else 0)
         else:
             self.queued.pop(unit.key, None)
         if unit.nomination is not None:
@@ -217,6 +229,7 @@ class Book:
 
     def _forget(self, job: Job) -> None:
         self.jobs.pop(job.job_id, None)
+        self.measured.forget(job.job_id, (UnitKey(job.job_id, spec.index) for spec in job.units))
         for spec in job.units:
             key = UnitKey(job.job_id, spec.index)
             self.units.pop(key, None)

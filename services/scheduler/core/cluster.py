@@ -313,6 +313,15 @@ class Cluster:
         return found
 
 
+def model_of(table: Table, running: RunningUnit) -> str:
+    """The accelerator model that a unit holds, empty when none."""
+    for row, devices in running.rows:
+        for index, column in table.devices_of[row]:
+            if devices and index == devices[0]:
+                return table.models[column].model
+    return ""
+
+
 def alternatives(view: View, demand: Demand, policy: Policy) -> list[Candidates]:
     """One `Candidates` per accelerator model that the unit might take, or one for all."""
     columns = view.columns(demand)

@@ -4,6 +4,8 @@ What is predicted about a unit when it starts gets old: a job that has outlived 
 longer, and its Gittins index falls. Orders that rest on predictions (their ``renews`` is True: `service_index`,
 `shortest_effort`) therefore see both as of the last renewal. Orders by attained service (`least_attained`) need none: that
 is counted from the time at which they ask.
+
+A program that reports its steps says more than others of its kind: where steps left and steps per second are known, they give the end.
 """
 
 from __future__ import annotations
@@ -13,22 +15,23 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from services.scheduler.core.cluster import Cluster, RunningUnit
-from services.scheduler.core.state import Job, JobKind, UnitKey
+from services.scheduler.core.cluster import Cluster, RunningUnit, model_of
+from services.scheduler.core.measured import Cell
+from services.scheduler.core.state import JobKind, UnitKey
 
 if TYPE_CHECKING:
     from services.scheduler.core.book import Book
-    from services.scheduler.core.run_times import RunTimes
 
 _LEAST_LEFT_S = 1.0
+_LEAST_CHANGE = 0.1
 
 
 class Renewal:
     """When estimates were renewed last; a new book has never done so, so a new leader's first cycle begins with it.
 
     Steps, at a cycle with units that wait, when the policy's ``interval_s`` is over since the last time:
-    1. Of each unit whose run goes on, the rest of its run (median, given that it has run so long) and its service index are
-       asked for with all that was learned until now.
+    1. Of each unit whose run goes on, the rest of its run (by its steps, else the median given that it has run so long) and
+       its service index are asked for with all that was learned until now.
     2. What the last cycle found is forgotten: units may stand otherwise in the order now.
 
     Everything depends on the book and the times of cycles alone, so that a replay renews at the same cycles.
@@ -53,21 +56,56 @@ class Renewal:
         if now_s < self.next_s(cluster):
             return []
         self._last_s = now_s
-        return list(_renewed(cluster, book.jobs, book.run_times, now_s))
+        return list(_renewed(book, now_s))
 
 
-def _renewed(cluster: Cluster, jobs: dict[str, Job], run_times: RunTimes, now_s: float) -> Iterable[RunningUnit]:
-    for key, running in cluster.running.items():
-        job = jobs.get(key.job_id)
+def _renewed(book: Book, now_s: float) -> Iterable[RunningUnit]:
+    for key, running in book.cluster.running.items():
+        job = book.jobs.get(key.job_id)
         if job is None or not running.unit.preemptible or job.spec.kind is JobKind.SERVICE:
             # Runs that are ending and nodes kept for units go nowhere in the order.
             continue
-        yield renewed_unit(running, job, key, run_times, now_s)
+        yield renewed_unit(running, book, now_s)
 
 
-def renewed_unit(running: RunningUnit, job: Job, key: UnitKey, run_times: RunTimes, now_s: float) -> RunningUnit:
+def renewed_unit(running: RunningUnit, book: Book, now_s: float) -> RunningUnit:
     """One running unit with its end and service index as they are thought to be now (s since 1970; per s)."""
+    key = running.unit.key
+    job = book.jobs[key.job_id]
     ran_s = running.ran_s(now_s)
-    known = run_times.estimate(job, job.units[key.unit_index], ran_s)
-    end_s = now_s + max(known.expected_s - ran_s, _LEAST_LEFT_S)
-    return replace(running, expected_end_s=end_s, service_index=known.service_index)
+    known = book.run_times.estimate(job, job.units[key.unit_index], ran_s)
+    left_s = steps_left_s(running, book, now_s)
+    if left_s is None:
+        left_s = known.expected_s - ran_s
+    return replace(running, expected_end_s=now_s + max(left_s, _LEAST_LEFT_S), service_index=known.service_index)
+
+
+def steps_left_s(running: RunningUnit, book: Book, now_s: float) -> float | None:
+    """Seconds that a running unit has to run by the steps that its program reported; None where they do not say."""
+    key, cluster = running.unit.key, book.cluster
+    if key not in book.measured.done:
+        return None
+    return book.measured.left_s(
+        key, cell_of(cluster, running), book.jobs[key.job_id].spec.steps, running.since_s, now_s
+    )
+
+
+def cell_of(cluster: Cluster, running: RunningUnit) -> Cell:
+    """How a unit runs: accelerator model and ranks."""
+    return Cell(model_of(cluster.table, running), len(running.ranks))
+
+
+def by_steps(book: Book, keys: Iterable[UnitKey], now_s: float) -> Iterable[RunningUnit]:
+    """Those of the units whose reported steps say another end than was thought (by more than a tenth of what is left), where
+    the policy's decisions rest on ends of running units."""
+    policy, cluster = book.cluster.policy, book.cluster
+    if not policy.preemptions and policy.discipline not in ("easy", "conservative"):
+        return
+    for key in keys:
+        running = cluster.running.get(key)
+        left_s = steps_left_s(running, book, now_s) if running is not None and key.job_id in book.jobs else None
+        if running is None or left_s is None:
+            continue
+        end_s = now_s + max(left_s, _LEAST_LEFT_S)
+        if not abs(end_s - running.expected_end_s) <= max(_LEAST_CHANGE * left_s, _LEAST_LEFT_S):
+            yield replace(running, expected_end_s=end_s)

@@ -31,7 +31,7 @@ from services.scheduler.planners.sia import (
     sia_allocation,
 )
 from services.scheduler.plans.service import Service, service_of
-from services.scheduler.plans.state import Jobs, jobs_of, most_ranks, others
+from services.scheduler.plans.state import Jobs, jobs_of, measured_of, most_ranks, others
 
 _MOST_ROWS = 10_000
 """Rows of rates that are kept between rounds."""
@@ -319,7 +319,9 @@ def _row(cluster: Cluster, service: Service, jobs: Jobs, job: int, offered: Conf
     phase = rates.phase(profile, jobs.left[job]) if phased and profile else 0
     rows: dict[Any, Floats] = service.plan.setdefault("rows", {})
     most = most_ranks(cluster, demand, jobs.models)
-    key = profile, each, phase, most, offered.devices.tobytes(), offered.kind.tobytes(), jobs.models
+    measured, job_id = measured_of(cluster), jobs.keys[job].job_id
+    own = (job_id, measured.version) if measured.knows(job_id) else None
+    key = own, profile, each, phase, most, offered.devices.tobytes(), offered.kind.tobytes(), jobs.models
     found = rows.get(key)
     if found is None:
         if len(rows) >= _MOST_ROWS:
@@ -329,6 +331,8 @@ def _row(cluster: Cluster, service: Service, jobs: Jobs, job: int, offered: Conf
             ranks, model = int(devices) // each, jobs.models[kind]
             if ranks > most[kind]:
                 values.append(0.0)
+            elif ranks and (rate := measured.rate(job_id, profile, ranks, model)) is not None:
+                values.append(rate)
             elif not profile or rates is None:
                 values.append(float(ranks))
             elif phased:

@@ -1,7 +1,7 @@
 """Gavel in rounds (Narayanan et al., OSDI 2020): time shares by a linear program, realised round by round.
 
-The program is solved anew when jobs came or ended or capacity changed (the paper's reset events), and time received is then counted
-from 0. A round ends with the policy's interval: what comes free in between stays free until then, as in the paper; a job
+The program is solved anew when jobs came or ended, capacity changed (the paper's reset events) or rates were measured, and time
+received is then counted from 0. A round ends with the policy's interval: what comes free in between stays free until then, as in the paper; a job
 that keeps its type keeps its devices and does not restart.
 """
 
@@ -22,7 +22,7 @@ from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Floats
 from services.scheduler.planners import gavel
 from services.scheduler.plans.service import service_of
-from services.scheduler.plans.state import Jobs, jobs_of, others
+from services.scheduler.plans.state import Jobs, jobs_of, measured_of, others
 
 ROUND_S = 360.0
 """The published length of a round, where the policy has no interval."""
@@ -51,10 +51,11 @@ OBJECTIVES: dict[str, Objective] = {
 
 @dataclass(frozen=True, slots=True)
 class _Shares:
-    """The allocation (J, T) of the last reset, and for which jobs and capacity it holds."""
+    """The allocation (J, T) of the last reset, and for which jobs, capacity and measured rates it holds."""
 
     keys: tuple[UnitKey, ...]
     capacity: tuple[float, ...]
+    measured: int
     allocation: Floats
 
 
@@ -87,8 +88,9 @@ class GavelPlanner:
         service = service_of(cluster)
         kept: _Shares | None = service.plan.get(f"gavel/{self._objective}")
         capacity = tuple(jobs.capacity.tolist())
-        if kept is None or kept.keys != jobs.keys or kept.capacity != capacity:
-            kept = _Shares(jobs.keys, capacity, np.clip(OBJECTIVES[self._objective](jobs), 0.0, 1.0))
+        measured = measured_of(cluster).version
+        if kept is None or (kept.keys, kept.capacity, kept.measured) != (jobs.keys, capacity, measured):
+            kept = _Shares(jobs.keys, capacity, measured, np.clip(OBJECTIVES[self._objective](jobs), 0.0, 1.0))
             service.plan[f"gavel/{self._objective}"] = kept
             service.reset(context.now_s)
         round_s = cluster.policy.interval_s or ROUND_S

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.cluster import Cluster, RunningUnit, model_of
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
-from services.scheduler.core.table import Floats, Ints, Table
+from services.scheduler.core.table import Floats, Ints
 
 _NAME = "plans"
 
@@ -114,12 +114,3 @@ class Service:
 def service_of(cluster: Cluster) -> Service:
     """The cluster's account, kept up from the first time that it is asked for."""
     return cluster.watch(_NAME, None, lambda: Service(cluster))
-
-
-def model_of(table: Table, running: RunningUnit) -> str:
-    """The accelerator model that a unit holds, empty when none."""
-    for row, devices in running.rows:
-        for index, column in table.devices_of[row]:
-            if devices and index == devices[0]:
-                return table.models[column].model
-    return ""

@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.cluster import Cluster, RunningUnit, model_of
+from services.scheduler.core.measured import Measured
 from services.scheduler.core.placement import Candidates
 from services.scheduler.core.planning import Target
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.scoring.facts import with_method
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Bools, Floats, Ints
-from services.scheduler.plans.service import model_of, service_of
+from services.scheduler.plans.service import service_of
 
 _UNKNOWN_S = 86_400.0
 
@@ -97,7 +98,9 @@ def jobs_of(cluster: Cluster, now_s: float) -> Jobs:
     rates = _Rates(cluster, models)
     shape = len(units), len(models)
     kind = np.array([-1 if run is None else index[model_of(table, run)] for _, run in rows], dtype=np.int64)
-    throughput = np.array([rates.of(demand) for demand in demands], dtype=np.float64).reshape(shape)
+    throughput = np.array(
+        [rates.of(key, demand) for key, demand in zip(keys, demands, strict=True)], dtype=np.float64
+    ).reshape(shape)
     restart_s = cluster.policy.restarts.restart_cost_s
     left = [_left(cluster, unit, run, throughput[job], int(kind[job]), now_s) for job, (unit, run) in enumerate(rows)]
     return Jobs(
@@ -114,7 +117,7 @@ def jobs_of(cluster: Cluster, now_s: float) -> Jobs:
         np.array([max(now_s - unit.submitted_at_s, 0.0) for unit in units], dtype=np.float64),
         np.array([run is not None and not _may_go(cluster, run, now_s) for unit, run in rows], dtype=np.bool_),
         np.array([unit.restart_s or restart_s for unit in units], dtype=np.float64),
-        tuple([_assumed(rates, demand, work) for demand, work in zip(demands, left, strict=True)]),
+        tuple([_assumed(rates, key, demand, work) for key, demand, work in zip(keys, demands, left, strict=True)]),
     )
 
 
@@ -160,45 +163,65 @@ def _may_go(cluster: Cluster, run: RunningUnit, now_s: float) -> bool:
     return run.unit.preemptible and now_s - run.since_s >= cluster.policy.restarts.least_run_s
 
 
-def _assumed(rates: _Rates, demand: Demand, left: float) -> str:
-    notes = [] if rates.known(demand) else ["its rates are not known, all accelerators count alike"]
+def _assumed(rates: _Rates, key: UnitKey, demand: Demand, left: float) -> str:
+    notes = []
+    if rates.measured.knows(key.job_id):
+        notes = [] if demand.profile else ["its rates are measured where it ran, other accelerators count alike"]
+    elif not rates.known(demand):
+        notes = ["its rates are not known, all accelerators count alike"]
     notes += [] if np.isfinite(left) else ["its run time is not known, a day is assumed"]
     return f" ({'; '.join(notes)})" if notes else ""
 
 
 class _Rates:
-    """Rates per profile and rank count, asked for once per plan."""
+    """Rates per profile and rank count, and of jobs that were measured, asked for once per plan."""
 
     def __init__(self, cluster: Cluster, models: tuple[str, ...]) -> None:
         self._cluster = cluster
         self._table: Any = with_method(cluster.view, "throughputs", "rate")
         self._models = models
-        self._known: dict[Demand, Floats] = {}
+        self._known: dict[tuple[str, Demand], Floats] = {}
+        self.measured = measured_of(cluster)
 
     def known(self, demand: Demand) -> bool:
         """Whether anything is known of the rates of such a unit."""
         return bool(demand.profile) and self._table is not None
 
-    def of(self, demand: Demand) -> Floats:
-        found = self._known.get(demand)
+    def of(self, key: UnitKey, demand: Demand) -> Floats:
+        job_id = key.job_id if self.measured.knows(key.job_id) else ""
+        found = self._known.get((job_id, demand))
         if found is None:
-            known = self.known(demand)
             most = most_ranks(self._cluster, demand, self._models)
             values = [
-                (float(self._table.rate(demand.profile, demand.ranks, model)) if known else 1.0)
-                if holds >= demand.ranks
-                else 0.0
+                self._rate(job_id, demand, model) if holds >= demand.ranks else 0.0
                 for model, holds in zip(self._models, most, strict=True)
             ]
-            found = self._known[demand] = np.array(values, dtype=np.float64)
+            found = self._known[job_id, demand] = np.array(values, dtype=np.float64)
         return found
+
+    def _rate(self, job_id: str, demand: Demand, model: str) -> float:
+        measured = self.measured.rate(job_id, demand.profile, demand.ranks, model)
+        if measured is not None:
+            return measured
+        return float(self._table.rate(demand.profile, demand.ranks, model)) if self.known(demand) else 1.0
+
+
+def measured_of(cluster: Cluster) -> Measured:
+    """What programs reported (fact ``measured``); empty where nothing is kept, as in the simulator."""
+    found: Measured | None = cluster.view.facts.get("measured")
+    return found if found is not None else Measured()
 
 
 def _left(
     cluster: Cluster, unit: PendingUnit, run: RunningUnit | None, rates: Floats, kind: int, now_s: float
 ) -> float:
-    """Work left: as reported (fact ``work_left``), else from the rate and the time that it runs. Of a unit without work
-    the predicted remaining seconds count, as if on its fastest type."""
+    """Work left: as reported (facts ``work_left`` and, where its rate is measured too, ``measured``), else from the rate and
+    the time that it runs. Of a unit without work the predicted remaining seconds count, as if on its fastest type."""
+    measured = measured_of(cluster)
+    if measured.knows(unit.key.job_id) and (steps := measured.steps_left(unit.key)) is not None:
+        if run is None or kind < 0:
+            return steps
+        return max(steps - max(now_s - max(measured.done[unit.key].at_s, run.since_s), 0.0) * float(rates[kind]), 0.0)
     ask: Callable[[UnitKey], float] | None = cluster.view.facts.get("work_left")
     if unit.work > 0 and ask is not None:
         return ask(unit.key)
