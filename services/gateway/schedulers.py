@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from meridian.errors import ConfigurationError
-from meridian.sharding import shard_of
+from meridian.sharding import shard_of_tenant
 from services.gateway.upstream import Upstream
 
 
@@ -25,7 +25,7 @@ class Schedulers:
 
     def of(self, tenant_id: str) -> Upstream:
         """The shard of a tenant."""
-        return self.shards[shard_of(tenant_id, len(self.shards))]
+        return self.shards[shard_of_tenant(tenant_id, len(self.shards))]
 
     async def ask(self, method: str, path: str, **request: Any) -> dict[str, Any]:
         """Ask the first shard, for what is the same in all of them."""

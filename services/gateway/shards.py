@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meridian.sharding import shard_of
+from meridian.sharding import shard_of_tenant
 
 Json = dict[str, Any]
 _SLACK = 1e-9
@@ -21,7 +21,7 @@ def service_levels_of_all(answers: Sequence[Json]) -> Json:
         item
         for number, answer in enumerate(answers)
         for item in answer["items"]
-        if shard_of(item["tenant_id"], len(answers)) == number
+        if shard_of_tenant(item["tenant_id"], len(answers)) == number
     ]
     return {**answers[0], "items": sorted(items, key=lambda item: str(item["tenant_id"]))}
 

@@ -20,11 +20,12 @@ from meridian.contracts.scheduler.v1 import scheduler_pb2
 from meridian.errors import ConfigurationError
 from meridian.outbox import Transaction
 from meridian.service import Kernel
-from meridian.sharding import shard_of
+from meridian.sharding import shard_of_tenant
 from services.scheduler import store
 from services.scheduler.core.apart.carrying import ports_of
 from services.scheduler.core.apart.dispatching import Dispatcher
 from services.scheduler.core.apart.messages import Session
+from services.scheduler.core.apart.quotas import check_shards
 from services.scheduler.core.apart.rounds import Step
 from services.scheduler.core.apart.turns import take_answers, turn
 from services.scheduler.core.book import Draft
@@ -47,6 +48,7 @@ class TwoLevelScheduler(LiveScheduler):
 
     def __init__(self, kernel: Kernel, settings: SchedulerSettings, policy: Policy) -> None:
         check_policy(policy)
+        check_shards(policy, settings.shards)
         super().__init__(kernel, settings, policy)
         self.journal = self._notes = ShardJournal(kernel.database)
         self._name = kernel.name
@@ -61,10 +63,11 @@ class TwoLevelScheduler(LiveScheduler):
         bus.stream("summaries", (scheduler_pb2.DomainSummary,), self._summarised, replay=True, group=False)
 
     async def start(self) -> None:
-        """See `LiveScheduler.start`; ConfigurationError for a policy that looks at all nodes at once."""
+        """See `LiveScheduler.start`; ConfigurationError for a policy that two levels, or several shards, do not take."""
         await super().start()
         try:
             check_policy(self.policy)
+            check_shards(self.policy, self._settings.shards)
         except PolicyError as error:
             raise ConfigurationError(f"the policy {self.policy.version} in force: {error.detail}") from None
 
@@ -121,8 +124,9 @@ class TwoLevelScheduler(LiveScheduler):
     # -- the policy --------------------------------------------------------------------------------------------------
 
     def try_policy(self, policy: Policy) -> None:
-        """See `LiveScheduler.try_policy`; PolicyError for one that looks at all nodes at once."""
+        """See `LiveScheduler.try_policy`; PolicyError for one that looks at all nodes at once, or at tenants of other shards."""
         check_policy(policy)
+        check_shards(policy, self._settings.shards)
         super().try_policy(policy)
 
     def _use(self, policy: Policy) -> None:
@@ -199,7 +203,7 @@ class OwnTenants(Events):
             item
             for item in envelopes
             if not isinstance(item.data, job_pb2.JobSubmitted)
-            or shard_of(item.data.tenant_id, self._shards) == self._shard
+            or shard_of_tenant(item.data.tenant_id, self._shards) == self._shard
         ]
         if own:
             await super().handle(transaction, own)

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from meridian.errors import ConfigurationError, PreconditionFailedError
-from meridian.sharding import shard_of
+from meridian.sharding import organisation_of, shard_of, shard_of_tenant
 from services.gateway.schedulers import Schedulers
 
 
@@ -28,12 +28,17 @@ def test_parts_are_the_same_in_every_process() -> None:
     assert {shard_of(f"tenant-{number}", 3) for number in range(50)} == {0, 1, 2}
 
 
+def test_tenants_of_one_organisation_lie_in_one_shard() -> None:
+    assert [organisation_of(name) for name in ("acme", "acme.vision", "acme.vision.night")] == ["acme"] * 3
+    assert shard_of_tenant("acme.vision", 7) == shard_of_tenant("acme.speech", 7) == shard_of("acme", 7)
+
+
 async def test_a_tenant_has_one_shard_and_a_change_goes_to_all() -> None:
     asked: list[str] = []
     found = schedulers(asked)
-    for tenant in ("lab", "works", "school"):
+    for tenant in ("lab", "works", "school", "school.physics"):
         answer = await found.of(tenant).ask("GET", "/v1/queue")
-        assert answer["from"] == "abc"[shard_of(tenant, 3)]
+        assert answer["from"] == "abc"[shard_of(tenant.removesuffix(".physics"), 3)]
     asked.clear()
     assert await found.change("PUT", "/v1/policy") == {"from": "a"}
     assert asked == ["PUT http://a/v1/policy", "PUT http://b/v1/policy", "PUT http://c/v1/policy"]
