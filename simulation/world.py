@@ -82,6 +82,7 @@ class World:
         self._heap: list[tuple[float, int, int, object]] = []
         self._pushed = 0
         self._demands: dict[Demand, Demand] = {}
+        self._asked: dict[tuple[object, ...], Demand] = {}
         self._wan_due = math.inf
         self._tick_due = math.inf
         self._failures = self._node_events(seed) if failures is None else iter(failures)
@@ -130,6 +131,28 @@ class World:
         return iter(NodeFailures(self.network, seed).events())
 
     def _demand(self, job: TraceJob) -> Demand:
+        """What placing the job asks for; equal demands are one object."""
+        asked = (
+            job.ranks,
+            job.cpus,
+            job.memory_bytes,
+            job.device_share,
+            job.accelerators,
+            job.accelerator_types,
+            job.home_domain,
+            job.cross_domain,
+            tuple(job.resources.items()),
+            job.profile,
+            job.data_domain,
+            job.data_bytes,
+            job.traffic_bytes_per_s,
+        )
+        found = self._asked.get(asked)
+        if found is None:
+            found = self._asked[asked] = self._new_demand(job)
+        return found
+
+    def _new_demand(self, job: TraceJob) -> Demand:
         home = frozenset({job.home_domain}) if self.setting.isolated and job.home_domain else frozenset()
         item_domain = job.data_domain if job.data_bytes >= 1 else ""
         labels = frozenset[str]()

@@ -133,8 +133,14 @@ class _Cycle(Reserving, ByPlan):
         cluster = self._cluster
         lanes, partial = self._lanes()
         self._gates = tuple([limit.open(self._context) for limit in self._stages.limits])
+        roomy: set[Demand] = set()
         if self._only_room and self._policy.discipline == "greedy":
             lanes = self._with_room(cluster.pending.lanes.values() if lanes is None else lanes)
+            if not lanes:
+                return partial
+            roomy = {lane.demand for lane in lanes}
+        elif self._may_leave_out:
+            lanes = self._with_a_chance(cluster.pending.lanes.values() if lanes is None else lanes)
             if not lanes:
                 return partial
         selection = Selection(cluster.pending, self._context, lanes)
@@ -150,6 +156,8 @@ class _Cycle(Reserving, ByPlan):
                 continue
             if not self._try(unit, selection):
                 self._wait(unit, selection)
+            elif roomy and not self._still_roomy(roomy, selection):
+                break
         self._shortest_first(selection)
         return partial
 
@@ -183,6 +191,42 @@ class _Cycle(Reserving, ByPlan):
                 room = found[lane.demand] = self._has_room(lane.demand)
             if room:
                 out.append(lane)
+        return out
+
+    def _still_roomy(self, demands: set[Demand], selection: Selection) -> bool:
+        """Take demands that have room no more out of the cycle, with all their lanes; False when none is left."""
+        full = {demand for demand in demands if not self._has_room(demand)}
+        if full:
+            demands -= full
+            if demands:
+                selection.close(lambda lane: lane.demand in full)
+        return bool(demands)
+
+    @property
+    def _may_leave_out(self) -> bool:
+        """Whether lanes that have no room, and whose first unit can take nobody off, may be left out of a cycle."""
+        return (
+            self._policy.discipline == "greedy"
+            and not (self._explain or self._gates)
+            and all(hasattr(plugin, "out_of_reach") for plugin in self._stages.preemptions)
+            and self._cluster.pending.settled
+        )
+
+    def _with_a_chance(self, lanes: Iterable[Lane]) -> list[Lane]:
+        """The lanes whose demand has room now, or whose first units might take others off. The others may find room when
+        somebody was taken off."""
+        alike: dict[Demand, list[Lane]] = {}
+        for lane in lanes:
+            alike.setdefault(lane.demand, []).append(lane)
+        runs = self._runs = list(self._running.values())
+        asked = [plugin.out_of_reach for plugin in self._stages.preemptions]  # type: ignore[attr-defined]
+        out: list[Lane] = []
+        for demand, group in alike.items():
+            first = min([lane.entries[0] for lane in group])
+            if self._has_room(demand) or not all(ask(first[3], runs, self._context, first[:3]) for ask in asked):
+                out += group
+            else:
+                self._hopeless += group
         return out
 
     def _try(self, unit: PendingUnit, selection: Selection) -> bool:
@@ -273,6 +317,9 @@ class _Cycle(Reserving, ByPlan):
         for plugin in self._stages.preemptions:
             if self._runs is None:
                 self._runs = list(self._running.values())
+            hopeless = getattr(plugin, "out_of_reach", None)
+            if hopeless is not None and hopeless(unit, self._runs, self._context):
+                continue
             victims = plugin.victims(unit, self._runs, self._context)
             if not victims:
                 continue
@@ -286,6 +333,11 @@ class _Cycle(Reserving, ByPlan):
             self._take_off(off, plugin, unit, selection)
             self._place(unit, group, candidates, choice)
             selection.charge(unit)
+            if self._hopeless:
+                # What was taken off may leave room for those that are still to come.
+                place = self._position(unit)
+                selection.join([lane for lane in self._hopeless if lane.entries[0][:3] > place])
+                self._hopeless = []
             return True
         return False
 

@@ -266,6 +266,19 @@ class Selection:
             return unit
         return None
 
+    def join(self, lanes: Sequence[Lane]) -> None:
+        """More lanes come into the cycle, whose first units are behind what was popped so far; only where all criteria depend
+        on the unit alone."""
+        assert self._settled
+        for lane in lanes:
+            heapq.heappush(self._groups[0], (*lane.entries[0][:3], len(self._lanes)))
+            self._lanes.append(lane)
+            self._group_of.append(0)
+            self._next.append(0)
+            self._dropped.append(False)
+        self._heap.clear()
+        self._enter(0)
+
     def rest(self) -> list[PendingUnit]:
         """The units of the last unit's lane that are still to come, in order."""
         return [entry[3] for entry in self.lane.entries[self._next[self._lane] :]]

@@ -185,14 +185,16 @@ class Candidates:
             return
         new = taken[self._seen :]
         self._seen = len(taken)
-        if self._one_by_one and len(new) <= _FEW:
+        few = set(new)
+        if self._one_by_one and len(few) <= _FEW:
             changed = False
-            for row in new:
+            fits = self.fits
+            for row in few:
                 fit = self._fit_of(row)
-                before = self.fits.item(row)
+                before = fits.item(row)
                 if fit != before:
-                    self.fits[row] = fit
-                    self.domain_fits[self._table.node_domain[row]] += fit - before
+                    fits[row] = fit
+                    self.domain_fits[self._table.node_domain.item(row)] += fit - before
                     changed = True
             if changed:
                 self._most = self._most_ranks()
@@ -221,16 +223,17 @@ class Candidates:
         if not self._allowed[row]:
             return 0
         demand, view = self._demand, self._view
-        fit = UNBOUNDED
-        if demand.cpus > 0:
-            fit = min(fit, int((view.free_cpus.item(row) + SLACK) // demand.cpus))
-        if demand.memory_bytes > 0:
-            fit = min(fit, view.free_memory_bytes.item(row) // demand.memory_bytes)
+        fit = 1 if demand.service_port else UNBOUNDED
         if demand.accelerators > 0:
-            free = view.free_devices
-            fit = min(fit, sum([free.item(row, column) // demand.accelerators for column in self._models]))
-        if demand.service_port:
-            fit = min(fit, 1)
+            free, each = view.free_devices, demand.accelerators
+            ranks = 0
+            for column in self._models:
+                ranks += free.item(row, column) // each
+            fit = min(fit, ranks)
+        if fit > 0 and demand.cpus > 0:
+            fit = min(fit, int((view.free_cpus.item(row) + SLACK) // demand.cpus))
+        if fit > 0 and demand.memory_bytes > 0:
+            fit = min(fit, view.free_memory_bytes.item(row) // demand.memory_bytes)
         return max(fit, 0)
 
     def _judge(self) -> None:

@@ -4,11 +4,14 @@ A preemption plugin has a ``name`` and ``victims(unit, running, context)``: the 
 ``unit``, in the order in which to take them. ``settled`` True promises that a unit which could take nobody off can take
 nobody off later either, until capacity comes free or the order of running units changes (`Order.changes_at_s`): begins of
 runs alone give it no better claim. `find_room` takes whole units (never a part of a gang), as few as needed. It may
-also have ``relieve(unit, running, context)``: all that must be taken off so that the limits let ``unit`` pass.
+also have ``relieve(unit, running, context)``: all that must be taken off so that the limits let ``unit`` pass; and
+``out_of_reach(unit, running, context, place)``: True when all ``victims`` together could not give it enough room, which is asked
+first because it costs less (for one unit True, it is True for all that the order puts behind it with the same demand).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -20,7 +23,14 @@ from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import numbers_of
 from services.scheduler.core.placement import Candidates, Choice
 from services.scheduler.core.queue import Order, OrderContext, PendingUnit
+from services.scheduler.core.reach import Reach
 from services.scheduler.core.selection.reclaim import ReclaimPreemption
+from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.table import Bools
+
+Place = tuple[tuple[float | tuple[float, ...], ...], float, UnitKey]
+"""The place of a unit in the policy's order: its keys, then its age, then its name."""
+_Ranked = tuple[tuple[float | tuple[float, ...], ...], float, UnitKey, RunningUnit]
 
 
 class Preemption(Protocol):
@@ -72,26 +82,47 @@ class OrderPreemption:
     def victims(
         self, unit: PendingUnit, running: Sequence[RunningUnit], context: OrderContext
     ) -> Sequence[RunningUnit]:
-        ranked = context.cache.get("running_by_order")
-        if ranked is None:
-            keys = running_keys(context.facts["order"], running, context)
-            ranked = [
-                (key, item.unit.queued_at_s, item.unit.key, item) for key, item in zip(keys, running, strict=True)
-            ]
-            ranked.sort(key=lambda entry: entry[:3], reverse=True)
-            context.cache["running_by_order"] = ranked
+        ranked = _ranked(running, context)
         orders: Sequence[Order] = context.facts["order"]
-        own = tuple([plugin.key(unit, context) for plugin in orders]), unit.queued_at_s, unit.key
+        own = _place(unit, context)
         behind = []
-        for key, queued_at_s, name, item in ranked:
-            if (key, queued_at_s, name) <= own:
+        for entry in reversed(ranked):
+            if entry[:3] <= own:
                 break
+            item = entry[3]
             steady = context.now_s - item.since_s >= self.margin_s
             if steady and item.unit.preemptible and item.unit.key in context.facts["running"]:
                 behind.append(item)
         if self.ratio > 1.0:
             behind = [item for item in behind if self._apart(running_key(orders, item, context), own[0])]
         return behind
+
+    def out_of_reach(
+        self, unit: PendingUnit, running: Sequence[RunningUnit], context: OrderContext, place: Place | None = None
+    ) -> bool:
+        """Whether all units behind it, if all could be taken off, hold too little for it (reach.py). ``place`` is its place in
+        the order, when the caller knows it."""
+        known = context.cache.get(("reach", unit.demand))
+        # Units that were taken off in this cycle are room by now.
+        if known is None or known[0] != len(running):
+            known = context.cache["reach", unit.demand] = len(running), *self._reach(unit.demand, running, context)
+        _, ranked, reach = known
+        first = len(ranked) - bisect_right(ranked, place or _place(unit, context))
+        return not first or not reach.covers(unit.demand, first)
+
+    @staticmethod
+    def _reach(demand: Demand, running: Sequence[RunningUnit], context: OrderContext) -> tuple[list[_Ranked], Reach]:
+        """The units that run still, in order, and what they could free on nodes that qualify for the demand."""
+        cluster: Cluster = context.facts["cluster"]
+        allowed = allowed_nodes(cluster.candidates(demand))
+        name = "reach", len(running), allowed.tobytes()
+        found: tuple[list[_Ranked], Reach] | None = context.cache.get(name)
+        if found is None:
+            left, ranked = context.facts["running"], _ranked(running, context)
+            if len(left) < len(ranked):
+                ranked = [entry for entry in ranked if entry[2] in left]
+            found = context.cache[name] = ranked, Reach(cluster.view, [entry[3] for entry in reversed(ranked)], allowed)
+        return found
 
     def _apart(self, theirs: Sequence[float | tuple[float, ...]], own: Sequence[float | tuple[float, ...]]) -> bool:
         """Whether the first criterion that differs does so by the ratio; keys that are no positive amounts have none."""
@@ -101,6 +132,30 @@ class OrderPreemption:
                     return True
                 return their >= self.ratio * ours
         return False
+
+
+def _place(unit: PendingUnit, context: OrderContext) -> Place:
+    """The unit's place in the policy's order."""
+    return tuple([plugin.key(unit, context) for plugin in context.facts["order"]]), unit.queued_at_s, unit.key
+
+
+def _ranked(running: Sequence[RunningUnit], context: OrderContext) -> list[_Ranked]:
+    """The running units in the policy's order, worked out once in a cycle: the first to be taken off are the last."""
+    found: list[_Ranked] | None = context.cache.get("running_by_order")
+    if found is None:
+        keys = running_keys(context.facts["order"], running, context)
+        found = [(key, item.unit.queued_at_s, item.unit.key, item) for key, item in zip(keys, running, strict=True)]
+        found.sort()
+        context.cache["running_by_order"] = found
+    return found
+
+
+def allowed_nodes(alternatives: Sequence[Candidates]) -> Bools:
+    """Nodes (N) that qualify for one of the alternatives, whatever is free on them."""
+    useful = alternatives[0].allowed
+    for candidates in alternatives[1:]:
+        useful = useful | candidates.allowed
+    return useful
 
 
 def running_key(
@@ -124,12 +179,16 @@ def running_keys(
     orders: Sequence[Order], running: Sequence[RunningUnit], context: OrderContext
 ) -> list[tuple[float | tuple[float, ...], ...]]:
     """`running_key` of many units."""
-    quick = [getattr(plugin, "running_key", None) for plugin in orders]
-    if None in quick:
-        return [running_key(orders, item, context) for item in running]
-    return list(
-        zip(*[[float(ask(item, context)) for item in running] for ask in quick if ask is not None], strict=True)
-    )
+    columns: list[Sequence[float]] = []
+    for plugin in orders:
+        many, quick = getattr(plugin, "running_keys", None), getattr(plugin, "running_key", None)
+        if many is not None:
+            columns.append(many(running, context))
+        elif quick is not None:
+            columns.append([float(quick(item, context)) for item in running])
+        else:
+            return [running_key(orders, item, context) for item in running]
+    return list(zip(*columns, strict=True))
 
 
 PREEMPTIONS: dict[str, Preemption] = {}
@@ -172,9 +231,7 @@ def find_room(
     3. Put back those that hold nothing on the nodes of that place, then, last first, each without which it fits too.
     The view is left without the chosen victims; the caller has begun a trial on it. Nothing is changed when None comes back.
     """
-    useful = alternatives[0].allowed
-    for candidates in alternatives[1:]:
-        useful = useful | candidates.allowed
+    useful = allowed_nodes(alternatives)
     near = victims
     if not useful.all():
         there = set(np.flatnonzero(useful).tolist())

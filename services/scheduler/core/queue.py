@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -120,7 +120,7 @@ class Order(Protocol):
 
     A plugin may have more methods: ``keys(units, context)``, the keys of many units at once (an array, for "time");
     ``charged(unit, sign, context)``, told of each placement (1) and preemption (-1), which returns True when keys may have
-    fallen; ``running_key(running, context)``, the key of a unit that runs.
+    fallen; ``running_key(running, context)``, the key of a unit that runs, ``running_keys(running, context)`` of many.
     """
 
     name: str
@@ -168,6 +168,10 @@ class AgeOrder:
         """The same of a unit that runs."""
         return float(running.unit.queued_at_s)
 
+    def running_keys(self, running: Sequence[Any], context: OrderContext) -> list[float]:
+        """The same of many."""
+        return [item.unit.queued_at_s for item in running]
+
 
 class SmallestOrder:
     """Fewest accelerators, then fewest cpus first: shortest queue, at the cost of large gangs."""
@@ -201,6 +205,11 @@ class ShortestRemainingOrder:
     def running_key(self, running: Any, context: OrderContext) -> float:
         """The same of a unit that runs."""
         return float(running.end_s(context.now_s, "expected")) - context.now_s
+
+    def running_keys(self, running: Sequence[Any], context: OrderContext) -> list[float]:
+        """The same of many."""
+        now_s = context.now_s
+        return [item.end_s(now_s, "expected") - now_s for item in running]
 
 
 class LeastWorkOrder:
@@ -308,6 +317,18 @@ class LeastAttainedOrder:
         """The same of a unit that runs."""
         served = float(running.service_s(context.now_s)) * max(float(running.unit.devices), 1.0)
         return float(bisect_right(self._thresholds, served + _SLACK_S))
+
+    def running_keys(self, running: Sequence[Any], context: OrderContext) -> list[float]:
+        """The same of many."""
+        now_s, thresholds = context.now_s, self._thresholds
+        keys = []
+        for item in running:
+            unit = item.unit
+            demand = unit.demand
+            devices = demand.ranks * demand.accelerators * (demand.device_milli / 1000.0)
+            served_s = max(unit.served_s, unit.attained_s) + max(now_s - item.since_s, 0.0)
+            keys.append(float(bisect_right(thresholds, served_s * max(devices, 1.0) + _SLACK_S)))
+        return keys
 
     def changes_at_s(self, running: Any, now_s: float) -> float:
         """When a running unit falls into the next queue: a cycle is wanted then. Infinite when it is in the last one."""

@@ -11,7 +11,7 @@ from services.scheduler.core.admission import Gate
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.deciding.decisions import Blocked, Placement, Preempted
 from services.scheduler.core.explanation import Explanation, Ranking, best_of
-from services.scheduler.core.pending import Selection, estimated_s
+from services.scheduler.core.pending import Lane, Selection, estimated_s
 from services.scheduler.core.placement import Candidates, Choice
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import Preemption
@@ -58,6 +58,7 @@ class State:
         self._depth = policy.reservation_depth if policy.discipline == "easy" else 1_000_000_000
         self._new: list[RunningUnit] = []
         self._runs: list[RunningUnit] | None = None
+        self._hopeless: list[Lane] = []
 
     @property
     def _settled(self) -> bool:
