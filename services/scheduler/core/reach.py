@@ -1,0 +1,71 @@
+"""How much room a unit could get at most by taking others off: asked before anybody looks for a place.
+
+Steps:
+1. Running units stand in one order for a whole cycle, those that go first at the front; who may be taken off for a unit is among
+   the first so many of them.
+2. `Reach` counts what the first 0, 1, 2, ... of them would free on each node, as far as it is asked: the most whole devices on a
+   node, and the ranks of several devices over all nodes. Both only grow along the order.
+3. A unit that needs more than its part of the order could free at most is out of reach: no place need be looked for.
+Only devices are counted, and everybody in the order as if all could be taken: it is a bound, never too low.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from services.scheduler.core.state import Demand
+from services.scheduler.core.table import Bools, View
+
+if TYPE_CHECKING:
+    from services.scheduler.core.cluster import RunningUnit
+
+
+class Reach:
+    """See the module. ``order`` are the running units, those that go first at the front; only nodes of ``allowed`` (N) count."""
+
+    def __init__(self, view: View, order: Sequence[RunningUnit], allowed: Bools) -> None:
+        self._order = order
+        self._free: list[int] = view.free_device_totals.tolist()
+        if not allowed.all():
+            self._free = [free if here else 0 for free, here in zip(self._free, allowed.tolist(), strict=True)]
+        self._here: list[bool] | None = None if allowed.all() else allowed.tolist()
+        self._devices = [max(self._free, default=0)]
+        self._gained = list(self._free)
+        self._ranks: dict[int, tuple[list[int], list[int]]] = {}
+
+    def covers(self, demand: Demand, first: int) -> bool:
+        """Whether the ``first`` so many units of the order may free enough for a demand, with what is free."""
+        if not demand.accelerators or demand.device_milli < 1000:
+            return True
+        if demand.ranks == 1:
+            return self._most_devices(first) >= demand.accelerators
+        return self._most_ranks(demand.accelerators, first) >= demand.ranks
+
+    def _most_devices(self, first: int) -> int:
+        """The most devices on one node."""
+        known, gained = self._devices, self._gained
+        while len(known) <= first:
+            most = known[-1]
+            for row, devices in self._order[len(known) - 1].rows:
+                if self._here is None or self._here[row]:
+                    gained[row] += len(devices)
+                    most = max(most, gained[row])
+            known.append(most)
+        return known[first]
+
+    def _most_ranks(self, devices: int, first: int) -> int:
+        """Ranks of so many devices each, over all nodes."""
+        found = self._ranks.get(devices)
+        if found is None:
+            found = self._ranks[devices] = [sum([free // devices for free in self._free])], list(self._free)
+        known, gained = found
+        while len(known) <= first:
+            ranks = known[-1]
+            for row, held in self._order[len(known) - 1].rows:
+                if self._here is None or self._here[row]:
+                    before = gained[row]
+                    gained[row] = after = before + len(held)
+                    ranks += after // devices - before // devices
+            known.append(ranks)
+        return known[first]
