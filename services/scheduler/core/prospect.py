@@ -1,27 +1,32 @@
-"""When a waiting unit is thought to start: the cluster simulated forward by the same core, on a copy.
+"""When a waiting unit is thought to start: the cluster followed forward from what runs and waits now.
 
 Steps:
 1. Three futures: runs end at their median, low and high quantiles (`PendingUnit.low_s`, ``high_s``); nobody new arrives.
 2. Where the policy keeps an order (reservations or strict), units behind the one asked about are left out, and those ahead of
    it go as they fit: a profile of reservations at each step would cost far more than the answer is worth. Where whatever fits
    goes (greedy), all stay in.
-3. Each future goes from end to end. Ends that lie close together are taken as one, closer where the freed capacity makes a
-   start likely: so a future costs at most as many cycles as it was given, and the answer says between which ends it lies.
+3. Each future goes from end to end. Where nothing but room and order decides, only those are followed (outflow.py); under
+   other policies the same core decides at each end, on a copy. Ends that lie close together are taken as one, closer where
+   the freed capacity makes a start likely: so a future costs at most as many moments as it was given, and the answer says
+   between which ends it lies.
 4. The band goes from the earliest start in any future to the latest; without a start in time it is "later than".
 
-It is a prediction: those who come later with a better claim may delay the unit. bench/prospect.py measures how often the
-start lies in the band.
+It is a prediction: those who come later with a better claim may delay the unit, and the quantiles are those of single runs.
+So the band is too narrow: `track_record.py` widens it by how earlier predictions turned out. bench/prospect.py measures both.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.decide import decide
+from services.scheduler.core.outflow import Course, Layout, speaks_for
+from services.scheduler.core.pending import estimated_s
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.state import UnitKey
@@ -33,13 +38,14 @@ _CELLS = 600_000
 _LEAST_CYCLES, _MOST_CYCLES = 16, 400
 _DAY_S = 86_400.0
 _COARSER = 1.5
+_LEAST_RUN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Prospect:
     """Seconds since 1970: the start is thought to be at ``start_s``, between ``low_s`` and ``high_s``; infinite when it is later
     than what was simulated, ``later_than_s``. ``never`` says that nothing that runs or waits stands in the way of a decision
-    any more and it still does not fit. ``cycles`` is the number of decisions that were simulated."""
+    any more and it still does not fit. ``cycles`` is the number of moments that were looked at."""
 
     key: UnitKey
     start_s: float
@@ -86,6 +92,18 @@ def prospects(
     if last < 0:
         return {}
     wanted = {unit.key for unit in order[: last + 1] if unit.key in keys}
+    until_s = now_s + horizon_s
+    greedy = policy.discipline == "greedy"
+    followed = order if greedy else order[: last + 1]
+    if speaks_for(cluster, policy, followed):
+        layout = Layout(cluster, followed, strict=policy.discipline == "strict")
+        courses = [
+            Course(
+                layout, now_s, partial(end_at_s, now_s=now_s, quantile=quantile), partial(lasts_s, quantile=quantile)
+            ).run(wanted, until_s)
+            for quantile, _ in FUTURES
+        ]
+        return {key: _together(key, courses) for key in wanted}
     base = cluster.copy()
     if policy.discipline != "greedy" and not policy.planner:
         for unit in order[last + 1 :]:
@@ -101,14 +119,15 @@ def prospects(
     cycles = min(max(cycles, _LEAST_CYCLES), _MOST_CYCLES)
     need = sum(unit.devices or unit.demand.ranks for unit in order[: last + 1])
     futures = [
-        _Future(base, policy, now_s, quantile, max(int(cycles * part), 1), now_s + horizon_s, need).run(wanted)
+        _Future(base, policy, now_s, quantile, max(int(cycles * part), 1), until_s, need).run(wanted)
         for quantile, part in FUTURES
     ]
-    return {key: _together(key, [future.found.get(key) for future in futures], futures) for key in wanted}
+    return {key: _together(key, futures) for key in wanted}
 
 
-def _together(key: UnitKey, spans: list[tuple[float, float] | None], futures: list[_Future]) -> Prospect:
+def _together(key: UnitKey, futures: Sequence[_Future | Course]) -> Prospect:
     cycles = sum(future.cycles for future in futures)
+    spans = [future.found.get(key) for future in futures]
     median = spans[0]
     known = [span for span in spans if span is not None]
     start_s = median[1] if median is not None else math.inf
@@ -206,6 +225,20 @@ def end_at_s(running: RunningUnit, now_s: float, quantile: str) -> float:
     if end_s <= now_s:
         end_s = now_s + max((median_s - now_s) * min(whole_s / unit.expected_s, 1.0), 1.0)
     return min(end_s, median_s) if quantile == "low" else max(end_s, median_s)
+
+
+def lasts_s(unit: PendingUnit, quantile: str) -> float:
+    """How long a unit that begins will run where run times take their ``quantile``: as `end_at_s` says of one that just began."""
+    left_s = estimated_s(unit, "expected") or _LEAST_RUN_S
+    if quantile == "expected" or left_s == math.inf or not 0 < unit.expected_s < math.inf:
+        return left_s
+    low = quantile == "low"
+    whole_s = unit.low_s if low else unit.high_s
+    if not 0 < whole_s < math.inf:
+        limit_s = estimated_s(unit, "limit")
+        return min(left_s, limit_s) if low else max(left_s, _finite(limit_s))
+    said_s = max(whole_s - unit.attained_s, 0.0) or max(left_s * min(whole_s / unit.expected_s, 1.0), 1.0)
+    return min(said_s, left_s) if low else max(said_s, left_s)
 
 
 def _finite(value: float) -> float:

@@ -1,0 +1,290 @@
+"""How what waits flows into what comes free, told cheaply: accelerators node by node, cpus and memory by domain.
+
+A prediction looks at a thousand ends and starts. Deciding each of them by the whole policy costs milliseconds apiece; here one
+costs microseconds, as only what decides when a unit starts is followed:
+
+1. Nodes that are alike (same domain, same accelerator models) are a pool, with its nodes sorted by how many accelerators are
+   free. A unit may go to the pools with nodes that its demand's filters allow; a gang stays in one pool unless it may span.
+2. Ranks go where the node scores of most policies would put them: to the tightest node that holds all that are left, else to
+   the one that holds most (best fit). Cpus and memory must suffice in sum.
+3. At each end the units that wait are asked in the order of the policy, each class until one of it has no room: nothing that
+   starts makes room. Where nothing may overtake, the first without room closes its partition.
+
+4. Ends that lie in the same twentieth of the time since now are taken as one: so there are at most some 260 moments to look
+   at in 30 days, and the answer says between which ends a start lies.
+
+It knows neither limits, shares of devices, ports, nor topology: `speaks_for` says whether it may be asked.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.state import Demand, UnitKey
+
+_SLACK = 1e-6
+_TOGETHER = 0.05
+_LEAST_WIDTH_S = 1.0
+
+Nodes = tuple[tuple[int, int], ...]
+"""(node row, accelerators)."""
+
+
+def speaks_for(cluster: Cluster, policy: Policy, units: Iterable[PendingUnit]) -> bool:
+    """Whether nothing but room and order decides about these units and those that run."""
+    if policy.planner or policy.preemptions or policy.limits:
+        return False
+    demands = {unit.demand for unit in units} | {item.unit.demand for item in cluster.running.values()}
+    return all(_plain(demand) for demand in demands)
+
+
+def _plain(demand: Demand) -> bool:
+    special = demand.resources or demand.topology_required or demand.service_port or demand.avoid
+    return not special and (demand.device_milli >= 1000 or not demand.accelerators)
+
+
+@dataclass(slots=True, eq=False)
+class Pool:
+    """Nodes of one domain with the same accelerator models; ``levels[f]`` are the rows of those with f accelerators free."""
+
+    levels: list[set[int]]
+    level_of: dict[int, int]
+    free: int = 0
+    cpus: float = 0.0
+    memory_bytes: float = 0.0
+
+    def ranks(self, demand: Demand) -> int:
+        """Ranks of the demand that fit, counted up to those it has."""
+        most = demand.ranks
+        if demand.cpus > 0:
+            most = min(most, int((self.cpus + _SLACK) // demand.cpus))
+        if demand.memory_bytes > 0:
+            most = min(most, int(self.memory_bytes // demand.memory_bytes))
+        each = demand.accelerators
+        if not each or most <= 0:
+            return max(most, 0)
+        if self.free < each:
+            return 0
+        count = 0
+        for level in range(len(self.levels) - 1, each - 1, -1):
+            count += len(self.levels[level]) * (level // each)
+            if count >= most:
+                return most
+        return count
+
+    def take(self, demand: Demand, ranks: int) -> Nodes:
+        """Give that many ranks their nodes; they fit."""
+        self._charge(demand, ranks, -1)
+        each, left, levels = demand.accelerators, ranks, self.levels
+        held = []
+        while each and left:
+            level = next((level for level in range(left * each, len(levels)) if levels[level]), 0)
+            if not level:
+                level = next(level for level in range(len(levels) - 1, 0, -1) if levels[level])
+            taken = min(level // each, left)
+            row = levels[level].pop()
+            levels[level - taken * each].add(row)
+            self.level_of[row] = level - taken * each
+            held.append((row, taken * each))
+            left -= taken
+        return tuple(held)
+
+    def give(self, demand: Demand, ranks: int, nodes: Nodes) -> None:
+        """Put back what ranks held."""
+        self._charge(demand, ranks, 1)
+        for row, count in nodes:
+            level = self.level_of[row]
+            self.levels[level].discard(row)
+            self.level_of[row] = level = min(level + count, len(self.levels) - 1)
+            self.levels[level].add(row)
+
+    def _charge(self, demand: Demand, ranks: int, sign: int) -> None:
+        self.free += sign * ranks * demand.accelerators
+        self.cpus += sign * ranks * demand.cpus
+        self.memory_bytes += sign * ranks * demand.memory_bytes
+
+
+@dataclass(slots=True)
+class _Held:
+    """What a unit holds: (pool, ranks, nodes)."""
+
+    demand: Demand
+    parts: list[tuple[Pool, int, Nodes]]
+
+    def end(self) -> None:
+        for pool, ranks, nodes in self.parts:
+            pool.give(self.demand, ranks, nodes)
+
+
+@dataclass(slots=True, eq=False)
+class _Class:
+    """Units with equal demands, each with its place in the order; ``next`` is the first that waits."""
+
+    demand: Demand
+    pools: list[Pool]
+    units: list[tuple[int, PendingUnit]] = field(default_factory=list)
+    next: int = 0
+
+    def start(self) -> _Held | None:
+        """Take room for one unit; None when there is none."""
+        demand = self.demand
+        whole = demand.ranks * demand.accelerators
+        for pool in self.pools:
+            if pool.free >= whole and pool.ranks(demand) == demand.ranks:
+                return _Held(demand, [(pool, demand.ranks, pool.take(demand, demand.ranks))])
+        if not demand.cross_domain:
+            return None
+        counts = [pool.ranks(demand) for pool in self.pools]
+        if sum(counts) < demand.ranks:
+            return None
+        parts, left = [], demand.ranks
+        for count, number in sorted(((count, number) for number, count in enumerate(counts)), reverse=True):
+            taken, pool = min(count, left), self.pools[number]
+            if taken:
+                parts.append((pool, taken, pool.take(demand, taken)))
+                left -= taken
+        return _Held(demand, parts)
+
+
+class Layout:
+    """Which nodes are alike, and which of them the units may use: what is the same in every course of things. ``units`` wait,
+    in the order of the policy; with ``strict`` none overtakes another that may go to the same domains."""
+
+    def __init__(self, cluster: Cluster, units: Sequence[PendingUnit], *, strict: bool = False) -> None:
+        self.units, self.strict = units, strict
+        self.running = cluster.running
+        self._view, table = cluster.view, cluster.table
+        kinds = np.column_stack([table.node_domain, table.devices > 0])
+        _, numbers = np.unique(kinds, axis=0, return_inverse=True)
+        self.pool_of = numbers.reshape(-1)
+        self._counts = int(self.pool_of.max(initial=-1)) + 1
+        self._most = int(table.device_totals.max(initial=0))
+        self.pools_of = {
+            demand: np.unique(
+                self.pool_of[np.logical_or.reduce([item.allowed for item in cluster.candidates(demand)])]
+            ).tolist()
+            for demand in {unit.demand for unit in units}
+        }
+
+    def pools(self) -> list[Pool]:
+        """What is free now, anew; nodes that take no work have no place in it."""
+        view = self._view
+        level_of: dict[int, int] = {}
+        found = [Pool([set() for _ in range(self._most + 1)], level_of) for _ in range(self._counts)]
+        up = np.flatnonzero(view.up)
+        of = self.pool_of[up]
+        free = np.maximum(view.free_device_totals[up], 0)
+        for row, number, level in zip(up.tolist(), of.tolist(), free.tolist(), strict=True):
+            level_of[row] = level
+            found[number].levels[level].add(row)
+        cpus = np.bincount(of, view.free_cpus[up], self._counts).tolist()
+        memory = np.bincount(of, view.free_memory_bytes[up], self._counts).tolist()
+        counts = np.bincount(of, free, self._counts).tolist()
+        for number, pool in enumerate(found):
+            pool.free, pool.cpus, pool.memory_bytes = int(counts[number]), cpus[number], memory[number]
+        return found
+
+    def holding(self, running: RunningUnit, pools: Sequence[Pool]) -> _Held:
+        """What a unit that runs holds on nodes that take work."""
+        demand = running.unit.demand
+        parts: list[tuple[Pool, int, Nodes]] = []
+        for row, devices in running.rows:
+            pool = pools[self.pool_of[row]]
+            if row in pool.level_of:
+                parts.append((pool, 1, ((row, len(devices)),) if devices else ()))
+        return _Held(demand, parts)
+
+
+class Course:
+    """One course of things from ``now_s`` on. ``ends`` says when those that run end, ``lasts`` how long the others will run.
+
+    ``found`` gives for each start the first and last of the ends that were taken as one, ``until_s`` how far was looked,
+    ``cycles`` the moments that were, ``exhausted`` says that nothing runs any more.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        now_s: float,
+        ends: Callable[[RunningUnit], float],
+        lasts: Callable[[PendingUnit], float],
+    ) -> None:
+        self.found: dict[UnitKey, tuple[float, float]] = {}
+        self.until_s = now_s
+        self.cycles = 0
+        self.exhausted = False
+        self._layout, self._now_s, self._lasts = layout, now_s, lasts
+        pools = layout.pools()
+        by_demand: dict[Demand, _Class] = {}
+        for place, unit in enumerate(layout.units):
+            found = by_demand.get(unit.demand)
+            if found is None:
+                chosen = [pools[number] for number in layout.pools_of[unit.demand]]
+                found = by_demand[unit.demand] = _Class(unit.demand, chosen)
+            found.units.append((place, unit))
+        self._waiting = list(by_demand.values())
+        self._number = 0
+        self._ends: list[tuple[float, int, _Held]] = []
+        for running in layout.running.values():
+            self._number += 1
+            self._ends.append((ends(running), self._number, layout.holding(running, pools)))
+        heapq.heapify(self._ends)
+
+    def run(self, wanted: Collection[UnitKey], horizon_s: float) -> Course:
+        """Follow it until all wanted units have started, or the horizon."""
+        ends = self._ends
+        first_s = at_s = self._now_s
+        left = set(wanted)
+        while True:
+            self._start(first_s, at_s, left)
+            self.cycles += 1
+            if not left:
+                return self
+            self.until_s = at_s
+            if not ends or ends[0][0] == math.inf:
+                self.exhausted = not ends
+                return self
+            if ends[0][0] > horizon_s:
+                return self
+            first_s = at_s = ends[0][0]
+            until_s = first_s + max(_TOGETHER * (first_s - self._now_s), _LEAST_WIDTH_S)
+            while ends and ends[0][0] <= until_s:
+                at_s, _, held = heapq.heappop(ends)
+                held.end()
+
+    def _start(self, first_s: float, at_s: float, left: set[UnitKey]) -> None:
+        heads = [(item.units[item.next][0], number) for number, item in enumerate(self._waiting)]
+        heapq.heapify(heads)
+        closed: set[frozenset[str]] = set()
+        over = False
+        while heads:
+            _, number = heads[0]
+            item = self._waiting[number]
+            held = None if item.demand.domains in closed else item.start()
+            if held is None:
+                heapq.heappop(heads)
+                if self._layout.strict:
+                    closed.add(item.demand.domains)
+                continue
+            unit = item.units[item.next][1]
+            item.next += 1
+            if item.next < len(item.units):
+                heapq.heapreplace(heads, (item.units[item.next][0], number))
+            else:
+                heapq.heappop(heads)
+                over = True
+            self._number += 1
+            heapq.heappush(self._ends, (at_s + self._lasts(unit), self._number, held))
+            if unit.key in left:
+                left.remove(unit.key)
+                self.found[unit.key] = first_s, at_s
+        if over:
+            self._waiting = [item for item in self._waiting if item.next < len(item.units)]

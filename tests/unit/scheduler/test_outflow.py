@@ -1,0 +1,149 @@
+"""The cheap course of things: by hand on small clusters, and against deciding every end by the whole policy."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.decide import decide
+from services.scheduler.core.outflow import Course, Layout, speaks_for
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.prospect import end_at_s, lasts_s
+from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.table import table_of
+from tests.unit.scheduler.world import a_fleet
+
+_HORIZON_S = 1e9
+
+
+def a_unit(name: str, seconds: float, demand: Demand, at_s: float = 0.0) -> PendingUnit:
+    return PendingUnit(UnitKey(name, 0), "lab", 0, at_s, demand, expected_s=seconds)
+
+
+def a_cluster(nodes: dict[str, int], discipline: str, running: list[PendingUnit]) -> Cluster:
+    policy = Policy(order=("priority", "age"), discipline=discipline)
+    cluster = Cluster(table_of(a_fleet(nodes)), policy)
+    cluster.extend(running)
+    cluster.apply(decide(cluster, policy, 0.0), 0.0)
+    assert not len(cluster.pending)
+    return cluster
+
+
+def course_of(cluster: Cluster, units: list[PendingUnit], *, strict: bool = False) -> Course:
+    layout = Layout(cluster, units, strict=strict)
+    course = Course(layout, 0.0, lambda item: end_at_s(item, 0.0, "expected"), lambda unit: lasts_s(unit, "expected"))
+    return course.run({unit.key for unit in units}, _HORIZON_S)
+
+
+def starts(course: Course) -> dict[str, float]:
+    return {key.job_id: last_s for key, (_, last_s) in course.found.items()}
+
+
+def test_a_gang_waits_for_nodes_of_one_domain_and_a_spanning_one_does_not() -> None:
+    """Two domains of one node with 4 accelerators; both are held, until 100 and 200. A gang of 2 x 4 fits in no domain ever,
+    but may begin at 200 where it may span."""
+    whole = Demand(1, accelerators=4)
+    running = [a_unit("a", 100.0, whole), a_unit("b", 200.0, whole)]
+    gang = a_unit("gang", 50.0, Demand(2, accelerators=4))
+    course = course_of(a_cluster({"a": 1, "b": 1}, "greedy", running), [gang])
+    assert starts(course) == {}
+    assert course.exhausted
+    spanning = a_unit("gang", 50.0, Demand(2, accelerators=4, cross_domain=True))
+    assert starts(course_of(a_cluster({"a": 1, "b": 1}, "greedy", running), [spanning])) == {"gang": 200.0}
+
+
+def test_accelerators_on_different_nodes_do_not_make_one_rank() -> None:
+    """Two nodes, each with 2 of 4 held until 100: there are 4 free, but a rank of 4 begins only at 100."""
+    halves = [a_unit("a", 100.0, Demand(1, accelerators=2)), a_unit("b", 300.0, Demand(1, accelerators=3))]
+    course = course_of(a_cluster({"a": 2}, "greedy", halves), [a_unit("four", 10.0, Demand(1, accelerators=4))])
+    assert starts(course) == {"four": 100.0}
+
+
+def test_ranks_go_to_the_tightest_node() -> None:
+    """One of 3 goes where 3 are free, so that one of 4 begins now too."""
+    cluster = a_cluster({"a": 2}, "greedy", [a_unit("a", 100.0, Demand(1, accelerators=1))])
+    units = [a_unit("three", 10.0, Demand(1, accelerators=3)), a_unit("four", 10.0, Demand(1, accelerators=4))]
+    assert starts(course_of(cluster, units)) == {"three": 0.0, "four": 0.0}
+
+
+def test_who_may_overtake() -> None:
+    """A gang of 2 nodes waits until 200; one of 1 node overtakes it at 100 unless the order is strict."""
+    running = [a_unit("a", 100.0, Demand(1, accelerators=4)), a_unit("b", 200.0, Demand(1, accelerators=4))]
+    gang = a_unit("gang", 50.0, Demand(2, accelerators=4))
+    small = a_unit("small", 50.0, Demand(1, accelerators=4))
+    cluster = a_cluster({"a": 2}, "greedy", running)
+    assert starts(course_of(cluster, [gang, small])) == {"gang": 200.0, "small": 100.0}
+    assert starts(course_of(cluster, [gang, small], strict=True)) == {"gang": 200.0, "small": 250.0}
+
+
+def test_cpus_and_memory_must_suffice_in_sum() -> None:
+    """A node of 8 cpus, 6 held until 100: 4 begin at 100, 2 begin now."""
+    cluster = a_cluster({"a": 1}, "greedy", [a_unit("a", 100.0, Demand(1, cpus=6.0))])
+    units = [a_unit("much", 10.0, Demand(1, cpus=4.0)), a_unit("little", 10.0, Demand(1, cpus=2.0))]
+    assert starts(course_of(cluster, units)) == {"much": 100.0, "little": 0.0}
+
+
+def test_ends_of_one_twentieth_are_one_moment() -> None:
+    """Ends at 1000 and 1040 s are one moment: whoever starts then starts between them; 1060 is another."""
+    running = [a_unit(name, at_s, Demand(1, accelerators=4)) for name, at_s in (("a", 1000.0), ("b", 1040.0))]
+    units = [a_unit(name, 20.0, Demand(1, accelerators=4), number) for number, name in enumerate("xyz")]
+    course = course_of(a_cluster({"a": 2}, "greedy", running), units)
+    assert course.found == {
+        UnitKey("x", 0): (1000.0, 1040.0),
+        UnitKey("y", 0): (1000.0, 1040.0),
+        UnitKey("z", 0): (1060.0, 1060.0),
+    }
+
+
+def test_nodes_that_take_no_work_have_no_place() -> None:
+    cluster = a_cluster({"a": 1}, "greedy", [a_unit("a", 100.0, Demand(1, accelerators=4))])
+    cluster.view.set_up([0], False)
+    assert starts(course_of(cluster, [a_unit("waits", 10.0, Demand(1, accelerators=4))])) == {}
+
+
+@pytest.mark.parametrize(
+    ("demand", "policy"),
+    [
+        (Demand(1, accelerators=1, device_milli=500), Policy()),
+        (Demand(1, service_port=80), Policy()),
+        (Demand(1, resources=(("licence", 1.0),)), Policy()),
+        (Demand(2, topology="rack", topology_required=True), Policy()),
+        (Demand(1), Policy(preemptions=("priority",))),
+    ],
+)
+def test_it_does_not_speak_for_what_it_does_not_follow(demand: Demand, policy: Policy) -> None:
+    cluster = a_cluster({"a": 1}, "greedy", [])
+    assert not speaks_for(cluster, policy, [a_unit("a", 1.0, demand)])
+    assert speaks_for(cluster, Policy(), [a_unit("a", 1.0, Demand(1, accelerators=1))])
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("discipline", ["greedy", "strict"])
+def test_it_goes_as_the_whole_policy_decides(seed: int, discipline: str) -> None:
+    """Units of one rank with powers of two, where best fit is exact: the same starts as deciding at every end, but for ends
+    that were taken as one."""
+    rng = random.Random(seed)
+    units = [
+        a_unit(f"j{number}", rng.uniform(100.0, 5000.0), Demand(1, accelerators=rng.choice([1, 2, 4])), float(number))
+        for number in range(40)
+    ]
+    policy = Policy(order=("age",), discipline=discipline)
+    cluster = Cluster(table_of(a_fleet({"a": 3})), policy)
+    cluster.extend(units)
+    cluster.apply(decide(cluster, policy, 0.0, explain=False), 0.0)
+    waiting = sorted(cluster.pending, key=lambda unit: unit.queued_at_s)
+    course = course_of(cluster, waiting, strict=discipline == "strict")
+    exact: dict[str, float] = {}
+    while len(cluster.pending):
+        at_s = min(item.end_s(0.0, "expected") for item in cluster.running.values())
+        for key in [key for key, item in cluster.running.items() if item.end_s(0.0, "expected") <= at_s]:
+            cluster.release(key, at_s)
+        for begun in cluster.apply(decide(cluster, policy, at_s, explain=False), at_s):
+            exact[begun.unit.key.job_id] = at_s
+    found = starts(course)
+    assert found.keys() == exact.keys()
+    errors = sorted(abs(found[name] - exact[name]) / exact[name] for name in exact)
+    assert errors[len(errors) // 2] < 0.1
