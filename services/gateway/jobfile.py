@@ -87,11 +87,24 @@ class ArraySection(Section):
     size: int = Field(ge=1, le=100_000)
 
 
+class ScalingSection(Section):
+    """Between which numbers of replicas a service runs, by the load that each reports as ``metric`` of its progress."""
+
+    min_replicas: int = Field(default=1, ge=1, le=10_000)
+    max_replicas: int = Field(ge=1, le=10_000)
+    target: float = Field(gt=0, description="the load that a replica should have")
+    metric: str = Field(default="load", min_length=1, max_length=128)
+    tolerance: float = Field(default=0.1, ge=0, lt=1)
+    down_after_s: float = Field(default=300.0, ge=0)
+    cooldown_s: float = Field(default=15.0, ge=0)
+
+
 class ServiceSection(Section):
-    """Replicas that run until the job is cancelled; port 0 is none."""
+    """Replicas that run until the job is cancelled; port 0 is none. With ``scaling`` they follow their load."""
 
     replicas: int = Field(default=1, ge=1, le=10_000)
     port: int = Field(default=0, ge=0, le=65_535)
+    scaling: ScalingSection | None = None
 
 
 class WorkflowTaskSection(Section):
@@ -198,6 +211,8 @@ def inconsistencies(job: JobFile) -> list[FieldError]:
         found += _workflow_errors(job.workflow)
     if job.gang is not None:
         found += _gang_errors(job.gang)
+    if job.service is not None:
+        found += _service_errors(job.service)
     found += _rate_errors(job.rates)
     if job.model is not None:
         found += _schedule_errors(job.model)
@@ -244,6 +259,14 @@ def _gang_errors(gang: GangSection) -> Iterator[FieldError]:
         yield FieldError("/gang/min_ranks", f"must be at most ranks, which is {gang.ranks}")
     if gang.max_ranks is not None and gang.max_ranks < gang.ranks:
         yield FieldError("/gang/max_ranks", f"must be at least ranks, which is {gang.ranks}")
+
+
+def _service_errors(service: ServiceSection) -> Iterator[FieldError]:
+    scaling = service.scaling
+    if scaling is not None and scaling.min_replicas > service.replicas:
+        yield FieldError("/service/scaling/min_replicas", f"must be at most replicas, which is {service.replicas}")
+    if scaling is not None and scaling.max_replicas < service.replicas:
+        yield FieldError("/service/scaling/max_replicas", f"must be at least replicas, which is {service.replicas}")
 
 
 def _schedule_errors(model: ModelSection) -> Iterator[FieldError]:
@@ -354,6 +377,8 @@ def to_spec(job: JobFile) -> job_pb2.JobSpec:
         max_ranks=(job.gang.max_ranks or 0) if job.gang else 0,
         rates=[job_pb2.DeclaredRate(**item.model_dump()) for item in job.rates],
     )
+    if job.service is not None and job.service.scaling is not None:
+        spec.scaling.CopyFrom(job_pb2.ReplicaScaling(**job.service.scaling.model_dump()))
     if job.deadline is not None:
         spec.deadline.FromJsonString(job.deadline)
     for task in job.workflow.tasks if job.workflow else ():
@@ -381,7 +406,7 @@ def from_spec(spec: job_pb2.JobSpec) -> dict[str, Any]:
         "resources": _resources_body(spec.resources),
         "gang": _gang_body(spec) if kind == "gang" else None,
         "array": {"size": spec.array_size} if kind == "array" else None,
-        "service": {"replicas": spec.replicas, "port": spec.service_port} if kind == "service" else None,
+        "service": _service_body(spec) if kind == "service" else None,
         "workflow": {"tasks": [_task_body(task) for task in spec.tasks]} if kind == "workflow" else None,
         "checkpoint": {"interval_s": spec.checkpoint_interval_s},
         "max_restarts": spec.max_restarts,
@@ -415,6 +440,14 @@ def _gang_body(spec: job_pb2.JobSpec) -> dict[str, Any]:
         "min_ranks": spec.min_ranks or None,
         "max_ranks": spec.max_ranks or None,
     }
+
+
+def _service_body(spec: job_pb2.JobSpec) -> dict[str, Any]:
+    body: dict[str, Any] = {"replicas": spec.replicas, "port": spec.service_port, "scaling": None}
+    if spec.HasField("scaling"):
+        # What the contract leaves out has the job file's default.
+        body["scaling"] = {field.name: value for field, value in spec.scaling.ListFields()}
+    return body
 
 
 def _resources_body(resources: types_pb2.Resources) -> dict[str, Any]:

@@ -150,6 +150,8 @@ def _waiting(live: LiveScheduler, unit: Unit) -> Json:
     """Why a unit is not running: what it depends on, what it waits for, or what the last cycle found."""
     now_s = live.now_s()
     job = live.book.jobs[unit.key.job_id]
+    if unit.state is UnitState.BLOCKED and not job.units[unit.key.unit_index].depends_on:
+        return {"reason": unit.reason}
     if unit.state is UnitState.BLOCKED:
         missing = [
             job.units[index].name

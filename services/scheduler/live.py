@@ -38,6 +38,7 @@ from services.scheduler.core.placement import plugins_of
 from services.scheduler.core.planning import Rounds
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.replicas import follow
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import Demand, UnitKey
@@ -295,6 +296,8 @@ class LiveScheduler:
                 if not self._wanted():
                     continue
             self._poked.clear()
+            if self._steps.due(self.book, self.now_s(), deciding=self._wanted()):
+                await self._until_done(self._tell_steps)
             if self._wanted():
                 await self._until_done(self._cycle)
                 await asyncio.sleep(self._settings.cycle_pause_s)
@@ -322,10 +325,6 @@ class LiveScheduler:
             draft = await self.draft(transaction)
             before_s = time.perf_counter()
             now_s = draft.at_s = self.now_s()
-            if news := self._steps.news(self.book, now_s):
-                await store_measured.save(transaction.connection, news)
-                self.book.learn(news, now_s)
-                self.journal.steps(now_s, news)
             cycle = begin_cycle(draft, self.policy, now_s)
             self._metrics.deciding.observe(time.perf_counter() - before_s)
             carry_out(draft, cycle, self.policy, now_s, lambda: self._kernel.new_id("dec"))
@@ -340,7 +339,23 @@ class LiveScheduler:
 
     async def hear_steps(self, envelopes: Sequence[Envelope]) -> None:
         """Programs reported progress: the next cycles know it."""
-        self._steps.hear(self.book, envelopes, self.now_s())
+        now_s = self.now_s()
+        self._steps.hear(self.book, envelopes, now_s)
+        if self._steps.due(self.book, now_s, deciding=False):
+            self._poked.set()
+
+    async def _tell_steps(self) -> None:
+        """Tell the book what was measured; services get as many replicas as their loads ask for."""
+        async with self._kernel.outbox.transaction() as transaction:
+            draft = await self.draft(transaction)
+            now_s = draft.at_s = self.now_s()
+            news = self._steps.news(self.book, now_s)
+            if news:
+                await store_measured.save(transaction.connection, news)
+                self.book.learn(news, now_s)
+                follow(draft, self.book.replicas, now_s, self.policy.restarts)
+                await self.write(transaction, draft)
+                transaction.on_commit(lambda: self.journal.steps(now_s, news))
 
     def _carried_out(self, cycle: Cycle, now_s: float) -> None:
         self.book.remember(cycle.decisions)

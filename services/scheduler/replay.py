@@ -29,6 +29,7 @@ from services.scheduler.core.book import Book
 from services.scheduler.core.cycle import run_cycle
 from services.scheduler.core.measured import News
 from services.scheduler.core.policy import Policy, policy_from_json
+from services.scheduler.core.replicas import follow
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.events import Batch, apply
 from services.scheduler.journal import Entry, outcome_of
@@ -163,7 +164,11 @@ class Replay:
         book.merge(draft)
 
     def _learn(self, entry: Entry) -> None:
+        draft = self.book.draft()
+        draft.at_s = entry.at_s
         self.book.learn(News.from_json(entry.body), entry.at_s)
+        follow(draft, self.book.replicas, entry.at_s, self.policy.restarts)
+        self.book.merge(draft)
 
     def _decide(self, entry: Entry) -> None:
         book = self.book

@@ -18,6 +18,7 @@ from services.scheduler.core.declared_rates import profile_of
 from services.scheduler.core.errors import MalformedJobError
 from services.scheduler.core.fleet import Device, Domain, Link, Node, NodeState
 from services.scheduler.core.lifecycle import RecoveryPlan
+from services.scheduler.core.scaling import DEFAULT_METRIC, Scaling
 from services.scheduler.core.state import (
     Checkpoint,
     Demand,
@@ -125,6 +126,16 @@ def spec_from(message: job_pb2.JobSpec) -> JobSpec:
         max_ranks=message.max_ranks or (message.ranks if message.min_ranks else 0),
         steps=message.model.steps,
         deadline_s=seconds(message.deadline, 0.0),
+        scaling=_scaling(message.scaling) if message.HasField("scaling") and kind is JobKind.SERVICE else None,
+    )
+
+
+def _scaling(message: job_pb2.ReplicaScaling) -> Scaling:
+    given = {
+        name: getattr(message, name) for name in ("tolerance", "down_after_s", "cooldown_s") if message.HasField(name)
+    }
+    return Scaling(
+        message.min_replicas, message.max_replicas, message.target, message.metric or DEFAULT_METRIC, **given
     )
 
 
@@ -231,7 +242,7 @@ def message_of(effect: effects.Effect, at_s: float) -> Message:
             return job_pb2.JobQueued(
                 job_id=effect.job.job_id,
                 tenant_id=effect.job.tenant_id,
-                units=len(effect.job.units),
+                units=effect.job.spec.replicas if effect.job.spec.scaling is not None else len(effect.job.units),
                 queued_at=timestamp(at_s),
                 unit_index=effect.unit_index,
                 reason=effect.reason,

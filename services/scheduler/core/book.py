@@ -23,6 +23,7 @@ from services.scheduler.core.policy import Policy
 from services.scheduler.core.promises import Promises
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.renewal import Renewal, by_steps
+from services.scheduler.core.replica_loads import Replicas
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.core.state import (
     FINAL_JOB_STATES,
@@ -59,6 +60,7 @@ class Book:
         self._kept = Kept(self, policy or Policy())
         self._renewal = Renewal()
         self.measured = Measured()
+        self.replicas = Replicas()
         self.cluster.view.facts["measured"] = self.measured
         self.promises = Promises(self)
 
@@ -169,8 +171,9 @@ class Book:
         return self._kept.next_fall_s(self._kept.now_s)
 
     def learn(self, news: News, now_s: float) -> None:
-        """Programs reported steps. Orders and reservations that rest on ends see those of units whose steps say when."""
+        """Programs reported steps and loads. Orders and reservations that rest on ends see those of units whose steps say when."""
         self.measured.learn(news)
+        self.replicas.learn(news.loads)
         for running in by_steps(self, [key for key, _ in news.done], now_s):
             self._kept.restate(running)
 
@@ -229,9 +232,10 @@ class Book:
 
     def _forget(self, job: Job) -> None:
         self.jobs.pop(job.job_id, None)
-        self.measured.forget(job.job_id, (UnitKey(job.job_id, spec.index) for spec in job.units))
-        for spec in job.units:
-            key = UnitKey(job.job_id, spec.index)
+        keys = [UnitKey(job.job_id, spec.index) for spec in job.units]
+        self.measured.forget(job.job_id, keys)
+        self.replicas.forget(job.job_id, keys)
+        for key in keys:
             self.units.pop(key, None)
             self.queued.pop(key, None)
             self.nominated.pop(key, None)

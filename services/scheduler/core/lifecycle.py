@@ -97,8 +97,10 @@ def submit(draft: Draft, job_id: str, tenant_id: str, spec: JobSpec, now_s: floa
     draft.jobs[job_id] = job
     for unit in units:
         key = UnitKey(job_id, unit.index)
-        state = UnitState.BLOCKED if unit.depends_on else UnitState.QUEUED
-        draft.units[key] = Unit(key, state, queued_at_s=now_s)
+        parked = spec.scaling is not None and unit.index >= spec.replicas
+        state = UnitState.BLOCKED if unit.depends_on or parked else UnitState.QUEUED
+        reason = "so many replicas are not asked for yet" if parked else ""
+        draft.units[key] = Unit(key, state, queued_at_s=now_s, reason=reason)
     draft.effects.append(Queued(job, "accepted"))
 
 
@@ -197,6 +199,27 @@ def preempt(
     _, unit = _known(draft, key)
     _queue_again(draft, unit, reason, 0.0)
     return run
+
+
+def park(draft: Draft, key: UnitKey, reason: str, now_s: float, rules: RestartRules) -> None:
+    """A replica is not wanted: its run is told to stop, and it waits for nothing but `unpark`."""
+    job, _ = _known(draft, key)
+    for run in draft.runs_of(key):
+        if run.state is RunState.ACTIVE:
+            draft.effects.append(Preempted(job, run, reason))
+            _note(draft, key, f"{run.run_id}.parked", "parked", now_s, {"run_id": run.run_id, "reason": reason})
+            _stop(draft, run, reason, now_s, rules)
+    _, unit = _known(draft, key)
+    draft.units[key] = replace(
+        unit, state=UnitState.BLOCKED, not_before_s=0.0, recovery_due_s=0.0, reason=reason, nomination=None
+    )
+
+
+def unpark(draft: Draft, key: UnitKey, reason: str, now_s: float) -> None:
+    """A replica is wanted (again): it is queued from now on."""
+    job, unit = _known(draft, key)
+    draft.units[key] = replace(unit, state=UnitState.QUEUED, queued_at_s=now_s, failures=0, reason=reason)
+    draft.effects.append(Queued(job, reason, key.unit_index))
 
 
 def nominate(draft: Draft, key: UnitKey, nomination: Nomination) -> None:

@@ -32,21 +32,30 @@ class Done(NamedTuple):
     at_s: float
 
 
+class Load(NamedTuple):
+    """The load that a replica of a service reported, as it was heard at ``at_s``."""
+
+    value: float
+    at_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class News:
-    """What was measured since it was told last: rates in steps per second of the whole job, and steps done."""
+    """What was measured since it was told last: rates in steps per second of the whole job, steps done, loads of replicas."""
 
     rates: tuple[tuple[str, Cell, float], ...] = ()
     done: tuple[tuple[UnitKey, Done], ...] = ()
+    loads: tuple[tuple[UnitKey, Load], ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.rates or self.done)
+        return bool(self.rates or self.done or self.loads)
 
     def as_json(self) -> dict[str, Any]:
         """As JSON types."""
         return {
             "rates": [[job_id, cell.model, cell.ranks, rate] for job_id, cell, rate in self.rates],
             "done": [[*key, *done] for key, done in self.done],
+            "loads": [[*key, *load] for key, load in self.loads],
         }
 
     @classmethod
@@ -55,6 +64,7 @@ class News:
         return cls(
             tuple((job_id, Cell(model, ranks), rate) for job_id, model, ranks, rate in body["rates"]),
             tuple((UnitKey(job_id, index), Done(*rest)) for job_id, index, *rest in body["done"]),
+            tuple((UnitKey(job_id, index), Load(*rest)) for job_id, index, *rest in body.get("loads", ())),
         )
 
 

@@ -5,6 +5,7 @@ The state machines of jobs and runs stand in the contracts (job.proto, run.proto
   unit  blocked -> queued -> running -> succeeded | failed | cancelled
         running -> recovering -> queued    its run was lost; the recovery plan (or its fall-back timer) is awaited
         running -> queued                  restart after a program failure, a recovery plan arrived, or preempted
+        any of these <-> blocked           a replica that is not wanted is parked (replicas.py)
   job   queued <-> running -> ending -> succeeded | failed | cancelled
         ending: the outcome is certain, runs that were told to stop have not all reported
   run   active -> ended                    every domain reported
@@ -19,6 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import NamedTuple
+
+from services.scheduler.core.scaling import Scaling
 
 
 class JobKind(StrEnum):
@@ -172,6 +175,7 @@ class JobSpec:
 
     A gang with ``min_ranks`` < ``max_ranks`` may be run with any number of ranks in between. ``steps`` is how many its program
     makes altogether, in the unit of its declared rates; ``deadline_s`` when it should be finished; 0: unknown, none.
+    ``scaling`` says how many replicas of a service run; ``replicas`` is the number to begin with.
     """
 
     kind: JobKind
@@ -192,6 +196,7 @@ class JobSpec:
     max_ranks: int = 0
     steps: int = 0
     deadline_s: float = 0.0
+    scaling: Scaling | None = None
 
     @property
     def elastic(self) -> bool:

@@ -27,6 +27,9 @@ def units_of(spec: JobSpec) -> tuple[UnitSpec, ...]:
         return tuple(UnitSpec(index, demand, command=spec.command, array_index=index) for index in range(count))
     if spec.kind is JobKind.SERVICE:
         count = _count("replicas", spec.replicas)
+        if spec.scaling is not None:
+            spec.scaling.check(count)
+            count = _count("scaling.max_replicas", spec.scaling.most)
         demand = replace(demand, service_port=spec.service_port)
         return tuple(UnitSpec(index, demand, command=spec.command) for index in range(count))
     return (UnitSpec(0, demand, command=spec.command),)

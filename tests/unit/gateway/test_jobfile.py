@@ -63,7 +63,16 @@ def job_files(draw: Any) -> dict[str, Any]:
             body["gang"]["min_ranks"] = draw(st.integers(1, ranks))
             body["gang"]["max_ranks"] = draw(st.integers(ranks, 10_000))
     if kind == "service":
-        body["service"] = {"replicas": draw(st.integers(1, 10_000)), "port": draw(st.integers(0, 65_535))}
+        replicas = draw(st.integers(1, 10_000))
+        body["service"] = {"replicas": replicas, "port": draw(st.integers(0, 65_535))}
+        if draw(st.booleans()):
+            body["service"]["scaling"] = {
+                "min_replicas": draw(st.integers(1, replicas)),
+                "max_replicas": draw(st.integers(replicas, 10_000)),
+                "target": draw(st.floats(1e-6, 1e9)),
+                "tolerance": draw(st.floats(0, 0.5)),
+                "down_after_s": draw(st.sampled_from([0.0, 300.0, 12.5])),
+            }
     if kind == "workflow":
         body["workflow"] = _workflow(draw)
     if draw(st.booleans()):
@@ -119,6 +128,14 @@ RAMP = {"global_batch": 8, "batch_ramp_start": 4, "batch_ramp_increment": 4, "ba
 BAD = [
     ({"gang": {"ranks": 2, "min_ranks": 3}}, "/gang/min_ranks"),
     ({"gang": {"ranks": 2, "max_ranks": 1}}, "/gang/max_ranks"),
+    (
+        {"kind": "service", "service": {"replicas": 1, "scaling": {"min_replicas": 2, "max_replicas": 3, "target": 1}}},
+        "/service/scaling/min_replicas",
+    ),
+    (
+        {"kind": "service", "service": {"replicas": 4, "scaling": {"max_replicas": 3, "target": 1}}},
+        "/service/scaling/max_replicas",
+    ),
     (
         {"gang": {"ranks": 2}, "resources": {"accelerators": 2, "accelerator_milli": 500}},
         "/resources/accelerator_milli",

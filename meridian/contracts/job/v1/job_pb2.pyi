@@ -116,8 +116,26 @@ class DeclaredRate(_message.Message):
     rate: float
     def __init__(self, accelerator_type: _Optional[str] = ..., ranks: _Optional[int] = ..., rate: _Optional[float] = ...) -> None: ...
 
+class ReplicaScaling(_message.Message):
+    __slots__ = ("min_replicas", "max_replicas", "target", "metric", "tolerance", "down_after_s", "cooldown_s")
+    MIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    MAX_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    METRIC_FIELD_NUMBER: _ClassVar[int]
+    TOLERANCE_FIELD_NUMBER: _ClassVar[int]
+    DOWN_AFTER_S_FIELD_NUMBER: _ClassVar[int]
+    COOLDOWN_S_FIELD_NUMBER: _ClassVar[int]
+    min_replicas: int
+    max_replicas: int
+    target: float
+    metric: str
+    tolerance: float
+    down_after_s: float
+    cooldown_s: float
+    def __init__(self, min_replicas: _Optional[int] = ..., max_replicas: _Optional[int] = ..., target: _Optional[float] = ..., metric: _Optional[str] = ..., tolerance: _Optional[float] = ..., down_after_s: _Optional[float] = ..., cooldown_s: _Optional[float] = ...) -> None: ...
+
 class JobSpec(_message.Message):
-    __slots__ = ("name", "kind", "command", "working_dir", "env", "resources", "ranks", "allow_cross_domain", "array_size", "replicas", "service_port", "tasks", "checkpoint_interval_s", "max_restarts", "priority", "max_run_time_s", "model", "placement", "min_ranks", "max_ranks", "rates", "deadline")
+    __slots__ = ("name", "kind", "command", "working_dir", "env", "resources", "ranks", "allow_cross_domain", "array_size", "replicas", "service_port", "tasks", "checkpoint_interval_s", "max_restarts", "priority", "max_run_time_s", "model", "placement", "min_ranks", "max_ranks", "rates", "deadline", "scaling")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -147,6 +165,7 @@ class JobSpec(_message.Message):
     MAX_RANKS_FIELD_NUMBER: _ClassVar[int]
     RATES_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    SCALING_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: JobKind
     command: _containers.RepeatedScalarFieldContainer[str]
@@ -169,7 +188,8 @@ class JobSpec(_message.Message):
     max_ranks: int
     rates: _containers.RepeatedCompositeFieldContainer[DeclaredRate]
     deadline: _timestamp_pb2.Timestamp
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[JobKind, str]] = ..., command: _Optional[_Iterable[str]] = ..., working_dir: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., resources: _Optional[_Union[_types_pb2.Resources, _Mapping]] = ..., ranks: _Optional[int] = ..., allow_cross_domain: _Optional[bool] = ..., array_size: _Optional[int] = ..., replicas: _Optional[int] = ..., service_port: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[WorkflowTask, _Mapping]]] = ..., checkpoint_interval_s: _Optional[float] = ..., max_restarts: _Optional[int] = ..., priority: _Optional[int] = ..., max_run_time_s: _Optional[float] = ..., model: _Optional[_Union[ModelDescription, _Mapping]] = ..., placement: _Optional[_Union[PlacementConstraints, _Mapping]] = ..., min_ranks: _Optional[int] = ..., max_ranks: _Optional[int] = ..., rates: _Optional[_Iterable[_Union[DeclaredRate, _Mapping]]] = ..., deadline: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    scaling: ReplicaScaling
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[JobKind, str]] = ..., command: _Optional[_Iterable[str]] = ..., working_dir: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., resources: _Optional[_Union[_types_pb2.Resources, _Mapping]] = ..., ranks: _Optional[int] = ..., allow_cross_domain: _Optional[bool] = ..., array_size: _Optional[int] = ..., replicas: _Optional[int] = ..., service_port: _Optional[int] = ..., tasks: _Optional[_Iterable[_Union[WorkflowTask, _Mapping]]] = ..., checkpoint_interval_s: _Optional[float] = ..., max_restarts: _Optional[int] = ..., priority: _Optional[int] = ..., max_run_time_s: _Optional[float] = ..., model: _Optional[_Union[ModelDescription, _Mapping]] = ..., placement: _Optional[_Union[PlacementConstraints, _Mapping]] = ..., min_ranks: _Optional[int] = ..., max_ranks: _Optional[int] = ..., rates: _Optional[_Iterable[_Union[DeclaredRate, _Mapping]]] = ..., deadline: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., scaling: _Optional[_Union[ReplicaScaling, _Mapping]] = ...) -> None: ...
 
 class JobSubmitted(_message.Message):
     __slots__ = ("job_id", "tenant_id", "spec", "submitted_at")

@@ -17,6 +17,7 @@ class AssignmentAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ASSIGNMENT_ACTION_START: _ClassVar[AssignmentAction]
     ASSIGNMENT_ACTION_STOP: _ClassVar[AssignmentAction]
     ASSIGNMENT_ACTION_WAKE: _ClassVar[AssignmentAction]
+    ASSIGNMENT_ACTION_SLEEP: _ClassVar[AssignmentAction]
 
 class RunFailureKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -34,6 +35,7 @@ ASSIGNMENT_ACTION_UNSPECIFIED: AssignmentAction
 ASSIGNMENT_ACTION_START: AssignmentAction
 ASSIGNMENT_ACTION_STOP: AssignmentAction
 ASSIGNMENT_ACTION_WAKE: AssignmentAction
+ASSIGNMENT_ACTION_SLEEP: AssignmentAction
 RUN_FAILURE_KIND_UNSPECIFIED: RunFailureKind
 RUN_FAILURE_KIND_PROGRAM: RunFailureKind
 RUN_FAILURE_KIND_NODE_LOST: RunFailureKind

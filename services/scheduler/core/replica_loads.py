@@ -1,0 +1,31 @@
+"""What replicas of services reported of their load, and what was recommended by it of late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from services.scheduler.core.measured import Load
+from services.scheduler.core.scaling import Scaler
+from services.scheduler.core.state import UnitKey
+
+
+@dataclass(slots=True)
+class Replicas:
+    """What replicas reported last, and the scalers of their services. A new book begins with nothing: the first report of a
+    service begins its window."""
+
+    loads: dict[UnitKey, Load] = field(default_factory=dict)
+    scalers: dict[str, Scaler] = field(default_factory=dict)
+
+    def learn(self, loads: Iterable[tuple[UnitKey, Load]]) -> None:
+        """Replicas reported."""
+        for key, load in loads:
+            self.loads[key] = load
+            self.scalers.setdefault(key.job_id, Scaler())
+
+    def forget(self, job_id: str, keys: Iterable[UnitKey]) -> None:
+        """A job has finished."""
+        if self.scalers.pop(job_id, None) is not None:
+            for key in keys:
+                self.loads.pop(key, None)
