@@ -18,7 +18,8 @@ from typing import Any
 import uvicorn
 
 from agent.bus_clients import Producer
-from agent.engines.local.engine import LocalEngine, LocalEngineSettings
+from agent.engine_choice import ENDING_RUNS_S, engine_of
+from agent.engines.own_scheduler import OwnScheduler
 from agent.heartbeats import Heartbeats
 from agent.http_api import AgentView, create_api
 from agent.lease import Lease
@@ -26,30 +27,23 @@ from agent.measures import AgentMeasures, registry_of
 from agent.orders import Orders
 from agent.placing.local import first_fit_of
 from agent.placing.service import Placing
+from agent.placing.slurm import cluster_of, slurm_scheduler_of
 from agent.registration import IdentityClient, Registration, RegistrationRefusedError
 from agent.resource_reports import ResourceReports
 from agent.run_book import RunBook
 from agent.run_logs import RunLogs
 from agent.run_reports import RunReports
-from agent.settings import AgentSettings, Domain
+from agent.settings import AgentSettings, SlurmScheduling
 from meridian.clock import Clock, SystemClock
 from meridian.errors import UnavailableError
 from meridian.ids import NewId, new_id
 
 _log = logging.getLogger(__name__)
 
-ENDING_RUNS_S = 1.0
 LAST_REPORTS_S = 3.0
 REPORT_TIMEOUT_S = 30.0
 HEARTBEAT_TIMEOUT_S = 2.0
 LOOP_CHECK_S = 1.0
-VISIBLE_DEVICES = {
-    "nvidia": "CUDA_VISIBLE_DEVICES",
-    "huawei": "ASCEND_RT_VISIBLE_DEVICES",
-    "amd": "ROCR_VISIBLE_DEVICES",
-    "hygon": "HIP_VISIBLE_DEVICES",
-    "cambricon": "MLU_VISIBLE_DEVICES",
-}
 
 
 class Agent:
@@ -58,29 +52,14 @@ class Agent:
     def __init__(self, settings: AgentSettings, clock: Clock | None = None, ids: NewId = new_id) -> None:
         self.settings = settings
         self._clock = clock or SystemClock()
-        domain_id = settings.domain.domain_id
-        local = LocalEngineSettings(
-            domain_id=domain_id,
-            node_ids=tuple(node.node_id for node in settings.domain.nodes),
-            data_dir=settings.data_dir,
-            agent_silence_s=max(settings.lease_s - 2, settings.lease_s / 2),
-            restart_after_s=settings.restart_after_s,
-            gang_grace_s=ENDING_RUNS_S,
-            log_bytes=settings.log_bytes,
-            device_variables=_device_variables(settings.domain),
-            mps_nodes=frozenset(
-                node.node_id
-                for node in settings.domain.nodes
-                if any(group.vendor.lower() == "nvidia" for group in node.accelerators)
-            ),
-            sleeping=settings.domain.sleeping,
-            device_memory_bytes={
-                node.node_id: tuple(group.memory_bytes for group in node.accelerators for _ in range(group.count))
-                for node in settings.domain.nodes
-            },
-        )
         self.book = RunBook(settings.data_dir / "journal", new_agent_mark=secrets.token_hex(8))
-        self.engine = LocalEngine(local, self.book, self._clock)
+        scheduling = settings.domain.own_scheduler
+        self._cluster = (
+            cluster_of(settings.domain, scheduling, settings.data_dir)
+            if isinstance(scheduling, SlurmScheduling)
+            else None
+        )
+        self.engine = engine_of(settings, self.book, self._cluster, self._clock)
         self._logs = RunLogs(settings.data_dir / "logs")
         self._identity = IdentityClient(settings, self._clock)
         self._ids = ids
@@ -183,7 +162,12 @@ class Agent:
         domain = self.settings.domain
         if domain.own_scheduler is None:
             return None
-        scheduler = first_fit_of(domain, domain.own_scheduler, self.engine, resources.user_resources.amounts)
+        scheduler: OwnScheduler
+        if isinstance(domain.own_scheduler, SlurmScheduling):
+            assert self._cluster is not None
+            scheduler = slurm_scheduler_of(domain, domain.own_scheduler, self._cluster)
+        else:
+            scheduler = first_fit_of(domain, domain.own_scheduler, self.engine, resources.user_resources.amounts)
         book = self.book
         return Placing(
             self.settings, scheduler, producer, self._clock, incarnation=book.incarnation, sender=book.agent_mark
@@ -313,18 +297,6 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def _device_variables(domain: Domain) -> dict[str, str]:
-    """The environment variable by which programs of a real node see only their accelerators, by node."""
-    if domain.emulated:
-        return {}
-    return {
-        node.node_id: VISIBLE_DEVICES[group.vendor.lower()]
-        for node in domain.nodes
-        for group in node.accelerators[:1]
-        if group.vendor.lower() in VISIBLE_DEVICES
-    }
 
 
 async def _for_ever() -> None:

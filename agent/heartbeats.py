@@ -76,6 +76,7 @@ class Heartbeats:
             _log.debug("heartbeat lost: %s", error)
             return
         self.first_heard.set()
+        self._engine.in_contact()
         if self._lease.acknowledged(sent_at_s, self._clock.monotonic_s()):
             _log.warning("contact to the bus regained")
             self._engine.lease_regained()

@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
 from agent.sensing_settings import Exporter, OwnResource, ResourceCommands, Scraping, Source
 from meridian.errors import ConfigurationError
@@ -78,6 +87,49 @@ class OwnScheduling(_Section):
     most_time_s: float = Field(0.0, ge=0)
 
 
+class SlurmScheduling(_Section):
+    """Slurm chooses the nodes and the programs run in its allocations; every node's ``aliases.slurm`` is Slurm's name of it, where
+    that is another than its ``node_id``. Agent and nodes see ``data_dir`` and the agent's programs under the same paths."""
+
+    kind: Literal["slurm"]
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    # An expression of --constraint.
+    features: str = ""
+    # Slurm's names of accelerator models (Type= of gres.conf) by the words with which jobs ask for them.
+    gres_types: dict[str, str] = {}
+    # User-defined resources that Slurm counts.
+    gres: frozenset[str] = frozenset()
+    licences: frozenset[str] = frozenset()
+    mps: bool = False
+    # How long is waited for Slurm to begin a job before the unit is refused for now; shards wait 5 s for an answer.
+    answer_s: float = Field(2.5, gt=0, le=4)
+    # So many units that were refused for now keep their place in Slurm's queue.
+    most_queued: int = Field(0, ge=0)
+    # An allocation that nobody takes up is given back after this.
+    claim_s: float = Field(30.0, gt=0)
+    # One that waits for its run ends by itself when the agent has been gone for so long.
+    abandon_s: float = Field(120.0, gt=0)
+    poll_s: float = Field(1.0, gt=0, le=60)
+    # Folder of Slurm's programs, and what SLURM_CONF names; empty: those of the system.
+    programs_dir: str = ""
+    configuration: str = ""
+    # The interpreter on the nodes; empty: the agent's own path.
+    python: str = ""
+
+
+def _kind_of_scheduling(content: object) -> str:
+    kind = content.get("kind", "first_fit") if isinstance(content, dict) else getattr(content, "kind", "first_fit")
+    return str(kind)
+
+
+AnyScheduling = Annotated[
+    Annotated[OwnScheduling, Tag("first_fit")] | Annotated[SlurmScheduling, Tag("slurm")],
+    Discriminator(_kind_of_scheduling),
+]
+
+
 class Domain(_Section):
     """The domain as declared. With ``own_scheduler`` Meridian names no nodes of it, but asks for resources (two levels)."""
 
@@ -91,7 +143,7 @@ class Domain(_Section):
     currency: str = ""
     carbon_g_per_kwh: float = Field(0.0, ge=0)
     location: Location | None = None
-    own_scheduler: OwnScheduling | None = None
+    own_scheduler: AnyScheduling | None = None
     nodes: tuple[Node, ...] = Field(min_length=1)
     links: tuple[Link, ...] = ()
     # Exporters and sources that speak of the nodes by their names.

@@ -247,7 +247,8 @@ class Engine(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Make the engine ready. Runs of an earlier incarnation are ended and reported as ``AGENT_RESTARTED``."""
+        """Make the engine ready. Runs of an earlier incarnation are ended and reported as ``AGENT_RESTARTED``, or taken up again
+        where they go on without the agent."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -289,6 +290,10 @@ class Engine(ABC):
     @abstractmethod
     def nodes(self) -> tuple[NodeStatus, ...]:
         """The machines of the domain."""
+
+    def in_contact(self) -> None:
+        """The bus took a sign of life a moment ago. An engine whose runs outlive the agent lets them go on by this."""
+        return
 
     @abstractmethod
     async def lease_lost(self) -> None:

@@ -6,6 +6,7 @@ is asked of one here is little: hold the resources for a unit on nodes of its ch
 
 from __future__ import annotations
 
+import asyncio
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -98,6 +99,11 @@ class OwnScheduler(ABC):
     async def restore(self, held: Mapping[UnitName, Held]) -> None:
         """The agent starts: this is all that was given away. What else is held for it is let go of."""
 
+    async def announce(self, wanted: Mapping[UnitName, Constraints]) -> None:
+        """All that is going to be asked for one by one (`place`), so that one which needs time for an answer can begin with all
+        of them. One that answers at once does nothing."""
+        return
+
     @abstractmethod
     async def place(self, name: UnitName, constraints: Constraints) -> tuple[RankPlacement, ...] | Refusal:
         """Hold nodes for all ranks (numbered from 0), or for none."""
@@ -113,3 +119,7 @@ class OwnScheduler(ABC):
     @abstractmethod
     def room(self) -> Room:
         """What is free now."""
+
+    async def run(self) -> None:
+        """What it does beside its answers, until cancelled; the agent runs it as a part of its own."""
+        await asyncio.Event().wait()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agent.engines.own_scheduler import DeviceKind, Held, OwnScheduler, Refusal, Room, UnitName
+from agent.engines.own_scheduler import Constraints, DeviceKind, Held, OwnScheduler, Refusal, Room, UnitName
 from agent.journal import Record
 from agent.placing.grant_book import Grant, GrantBook, Session
 from agent.placing.wording import (
@@ -127,6 +127,7 @@ class Answering:
             if grant is not None and grant.shard == request.shard and grant.name.epoch <= name.epoch:
                 await self._drop(grant, grants, changes)
         session = self._learned(request, session, begins=session is not known, changes=changes)
+        await self._scheduler.announce(self._to_place(request, session, grants))
         placed, refused = [], []
         for wanted in request.wanted:
             found = await self._place(request, wanted, session, grants, changes)
@@ -172,6 +173,21 @@ class Answering:
         session = Session(session.number, classes, request.waiting, session.told)
         changes.append(self._book.session(request.shard, session))
         return session
+
+    @staticmethod
+    def _to_place(
+        request: scheduler_pb2.PlacementRequest, session: Session, grants: dict[tuple[str, int], Grant]
+    ) -> dict[UnitName, Constraints]:
+        """What of a request the scheduler will be asked for: units that hold nothing of this epoch or a newer one."""
+        found: dict[UnitName, Constraints] = {}
+        for wanted in request.wanted:
+            name = _name_of(wanted)
+            grant = grants.get(name.key)
+            demand = wanted.demand if wanted.HasField("demand") else session.classes.get(wanted.class_number)
+            mine = grant is None or (grant.shard == request.shard and grant.name.epoch < name.epoch)
+            if demand is not None and mine:
+                found[name] = constraints_of(demand, wanted.time_limit_s)
+        return found
 
     async def _place(
         self,

@@ -47,6 +47,7 @@ class Placing:
     ) -> None:
         domain = settings.domain
         self._domain_id = domain.domain_id
+        self._scheduler = scheduler
         self._producer, self._clock, self._sender = producer, clock, sender
         self._incarnation = incarnation
         self.book = GrantBook(settings.data_dir / "grants")
@@ -79,6 +80,11 @@ class Placing:
 
     async def run(self) -> None:
         """Answer until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._scheduler.run())
+            group.create_task(self._answer())
+
+    async def _answer(self) -> None:
         await self._say()
         while True:
             fetched = await self._consumer.getmany(timeout_ms=int(LOOK_EVERY_S * 1000))

@@ -23,7 +23,6 @@ from agent.engines.base import (
     NodeStatus,
     Progress,
     RankExited,
-    RankPlacement,
     RunEvent,
     RunFailed,
     RunFinished,
@@ -34,6 +33,7 @@ from agent.engines.base import (
     StopRequest,
 )
 from agent.engines.event_stream import EventStream
+from agent.engines.launching import launch_message
 from agent.engines.local import environment, leftovers
 from agent.engines.local.gang import Cause, Gang, RankEnd, Turn
 from agent.engines.local.node_link import NodeLink
@@ -290,7 +290,7 @@ class LocalEngine(Engine, EmulatedMachines):
         run = _ActiveRun(Gang(request))
         self._runs[run.key] = run
         for node_id in run.gang.node_ids:
-            self._links[node_id].send(self._launch_message(request, node_id))
+            self._links[node_id].send(launch_message(self._settings, self._book.agent_mark, request, node_id))
 
     def _obstacle(self, request: LaunchRequest) -> Cause | None:
         if self._closing:
@@ -309,48 +309,6 @@ class LocalEngine(Engine, EmulatedMachines):
                 reason = f"node {placement.node_id} is not up"
                 return Cause(FailureKind.NODE_LOST, reason, placement.rank, placement.node_id)
         return None
-
-    def _launch_message(self, request: LaunchRequest, node_id: str) -> wire.Message:
-        settings = self._settings
-        own_work_dir = str(settings.own_work_dir(request.run_id))
-        work_dir = request.working_dir or own_work_dir
-        shared = environment.run_environment(request, settings.domain_id, self._book.agent_mark, work_dir)
-        folders = [] if request.working_dir else [own_work_dir]
-        if request.checkpoint_dir:
-            folders.append(request.checkpoint_dir)
-        return {
-            "op": "launch",
-            "run": request.run_id,
-            "epoch": request.epoch,
-            "argv": environment.resolve_command(request.command),
-            "env": {**environment.base_environment(os.environ), **shared},
-            "cwd": work_dir,
-            "folders": folders,
-            "limits": {
-                "memory_bytes": request.limits.memory_bytes,
-                "address_space_bytes": request.limits.memory_bytes if settings.bound_address_space else 0,
-                "max_run_time_s": request.limits.max_run_time_s,
-                "grace_s": settings.time_limit_grace_s,
-                "log_bytes": settings.log_bytes,
-                "nice": settings.rank_nice,
-            },
-            "ranks": [
-                self._rank_message(request, placement) for placement in request.ranks if placement.node_id == node_id
-            ],
-        }
-
-    def _rank_message(self, request: LaunchRequest, placement: RankPlacement) -> wire.Message:
-        return {
-            "rank": placement.rank,
-            "env": environment.rank_environment(
-                request,
-                placement,
-                self._settings.device_variables.get(placement.node_id, ""),
-                mps=placement.node_id in self._settings.mps_nodes,
-                memory_bytes=self._settings.device_memory_bytes.get(placement.node_id, ()),
-            ),
-            "log": str(self._settings.log_path(request.run_id, placement.rank)),
-        }
 
     def _report_again(self, request: LaunchRequest) -> None:
         run = self._runs.get((request.run_id, request.epoch))

@@ -1,8 +1,6 @@
-"""What a unit needs as options of ``salloc`` and ``sbatch``, and the node lists that Slurm answers with.
+"""What a unit needs as options of ``sbatch``, and the node lists that Slurm answers with. Text to text.
 
-Source: manual pages of salloc, sbatch and scontrol (https://slurm.schedmd.com/salloc.html). This module is text to text and has
-been tried against those pages only, not against a Slurm: there was none. An engine that calls it has to hold the allocation
-(``salloc --no-shell``), start ranks in it (``srun --jobid``) and let go of it (``scancel``).
+Source: manual pages of sbatch and scontrol (https://slurm.schedmd.com/sbatch.html).
 
 ``--mem`` and ``--gres`` are amounts per node, not per task. So they are used where a unit has one rank; several ranks, which Slurm
 may pack as it likes, ask with ``--mem-per-cpu`` and ``--gpus-per-task``.
@@ -19,8 +17,8 @@ from agent.engines.own_scheduler import Constraints, Refusal
 
 MIB = 1024 * 1024
 STRICT_SWITCH_WAIT = "24:00:00"
-"""With ``--switches=1@TIME`` Slurm gives the wish up after TIME; a required topology must outlast ``--immediate``."""
-_GRANTED = re.compile(r"Granted job allocation (\d+)")
+"""With ``--switches=1@TIME`` Slurm gives the wish up after TIME; a required topology must outlast the queue."""
+_SUBMITTED = re.compile(r"(\d+)(;\S+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +27,17 @@ class Site:
 
     ``gres_types`` are Slurm's names of accelerator models (``Type=`` of gres.conf) by the words with which jobs ask for them;
     ``gres`` and ``licences`` user-defined resources that Slurm counts as such. ``mps``: gres/mps gives out hundredths of a GPU.
+    ``features`` is an expression of ``--constraint``.
     """
 
     partition: str = ""
+    account: str = ""
+    qos: str = ""
+    features: str = ""
     gres_types: Mapping[str, str] = field(default_factory=dict)
     gres: frozenset[str] = frozenset()
     licences: frozenset[str] = frozenset()
     mps: bool = False
-    immediate_s: int = 3
 
 
 def allocation_options(constraints: Constraints, site: Site, job_name: str) -> tuple[tuple[str, ...], ...] | Refusal:
@@ -60,9 +61,9 @@ def time_limit(seconds: float) -> str:
     return f"{days}-{clock}" if days else clock
 
 
-def granted_job(text: str) -> int | None:
-    """The job that ``salloc`` says it was granted; None when it was not."""
-    found = _GRANTED.search(text)
+def submitted_job(text: str) -> int | None:
+    """The job that ``sbatch --parsable`` names (``12``, with several clusters ``12;name``); None when it names none."""
+    found = _SUBMITTED.fullmatch(text.strip())
     return int(found[1]) if found else None
 
 
@@ -161,6 +162,5 @@ def _options(constraints: Constraints, site: Site, job_name: str, gres_type: str
         options.append(f"--switches=1@{STRICT_SWITCH_WAIT if constraints.topology_required else '00:00:01'}")
     if constraints.excluded_nodes:
         options.append(f"--exclude={','.join(sorted(constraints.excluded_nodes))}")
-    if site.partition:
-        options.append(f"--partition={site.partition}")
-    return (*options, f"--immediate={site.immediate_s}", "--no-shell")
+    where = {"partition": site.partition, "account": site.account, "qos": site.qos, "constraint": site.features}
+    return (*options, *(f"--{name}={value}" for name, value in where.items() if value))

@@ -59,6 +59,7 @@ KillWait=3
 SlurmdTimeout=10
 MinJobAge=300
 GresTypes=gpu
+DefMemPerCPU=100
 Licenses=matlab:2
 {nodes}
 PartitionName=main Nodes={names} Default=YES MaxTime=60 DefaultTime=30 State=UP

@@ -1,11 +1,11 @@
-"""Constraints as options of salloc (by its manual page), and node lists as Slurm writes them."""
+"""Constraints as options of sbatch (by its manual page), and node lists as Slurm writes them."""
 
 from __future__ import annotations
 
 import pytest
 
 from agent.engines.own_scheduler import Constraints, Refusal
-from agent.engines.slurm.allocation import Site, allocation_options, granted_job, hosts_of, time_limit
+from agent.engines.slurm.allocation import Site, allocation_options, hosts_of, submitted_job, time_limit
 
 GIB = 2**30
 SITE = Site(
@@ -13,7 +13,9 @@ SITE = Site(
     gres_types={"a100": "a100-80g", "h100": "h100"},
     gres=frozenset({"fpga"}),
     licences=frozenset({"matlab"}),
-    immediate_s=3,
+    account="meridian",
+    qos="low",
+    features="ib&avx",
 )
 
 
@@ -31,8 +33,9 @@ def test_one_rank_asks_per_node() -> None:
             "--gres=gpu:a100-80g:2",
             "--time=01:30:01",
             "--partition=gpu",
-            "--immediate=3",
-            "--no-shell",
+            "--account=meridian",
+            "--qos=low",
+            "--constraint=ib&avx",
         ),
     )
 
@@ -117,6 +120,7 @@ def test_broken_node_lists_are_named(text: str) -> None:
         hosts_of(text)
 
 
-def test_the_granted_job_is_read() -> None:
-    assert granted_job("salloc: Pending job allocation 12\nsalloc: Granted job allocation 12\n") == 12
-    assert granted_job("salloc: error: Unable to allocate resources: Requested nodes are busy") is None
+def test_the_submitted_job_is_read() -> None:
+    assert submitted_job("12\n") == 12
+    assert submitted_job("12;cluster-a\n") == 12
+    assert submitted_job("sbatch: error: Batch job submission failed: Invalid partition name specified") is None

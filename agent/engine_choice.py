@@ -1,0 +1,77 @@
+"""The engine of a domain as its file declares it: processes here, or allocations of its Slurm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agent.engines.local.engine import LocalEngine, LocalEngineSettings
+from agent.engines.slurm.cluster import Cluster
+from agent.engines.slurm.engine import SlurmEngine, SlurmEngineSettings
+from agent.run_book import RunBook
+from agent.settings import AgentSettings, Domain
+from meridian.clock import Clock
+
+ENDING_RUNS_S = 1.0
+LATE_HEARTBEAT_S = 2.0
+"""A heartbeat may be acknowledged so long after it was sent, and renews the lease of runs in allocations then."""
+VISIBLE_DEVICES = {
+    "nvidia": "CUDA_VISIBLE_DEVICES",
+    "huawei": "ASCEND_RT_VISIBLE_DEVICES",
+    "amd": "ROCR_VISIBLE_DEVICES",
+    "hygon": "HIP_VISIBLE_DEVICES",
+    "cambricon": "MLU_VISIBLE_DEVICES",
+}
+
+
+def engine_of(
+    settings: AgentSettings, book: RunBook, cluster: Cluster | None, clock: Clock
+) -> LocalEngine | SlurmEngine:
+    """The engine; ``cluster`` is the domain's Slurm, None: it has none."""
+    domain = settings.domain
+    silence_s = max(settings.lease_s - 2, settings.lease_s / 2)
+    if cluster is None:
+        local = LocalEngineSettings(
+            agent_silence_s=silence_s,
+            restart_after_s=settings.restart_after_s,
+            sleeping=domain.sleeping,
+            **_of_programs(settings),
+        )
+        return LocalEngine(local, book, clock)
+    slurm = SlurmEngineSettings(
+        agent_silence_s=max(silence_s - LATE_HEARTBEAT_S, settings.lease_s / 3), **_of_programs(settings)
+    )
+    return SlurmEngine(slurm, cluster, book, clock)
+
+
+def _of_programs(settings: AgentSettings) -> dict[str, Any]:
+    """What every engine is told."""
+    domain = settings.domain
+    return {
+        "domain_id": domain.domain_id,
+        "node_ids": tuple(node.node_id for node in domain.nodes),
+        "data_dir": settings.data_dir,
+        "gang_grace_s": ENDING_RUNS_S,
+        "log_bytes": settings.log_bytes,
+        "device_variables": _device_variables(domain),
+        "mps_nodes": frozenset(
+            node.node_id
+            for node in domain.nodes
+            if any(group.vendor.lower() == "nvidia" for group in node.accelerators)
+        ),
+        "device_memory_bytes": {
+            node.node_id: tuple(group.memory_bytes for group in node.accelerators for _ in range(group.count))
+            for node in domain.nodes
+        },
+    }
+
+
+def _device_variables(domain: Domain) -> dict[str, str]:
+    """The environment variable by which programs of a real node see only their accelerators, by node."""
+    if domain.emulated:
+        return {}
+    return {
+        node.node_id: VISIBLE_DEVICES[group.vendor.lower()]
+        for node in domain.nodes
+        for group in node.accelerators[:1]
+        if group.vendor.lower() in VISIBLE_DEVICES
+    }

@@ -1,0 +1,318 @@
+"""Slurm as a domain's own scheduler: constraints become a job in its queue, and what it gives is the answer.
+
+1. A unit is asked for as a batch job (`holder`) with the constraints as its options. What Slurm does not take is refused with
+   its reason.
+2. A job that begins within ``answer_s`` is the grant: nodes, tasks and indices of accelerators are Slurm's own words.
+3. One that waits longer is refused for now, with Slurm's reason and the start that it expects. Up to ``most_queued`` of them keep
+   their place in the queue; when one begins its room counts as free, so that the unit is asked for again and gets it at once. Nobody
+   asks for ``claim_s``: it is given back.
+4. The truth is Slurm's: jobs are named by unit and epoch, and after a crash those that are not in the book are cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agent.engines.base import RankPlacement
+from agent.engines.own_scheduler import Constraints, DeviceKind, Held, OwnScheduler, Refusal, Room, UnitName
+from agent.engines.slurm import folder, words
+from agent.engines.slurm.allocation import allocation_options, hosts_of
+from agent.engines.slurm.cluster import Cluster, SlurmRefusedError, SlurmSilentError
+from agent.engines.slurm.places import PlacesError, rank_places
+
+_log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 0.15
+OLD_S = 600.0
+"""Folders of allocations that nobody used are kept for so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRules:
+    """How long is waited for Slurm. ``most_queued`` 0: what does not begin at once is withdrawn. Times in seconds."""
+
+    answer_s: float = 2.5
+    claim_s: float = 30.0
+    most_queued: int = 0
+
+
+@dataclass(slots=True)
+class _Place:
+    """A job of ours in Slurm. ``given``: it is a grant. ``kept``: it waits in the queue though the unit was refused for now."""
+
+    constraints: Constraints
+    job: int
+    ranks: tuple[RankPlacement, ...] = ()
+    given: bool = False
+    kept: bool = False
+    ready_at_s: float | None = None
+    wrong: str = ""
+
+
+class SlurmScheduler(OwnScheduler):
+    """See the module. ``devices`` are the accelerators of each node by index, as the domain declares them."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        rules: QueueRules,
+        devices: Mapping[str, tuple[DeviceKind, ...]],
+        *,
+        emulated: bool = False,
+    ) -> None:
+        self._cluster = cluster
+        self._rules = rules
+        self._devices = devices
+        self._emulated = emulated
+        self._places: dict[UnitName, _Place] = {}
+        self._refused: dict[UnitName, str] = {}
+
+    # --- what is asked ---------------------------------------------------------------------------------------------
+
+    async def restore(self, held: Mapping[UnitName, Held]) -> None:
+        await self._look_until_heard()
+        for job in list(self._cluster.jobs.values()):
+            name = self._cluster.unit_of(job)
+            if name is None or job.ended:
+                continue
+            if name in held and not job.waits:
+                self._places[name] = _Place(held[name].constraints, job.number, held[name].ranks, given=True)
+            else:
+                await self._cluster.cancel(job.number)
+
+    async def adopt(self, name: UnitName, held: Held) -> None:
+        """A run that this domain did not give: where Slurm has no job of it there is nothing to hold."""
+        for job in self._cluster.jobs.values():
+            if self._cluster.unit_of(job) == name and not job.ended and not job.waits:
+                self._places[name] = _Place(held.constraints, job.number, held.ranks, given=True)
+
+    async def release(self, name: UnitName) -> None:
+        place = self._places.pop(name, None)
+        if place is not None:
+            await self._let_go(place)
+
+    async def announce(self, wanted: Mapping[UnitName, Constraints]) -> None:
+        self._refused.clear()
+        await self._ask_for_all(wanted)
+
+    async def place(self, name: UnitName, constraints: Constraints) -> tuple[RankPlacement, ...] | Refusal:
+        if name not in self._places and name not in self._refused:
+            await self._ask_for_all({name: constraints})
+        refused = self._refused.pop(name, None)
+        if refused is not None:
+            return Refusal(refused)
+        place = self._places[name]
+        if not place.ranks and not place.wrong:
+            await self._take_up(name, place)
+        if place.wrong:
+            del self._places[name]
+            await self._let_go(place)
+            return Refusal(place.wrong)
+        if place.ranks:
+            place.given, place.kept = True, False
+            return place.ranks
+        return await self._not_now(name, place)
+
+    # --- what is told ----------------------------------------------------------------------------------------------
+
+    def room(self) -> Room:
+        """Free by Slurm's word, and what we hold for nobody yet. While fewer than ``most_queued`` units wait, all that is up
+        counts as free: one more may wait for it."""
+        may_queue = sum(place.kept for place in self._places.values()) < self._rules.most_queued
+        unclaimed = [place for place in self._places.values() if place.ranks and not place.given]
+        total: dict[DeviceKind, int] = dict.fromkeys((kind for kinds in self._devices.values() for kind in kinds), 0)
+        blocks: dict[DeviceKind, list[int]] = {kind: [] for kind in total}
+        free_cpus = total_cpus = free_memory_mib = 0.0
+        for node_id, kinds in self._devices.items():
+            node = self._cluster.nodes.get(self._cluster.settings.node_names[node_id])
+            if node is None or not node.takes_jobs:
+                continue
+            ours = [(place, rank) for place in unclaimed for rank in place.ranks if rank.node_id == node_id]
+            held = {index for _, rank in ours for index in rank.accelerator_indices}
+            taken = set() if may_queue else set(_taken(node, kinds)) - held
+            total_cpus += node.cpus
+            free_cpus += node.cpus - (0 if may_queue else node.cpus_in_use)
+            free_memory_mib += node.memory_mib - (0 if may_queue else node.memory_in_use_mib)
+            if not may_queue:
+                free_cpus += sum(place.constraints.cpus for place, _ in ours)
+                free_memory_mib += sum(place.constraints.memory_bytes for place, _ in ours) / 2**20
+            for kind in dict.fromkeys(kinds):
+                indices = [index for index, other in enumerate(kinds) if other == kind]
+                total[kind] += len(indices)
+                blocks[kind].append(sum(index not in taken for index in indices))
+        counts = {
+            kind: tuple(sizes.count(size) for size in range(max(sizes, default=-1) + 1))
+            for kind, sizes in blocks.items()
+        }
+        return Room(total, counts, free_cpus, total_cpus, int(free_memory_mib * 2**20))
+
+    async def run(self) -> None:
+        """Look after what waits in the queue, until cancelled: take it up when it begins, give it back when nobody wants it."""
+        swept_s = asyncio.get_running_loop().time()
+        while True:
+            await asyncio.sleep(self._cluster.settings.poll_s)
+            if asyncio.get_running_loop().time() - swept_s > OLD_S:
+                swept_s = asyncio.get_running_loop().time()
+                await self._sweep()
+            for name, place in list(self._places.items()):
+                if not place.given and self._places.get(name) is place:
+                    await self._look_after(name, place)
+
+    # --- steps -----------------------------------------------------------------------------------------------------
+
+    async def _ask_for_all(self, wanted: Mapping[UnitName, Constraints]) -> None:
+        for name in list(self._places):
+            if any(other.key == name.key and other.epoch > name.epoch for other in wanted):
+                await self.release(name)
+        new = {name: constraints for name, constraints in wanted.items() if name not in self._places}
+        until_s = asyncio.get_running_loop().time() + self._rules.answer_s
+        await asyncio.gather(*(self._ask_for(name, constraints, until_s) for name, constraints in new.items()))
+
+    async def _ask_for(self, name: UnitName, constraints: Constraints, until_s: float) -> None:
+        """Submit, way after way, and wait until one begins; the last one stays in the queue."""
+        settings = self._cluster.settings
+        if constraints.accelerators and constraints.real_accelerators and self._emulated:
+            self._refused[name] = "the domain's accelerators are emulated, and real ones are asked for"
+            return
+        known = settings.node_names
+        avoided = frozenset(known[node_id] for node_id in constraints.excluded_nodes if node_id in known)
+        asked = replace(constraints, excluded_nodes=avoided)
+        ways = allocation_options(asked, settings.site, self._cluster.job_name(name))
+        if isinstance(ways, Refusal):
+            self._refused[name] = ways.reason
+            return
+        arguments = {
+            "shared": str(settings.shared_dir),
+            "name": self._cluster.folder_name(name),
+            "abandon_s": settings.abandon_s,
+        }
+        began_s = asyncio.get_running_loop().time()
+        said = ""
+        for number, options in enumerate(ways, 1):
+            try:
+                job = await self._cluster.submit(name, options, json.dumps(arguments))
+            except SlurmRefusedError as error:
+                said = f"Slurm: {error}"
+                continue
+            place = self._places[name] = _Place(constraints, job)
+            await self._wait_for(name, place, began_s + (until_s - began_s) * number / len(ways))
+            if place.ranks or place.wrong or number == len(ways):
+                return
+            del self._places[name]
+            await self._let_go(place)
+        if name not in self._places:
+            self._refused[name] = said
+
+    async def _wait_for(self, name: UnitName, place: _Place, until_s: float) -> None:
+        """Until the job runs and holds its nodes, cannot, or the time is over."""
+        while True:
+            try:
+                await self._cluster.look_at_jobs()
+                await self._take_up(name, place)
+            except SlurmSilentError as error:
+                _log.warning("%s", error.detail)
+            job = self._cluster.jobs.get(place.job)
+            if place.ranks or place.wrong or (job is not None and job.hopeless):
+                return
+            if asyncio.get_running_loop().time() + LOOK_EVERY_S > until_s:
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _take_up(self, name: UnitName, place: _Place) -> None:
+        """Read what a job that has begun was given."""
+        job = self._cluster.jobs.get(place.job)
+        if job is None or job.waits or place.ranks:
+            return
+        if job.ended:
+            place.wrong = f"Slurm ended job {place.job}: {job.state}{f' ({job.reason})' if job.reason else ''}"
+            return
+        held = folder.read_json(self._cluster.place_of(name, place.job) / folder.HELD)
+        if held is None:
+            return
+        try:
+            given = await self._cluster.given(place.job)
+            taken: dict[str, set[int]] = {}
+            for rank in (rank for other in self._places.values() for rank in other.ranks):
+                taken.setdefault(rank.node_id, set()).update(rank.accelerator_indices)
+            nodes, tasks = hosts_of(held["nodes"]), words.tasks_of(held["tasks"])
+            place.ranks = rank_places(place.constraints, nodes, tasks, given, self._cluster.node_id, taken)
+        except SlurmSilentError as error:
+            _log.warning("%s", error.detail)
+            return
+        except (PlacesError, ValueError, KeyError) as error:
+            place.wrong = f"what Slurm gave as job {place.job} cannot be used: {error}"
+            return
+        place.ready_at_s = asyncio.get_running_loop().time()
+
+    async def _not_now(self, name: UnitName, place: _Place) -> Refusal:
+        """The unit waits in Slurm's queue: say why and until when, and keep its place or not."""
+        job = self._cluster.jobs.get(place.job)
+        kept = sum(other.kept for other in self._places.values() if other is not place)
+        keeps = job is not None and not job.hopeless and kept < self._rules.most_queued
+        if job is None:
+            why = f"Slurm does not show job {place.job} in its queue"
+        elif job.hopeless:
+            why = f"Slurm would never begin it as it is asked for: {job.reason}"
+        elif job.waits:
+            start = f", expected to begin at {job.starts_at:%Y-%m-%dT%H:%M:%SZ}" if job.starts_at else ""
+            why = f"Slurm: job {place.job} waits for {job.reason or 'its turn'}{start}"
+        else:
+            why = f"Slurm began job {place.job}, but its batch step has not told so on {self._cluster.settings.shared_dir}"
+        if keeps:
+            place.kept = True
+            return Refusal(f"{why}; it keeps its place in the queue")
+        self._places.pop(name, None)
+        await self._let_go(place)
+        return Refusal(why)
+
+    async def _look_after(self, name: UnitName, place: _Place) -> None:
+        if not place.ranks and not place.wrong:
+            await self._take_up(name, place)
+        if place.given or self._places.get(name) is not place:
+            return
+        waited_s = 0.0 if place.ready_at_s is None else asyncio.get_running_loop().time() - place.ready_at_s
+        if place.wrong or waited_s > self._rules.claim_s:
+            self._places.pop(name, None)
+            _log.info("job %d of %s is given back: %s", place.job, name.job_id, place.wrong or "nobody asked for it")
+            await self._let_go(place)
+
+    async def _let_go(self, place: _Place) -> None:
+        job = self._cluster.jobs.get(place.job)
+        if job is None or not job.ended:
+            await self._cluster.cancel(place.job)
+
+    async def _sweep(self) -> None:
+        """Remove folders of allocations that have ended some time ago; those of runs are removed with their end."""
+        wanted = {self._cluster.folder_name(name) for name in self._places}
+        live = {job.number for job in self._cluster.jobs.values() if not job.ended}
+        await asyncio.to_thread(_remove_old, self._cluster.settings.shared_dir, wanted, live)
+
+    async def _look_until_heard(self) -> None:
+        while True:
+            try:
+                await self._cluster.look()
+                return
+            except SlurmSilentError as error:
+                _log.warning("waiting for Slurm: %s", error.detail)
+                await asyncio.sleep(self._cluster.settings.poll_s)
+
+
+def _remove_old(shared_dir: Path, wanted: set[str], live: set[int]) -> None:
+    oldest = time.time() - OLD_S
+    for place in shared_dir.glob("*/*"):
+        ended = not place.name.isdecimal() or int(place.name) not in live
+        if place.is_dir() and place.parent.name not in wanted and ended and place.stat().st_mtime < oldest:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _taken(node: words.SlurmNode, kinds: tuple[DeviceKind, ...]) -> frozenset[int]:
+    """Accelerators in use; where Slurm does not number them, the first ones stand for as many."""
+    count = sum(node.used.values())
+    return node.indices_in_use if len(node.indices_in_use) == count else frozenset(range(min(count, len(kinds))))

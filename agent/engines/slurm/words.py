@@ -1,0 +1,216 @@
+"""What Slurm's programs print, read: queue, nodes, what a job was given, why it is not to be had. Text to values, pure.
+
+Text and not JSON: ``squeue -o`` and ``scontrol -o`` have read the same since long before 22.05, while ``--json`` has changed its
+form with every release and is missing from half of 22.05's programs. Sources: squeue(1), scontrol(1), "Job State Codes" and "Job
+Reason Codes" there. Times are asked for with ``TZ=UTC``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from agent.collectors.slurm import gres_counts
+from agent.engines.slurm.allocation import hosts_of
+
+SEPARATOR = "\x1f"
+QUEUE_FORMAT = SEPARATOR.join(("%A", "%T", "%S", "%N", "%j", "%r"))
+"""Job, state, start (of a pending one: as expected), nodes, name, reason."""
+ACCELERATOR_GRES = frozenset({"gpu", "npu", "mlu", "dcu"})
+
+WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
+ENDED = frozenset(
+    {
+        "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+        "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT",
+    }
+)  # fmt: skip
+# Slurm has given a node up that is DOWN; one that only does not answer (yet) may come back, and what runs there does run.
+_DEAD_NODE = frozenset({"DOWN", "FAIL", "ERROR", "POWERED_DOWN", "FUTURE"})
+_CLOSED_NODE = frozenset(
+    {
+        "DRAIN", "DRAINED", "DRAINING", "MAINT", "FAILING", "REBOOT_ISSUED", "REBOOT_REQUESTED", "RESERVED", "BLOCKED",
+        "NOT_RESPONDING", "UNKNOWN", "POWERING_DOWN",
+    }
+)  # fmt: skip
+# A job that waits for one of these waits for ever, as it is.
+_NEVER = re.compile(
+    r"Partition(TimeLimit|NodeLimit|Config|Down|Inactive)|BadConstraints|JobHeld(Admin|User)|Invalid(Account|QOS)"
+    r"|(Account|QOS)NotAllowed|ReservationDeleted|DependencyNeverSatisfied|JobLaunchFailure|SystemFailure"
+    r"|\w*Max\w*(PerJob|PerNode)\w*|(Assoc|QOS)\w*MinG?\w*|\w*MaxWall\w*|(Assoc|QOS)GrpWall\w*"
+)
+_FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9:/]*)=(\S*)")
+_INDICES = re.compile(r"(?P<name>[\w.+-]+)(?::[\w.+-]+)*?:\d+\(IDX:(?P<indices>[^)]*)\)")
+_NODE_PART = re.compile(r"Nodes=(\S+) CPU_IDs=\S+ Mem=\d+(?: GRES=(\S*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedJob:
+    """A job as the queue shows it. ``starts_at``: since when it runs, or when it is expected to; None: not known."""
+
+    number: int
+    state: str
+    reason: str = ""
+    starts_at: datetime | None = None
+    nodes: tuple[str, ...] = ()
+    name: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """It has no nodes yet, or they are being made ready."""
+        return self.state in WAITING
+
+    @property
+    def ended(self) -> bool:
+        """Nothing of it runs any more."""
+        return self.state in ENDED
+
+    @property
+    def hopeless(self) -> bool:
+        """It waits for what will not come without somebody changing it."""
+        return self.waits and _NEVER.fullmatch(self.reason) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    """A node as ``scontrol show node -d`` shows it; ``booted_at_s`` 0: not known. ``gres``, ``used``: accelerators by type."""
+
+    name: str
+    states: frozenset[str]
+    cpus: int
+    cpus_in_use: int
+    memory_mib: int
+    memory_in_use_mib: int
+    gres: Mapping[str, int]
+    used: Mapping[str, int]
+    indices_in_use: frozenset[int]
+    booted_at_s: int
+
+    @property
+    def lives(self) -> bool:
+        """Slurm has not given it up."""
+        return not self.states & _DEAD_NODE
+
+    @property
+    def takes_jobs(self) -> bool:
+        """It answers, and new jobs may begin there now."""
+        return self.lives and not self.states & _CLOSED_NODE
+
+
+def queue_of(text: str) -> dict[int, QueuedJob]:
+    """Jobs by number, of ``squeue -o QUEUE_FORMAT``.
+
+    :raises ValueError: a line that is none of that form.
+    """
+    jobs: dict[int, QueuedJob] = {}
+    for line in filter(None, text.splitlines()):
+        words = [word.strip() for word in line.split(SEPARATOR)]
+        if len(words) != 6 or not words[0].isdecimal():
+            raise ValueError(f"squeue: {line[:80]!r} is not of the form that was asked for")
+        number, state, start, nodes, name, reason = words
+        jobs[int(number)] = QueuedJob(
+            int(number), state, "" if reason == "None" else reason, time_of(start), hosts_of(nodes), name
+        )
+    return jobs
+
+
+def time_of(text: str) -> datetime | None:
+    """``2026-11-22T01:42:01`` (asked for in UTC); None: ``N/A``, ``Unknown``, ``None``."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def nodes_of(text: str) -> dict[str, SlurmNode]:
+    """Nodes by name, of ``scontrol show node -d -o``: one line each.
+
+    :raises ValueError: a number that is none.
+    :raises UnknownError: a GRES text that cannot be read.
+    """
+    found: dict[str, SlurmNode] = {}
+    for line in text.splitlines():
+        fields = dict(_FIELD.findall(line))
+        name = fields.get("NodeName", "")
+        if not name:
+            continue
+        booted = time_of(fields.get("BootTime", ""))
+        used = fields.get("GresUsed", "")
+        found[name] = SlurmNode(
+            name,
+            states=_states(fields.get("State", "")),
+            cpus=int(fields.get("CPUEfctv") or fields.get("CPUTot") or 0),
+            cpus_in_use=int(fields.get("CPUAlloc") or 0),
+            memory_mib=int(fields.get("RealMemory") or 0),
+            memory_in_use_mib=int(fields.get("AllocMem") or 0),
+            gres=_by_type(fields.get("Gres", "")),
+            used=_by_type(used),
+            indices_in_use=frozenset(indices_of(used)),
+            booted_at_s=int(booted.timestamp()) if booted is not None else 0,
+        )
+    return found
+
+
+def given_of(text: str) -> dict[str, tuple[int, ...] | None]:
+    """Indices of accelerators by node, of ``scontrol show job -d -o``; None: some were given, and it does not number them.
+
+    :raises ValueError: an index that is none.
+    :raises UnknownError: a GRES text that cannot be read.
+    """
+    given: dict[str, tuple[int, ...] | None] = {}
+    for nodes, gres in _NODE_PART.findall(text):
+        indices = indices_of(gres)
+        counted = sum(_by_type(gres).values())
+        for node in hosts_of(nodes):
+            given[node] = indices if len(indices) == counted else None
+    return given
+
+
+def indices_of(gres: str) -> tuple[int, ...]:
+    """Numbers of the accelerators that a text such as ``gpu:h100:3(IDX:0-1,3)`` names, in order.
+
+    :raises ValueError: a range that is none.
+    """
+    found: set[int] = set()
+    for item in _INDICES.finditer(gres):
+        if item["name"] in ACCELERATOR_GRES and item["indices"] not in {"N/A", ""}:
+            for part in item["indices"].split(","):
+                low, _, high = part.partition("-")
+                found.update(range(int(low), int(high or low) + 1))
+    return tuple(sorted(found))
+
+
+def tasks_of(text: str) -> tuple[int, ...]:
+    """Tasks on each node, of ``SLURM_TASKS_PER_NODE``: ``2(x3),1`` is 2, 2, 2, 1.
+
+    :raises ValueError: it has another form.
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        if match is None:
+            raise ValueError(f"SLURM_TASKS_PER_NODE: {text[:80]!r} cannot be read")
+        found += [int(match[1])] * int(match[2] or 1)
+    return tuple(found)
+
+
+def refusal_of(text: str) -> str:
+    """The reason in what ``sbatch`` prints when it takes a job not."""
+    lines = [
+        line.removeprefix("sbatch: ").removeprefix("error: ").strip() for line in text.splitlines() if line.strip()
+    ]
+    last = lines[-1] if lines else "sbatch failed and said nothing"
+    return last.removeprefix("Batch job submission failed: ")
+
+
+def _states(text: str) -> frozenset[str]:
+    """``IDLE*+DRAIN`` as its words; ``*`` says that the node does not answer."""
+    words = {part.strip("*~#!%$@^-") for part in text.split("+")}
+    return frozenset(words - {""} | ({"NOT_RESPONDING"} if "*" in text else set()))
+
+
+def _by_type(text: str) -> dict[str, int]:
+    plain = "" if text == "(null)" else re.sub(r"\([^)]*\)", "", text)
+    return {kind: count for (name, kind), count in gres_counts(plain).items() if name in ACCELERATOR_GRES}

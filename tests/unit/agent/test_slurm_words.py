@@ -1,0 +1,116 @@
+"""Slurm's words, as Slurm 22.05 on Debian printed them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from agent.engines.slurm.words import (
+    SEPARATOR,
+    QueuedJob,
+    given_of,
+    indices_of,
+    nodes_of,
+    queue_of,
+    refusal_of,
+    tasks_of,
+)
+
+JOB = (
+    "JobId=1 JobName=job.sh UserId=root(0) JobState=RUNNING Reason=None NodeList=n[1-2] NumNodes=2 NumCPUs=12 "
+    "TRES=cpu=12,mem=1200M,node=2,billing=12 JOB_GRES=gpu:h100:8   Nodes=n[1-2] CPU_IDs=0-5 Mem=600 "
+    "GRES=gpu:h100:4(IDX:0-3) MinCPUsNode=3 TresPerTask=gres:gpu:h100:2 \n"
+)
+NODES = (
+    "NodeName=n1 Arch=x86_64 CoresPerSocket=8  CPUAlloc=6 CPUEfctv=8 CPUTot=8 CPULoad=6.62 Gres=gpu:h100:4 GresDrain=N/A "
+    "GresUsed=gpu:h100:3(IDX:0-1,3) NodeAddr=127.0.0.1 OS=Linux 6.18.44 #1 SMP PREEMPT_DYNAMIC @0  RealMemory=16000 "
+    "AllocMem=600 FreeMem=14950 State=MIXED BootTime=2026-11-21T18:43:51 SlurmdStartTime=2026-11-22T01:41:34 "
+    "CfgTRES=cpu=8,mem=16000M,billing=8 AllocTRES=cpu=6,mem=600M\n"
+    "NodeName=n2 CPUAlloc=0 CPUTot=8 CPULoad=N/A Gres=(null) GresUsed=gpu:0 RealMemory=16000 AllocMem=0 FreeMem=N/A "
+    "State=IDLE*+DRAIN BootTime=None SlurmdStartTime=None Reason=disk State of things [root@2026-11-22T01:41:34]\n"
+)
+
+
+def test_nodes() -> None:
+    first, second = nodes_of(NODES).values()
+    assert (first.cpus, first.cpus_in_use, first.memory_mib, first.memory_in_use_mib) == (8, 6, 16000, 600)
+    assert (first.gres, first.used, first.indices_in_use) == ({"h100": 4}, {"h100": 3}, {0, 1, 3})
+    assert first.booted_at_s == int(datetime(2026, 11, 21, 18, 43, 51, tzinfo=UTC).timestamp())
+    assert first.lives
+    assert first.takes_jobs
+    assert (second.gres, second.booted_at_s, second.states) == ({}, 0, {"IDLE", "DRAIN", "NOT_RESPONDING"})
+    assert second.lives
+    assert not second.takes_jobs
+    assert not nodes_of("NodeName=n3 State=DOWN*+DRAIN")["n3"].lives
+
+
+def test_what_a_job_was_given() -> None:
+    assert given_of(JOB) == {"n1": (0, 1, 2, 3), "n2": (0, 1, 2, 3)}
+    unequal = "Nodes=n1 CPU_IDs=0-5 Mem=0 GRES=gpu:h100:2(IDX:1,3) Nodes=n[2-3] CPU_IDs=0 Mem=0 GRES= x=y"
+    assert given_of(unequal) == {"n1": (1, 3), "n2": (), "n3": ()}
+    assert given_of("Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(CNT:2) x=y") == {"n1": None}
+    assert given_of("JobId=3 JobState=PENDING") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "indices"),
+    [
+        ("gpu:h100:3(IDX:0-1,3)", (0, 1, 3)),
+        ("gpu:0(IDX:N/A)", ()),
+        ("gpu:h100:1(IDX:0),gpu:a100:2(IDX:4-5),nic:1(IDX:7)", (0, 4, 5)),
+        ("", ()),
+    ],
+)
+def test_indices(text: str, indices: tuple[int, ...]) -> None:
+    assert indices_of(text) == indices
+
+
+def test_the_queue() -> None:
+    rows = [
+        ("3", "PENDING", "N/A", "", "wrap", "PartitionTimeLimit"),
+        ("1", "RUNNING", "2026-11-22T01:42:01", "n[1-2]", "meridian:north:job-1:0:1", "None"),
+        ("7", "PENDING", "2026-11-22T02:00:00", "", "wrap", "Resources"),
+    ]
+    jobs = queue_of("\n".join(SEPARATOR.join(row) for row in rows) + "\n")
+    assert jobs[1] == QueuedJob(
+        1, "RUNNING", "", datetime(2026, 11, 22, 1, 42, 1, tzinfo=UTC), ("n1", "n2"), "meridian:north:job-1:0:1"
+    )
+    assert [jobs[number].hopeless for number in (3, 1, 7)] == [True, False, False]
+    assert jobs[7].starts_at == datetime(2026, 11, 22, 2, tzinfo=UTC)
+    with pytest.raises(ValueError, match="squeue"):
+        queue_of("slurm_load_jobs error: Unable to contact slurm controller")
+
+
+@pytest.mark.parametrize(
+    ("reason", "hopeless"),
+    [
+        ("Resources", False),
+        ("Priority", False),
+        ("QOSMaxJobsPerUserLimit", False),
+        ("AssocGrpCpuLimit", False),
+        ("Licenses", False),
+        ("BeginTime", False),
+        ("ReqNodeNotAvail,_UnavailableNodes:n1", False),
+        ("QOSMaxCpuPerJobLimit", True),
+        ("AssocMaxWallDurationPerJobLimit", True),
+        ("BadConstraints", True),
+        ("InvalidAccount", True),
+    ],
+)
+def test_which_reasons_are_for_ever(reason: str, hopeless: bool) -> None:
+    assert QueuedJob(1, "PENDING", reason).hopeless is hopeless
+    assert not QueuedJob(1, "RUNNING", reason).hopeless
+
+
+def test_tasks_per_node() -> None:
+    assert tasks_of("2(x3),1") == (2, 2, 2, 1)
+    assert tasks_of("1") == (1,)
+    with pytest.raises(ValueError, match="SLURM_TASKS_PER_NODE"):
+        tasks_of("2(x")
+
+
+def test_refusals() -> None:
+    said = "sbatch: error: invalid partition specified: nix\nsbatch: error: Batch job submission failed: Invalid partition name specified\n"
+    assert refusal_of(said) == "Invalid partition name specified"
+    assert refusal_of("") == "sbatch failed and said nothing"
