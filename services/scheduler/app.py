@@ -53,6 +53,7 @@ def build(kernel: Kernel) -> None:
         kernel.bus.subscribe_batch(purpose, tuple(handlers), events.handle)
     if isinstance(live, TwoLevelScheduler):
         live.subscribe(kernel.bus)
+        kernel.add_task("shares", live.run_shares)
     else:
         kernel.bus.stream("steps", (run_pb2.RunProgress,), live.hear_steps, group=False)
     kernel.add_task("leadership", live.keep_leading)

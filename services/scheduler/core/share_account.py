@@ -178,6 +178,16 @@ class ShareAccount:
         """(D) accelerator-seconds given so far in the current window."""
         return self._given.copy()
 
+    @property
+    def held(self) -> Floats:
+        """(D) accelerators that units hold now."""
+        return self._level.copy()
+
+    @property
+    def number(self) -> int:
+        """Of the current window, from 1970 on."""
+        return self._number
+
     def open_window(self) -> Window:
         """The current window so far."""
         return self._window()
@@ -250,6 +260,14 @@ class ShareAccount:
         other = self.snapshot()
         other.plan = plan
         return other
+
+    def join(self, given: Floats, held: Floats, this: Floats, following: Floats) -> None:
+        """For the present, count (D) accelerator-seconds more as given, (D) accelerators more as held, and (D), (D) more in
+        the `projections`."""
+        mine = self.projections()
+        self._given += given
+        self._level += held
+        self._projections = mine[0] + this, mine[1] + following
 
     def snapshot(self) -> ShareAccount:
         """A copy that goes its own way."""

@@ -3,7 +3,7 @@
 | kind | body |
 |---|---|
 | ``session`` | a session with the domains begins, after each ``begin``: its name, what was told before, its ports |
-| ``turn`` | what domains told everybody since the last one, and what was done: domains that were asked, for what |
+| ``turn`` | what domains and other shards told everybody since the last one; and what was done: who was asked for what |
 | ``answers`` | what domains answered, together, and what began or was given back |
 
 Answers and summaries stand in the journal themselves: their topics do not keep them as long as it does.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.message import Message
@@ -24,7 +25,15 @@ from services.scheduler.core.apart.messages import Request
 from services.scheduler.core.apart.turns import Taken, Turn
 from services.scheduler.core.policy import Policy
 from services.scheduler.journal import Journal, places
-from services.scheduler.shards.wire import request_message, summary_message
+from services.scheduler.shards.wire import request_message, shares_message, summary_message
+
+
+@dataclass(slots=True)
+class Heard:
+    """What was told to everybody since the last turn."""
+
+    summaries: list[scheduler_pb2.DomainSummary] = field(default_factory=list)
+    shares: list[scheduler_pb2.ShardShares] = field(default_factory=list)
 
 
 class ShardJournal(Journal):
@@ -36,14 +45,16 @@ class ShardJournal(Journal):
             "shard": dispatcher.shard,
             "session": list(dispatcher.session),
             "told": [summary_message(item, 0, at_s) for item in dispatcher.told.values()],
+            "shares": [shares_message(item) for item in dispatcher.others.values()],
             "ports": [port_range.start, port_range.stop, port_range.step],
             "answer_limit_s": answer_limit_s,
         }
         self._add("session", at_s, body)
 
-    def turn(self, at_s: float, summaries: Sequence[scheduler_pb2.DomainSummary], turned: Turn, policy: Policy) -> None:
+    def turn(self, at_s: float, heard: Heard, turned: Turn, policy: Policy) -> None:
         """A turn was carried out."""
-        self._add("turn", at_s, {"summaries": list(summaries), "outcome": turn_outcome(turned, policy, at_s)})
+        outcome = turn_outcome(turned, policy, at_s)
+        self._add("turn", at_s, {"summaries": heard.summaries, "shares": heard.shares, "outcome": outcome})
 
     def answers(
         self, at_s: float, messages: Sequence[scheduler_pb2.PlacementAnswer], taken: Taken, policy: Policy

@@ -27,6 +27,7 @@ from services.scheduler.core.apart.dispatching import Dispatcher
 from services.scheduler.core.apart.messages import Session
 from services.scheduler.core.apart.quotas import check_shards
 from services.scheduler.core.apart.rounds import Step
+from services.scheduler.core.apart.shares import shares_of
 from services.scheduler.core.apart.turns import take_answers, turn
 from services.scheduler.core.book import Draft
 from services.scheduler.core.decide import Blocked, Decisions
@@ -39,8 +40,12 @@ from services.scheduler.core.two_level import DomainSummary, check_policy
 from services.scheduler.events import Events
 from services.scheduler.live import LiveScheduler
 from services.scheduler.settings import SchedulerSettings
-from services.scheduler.shards.journal import ShardJournal
-from services.scheduler.shards.wire import answer_from, request_message, summary_from
+from services.scheduler.shards.journal import Heard, ShardJournal
+from services.scheduler.shards.wire import answer_from, request_message, shares_from, shares_message, summary_from
+
+_SHARES_PAUSE_S = 1.0
+_SHARES_EVERY_S = 30.0
+"""So often a shard tells what its tenants hold though they hold the same: what is thought of their ends may have changed."""
 
 
 class TwoLevelScheduler(LiveScheduler):
@@ -52,7 +57,9 @@ class TwoLevelScheduler(LiveScheduler):
         super().__init__(kernel, settings, policy)
         self.journal = self._notes = ShardJournal(kernel.database)
         self._name = kernel.name
-        self._unheard: list[scheduler_pb2.DomainSummary] = []
+        self._others = frozenset(settings.names) - {kernel.name}
+        self._unheard = Heard()
+        self._shares_told: tuple[float, int, list[float]] | None = None
         self._sessions = 0
         self._ports = ports_of(settings.shard, settings.shards)
         self._dispatcher = self._new_dispatcher({})
@@ -61,6 +68,8 @@ class TwoLevelScheduler(LiveScheduler):
         """Hear what domains say."""
         bus.subscribe_batch("answers", (scheduler_pb2.PlacementAnswer,), self._answered)
         bus.stream("summaries", (scheduler_pb2.DomainSummary,), self._summarised, replay=True, group=False)
+        if self._settings.shards > 1:
+            bus.stream("shares", (scheduler_pb2.ShardShares,), self._shared, replay=True, group=False)
 
     async def start(self) -> None:
         """See `LiveScheduler.start`; ConfigurationError for a policy that two levels, or several shards, do not take."""
@@ -73,7 +82,8 @@ class TwoLevelScheduler(LiveScheduler):
 
     def _new_dispatcher(self, told: Mapping[str, DomainSummary]) -> Dispatcher:
         session, limit_s = Session(self._term, self._sessions), self._settings.answer_limit_s
-        return Dispatcher(self._name, session, self.policy, told, answer_limit_s=limit_s)
+        others = self._dispatcher.others if self._sessions else {}
+        return Dispatcher(self._name, session, self.policy, told, others, answer_limit_s=limit_s)
 
     def _rebuild(self, loaded: store.Loaded, run_times: RunTimes) -> None:
         super()._rebuild(replace(loaded, fleet=replace(loaded.fleet, asks_domains=True)), run_times)
@@ -118,8 +128,13 @@ class TwoLevelScheduler(LiveScheduler):
         news = [message for message in messages if self._dispatcher.is_news(summary_from(message))]
         if news:
             # Heard in the next turn: between a decision and its commit nothing else is to happen.
-            self._unheard += news
+            self._unheard.summaries += news
             self._poked.set()
+
+    async def _shared(self, envelopes: Sequence[Envelope]) -> None:
+        messages = [item.data for item in envelopes if isinstance(item.data, scheduler_pb2.ShardShares)]
+        others = [message for message in messages if message.shard in self._others]
+        self._unheard.shares += others
 
     # -- the policy --------------------------------------------------------------------------------------------------
 
@@ -158,9 +173,10 @@ class TwoLevelScheduler(LiveScheduler):
             draft = await self.draft(transaction)
             now_s = draft.at_s = self.now_s()
             policy = self.policy
-            heard, self._unheard = self._unheard, []
+            heard, self._unheard = self._unheard, Heard()
             before_s = time.perf_counter()
-            turned = turn(draft, self._dispatcher, map(summary_from, heard), now_s)
+            summaries, shares = map(summary_from, heard.summaries), map(shares_from, heard.shares)
+            turned = turn(draft, self._dispatcher, summaries, shares, now_s)
             self._metrics.deciding.observe(time.perf_counter() - before_s)
             await self.write(transaction, draft)
             for request in turned.step.requests:
@@ -168,6 +184,38 @@ class TwoLevelScheduler(LiveScheduler):
             transaction.on_commit(lambda: self._notes.turn(now_s, heard, turned, policy))
             transaction.on_commit(lambda: self._stepped(turned.step))
         self._metrics.cycle.observe(time.perf_counter() - started_s)
+
+    # -- share contracts over shards -----------------------------------------------------------------------------------
+
+    async def run_shares(self) -> None:
+        """Tell the other shards what domains give to the tenants of this one, whenever that changed, and now and then."""
+        while True:
+            await asyncio.sleep(_SHARES_PAUSE_S)
+            if self._others and self._shares_due():
+                await self._until_done(self._tell_shares)
+
+    def _shares_due(self) -> bool:
+        account, told = self.book.promises.shares, self._shares_told
+        if account is None:
+            return False
+        if told is None:
+            return True
+        told_at_s, window, held = told
+        late = self.now_s() >= told_at_s + _SHARES_EVERY_S
+        return account.held.tolist() != held or (late and (any(held) or account.number != window))
+
+    async def _tell_shares(self) -> None:
+        async with self._kernel.outbox.transaction() as transaction:
+            await self.draft(transaction)
+            account = self.book.promises.shares
+            if account is None:
+                return
+            copy = account.snapshot()
+            copy.advance(max(self.now_s(), copy.now_s))
+            transaction.publish(shares_message(shares_of(copy, self._name)))
+            self._shares_told = copy.now_s, copy.number, copy.held.tolist()
+
+    # -- why units wait --------------------------------------------------------------------------------------------------
 
     def _stepped(self, step: Step) -> None:
         if step.waiting is None:

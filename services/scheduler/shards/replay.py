@@ -12,11 +12,12 @@ from meridian.codec import Envelope
 from meridian.contracts.scheduler.v1 import scheduler_pb2
 from services.scheduler.core.apart.dispatching import Dispatcher
 from services.scheduler.core.apart.messages import Session
+from services.scheduler.core.apart.shares import ShardShares
 from services.scheduler.core.apart.turns import take_answers, turn
 from services.scheduler.journal import Entry
 from services.scheduler.replay import Replay, ReplayError, Report
 from services.scheduler.shards.journal import taken_outcome, turn_outcome
-from services.scheduler.shards.wire import answer_from, summary_from
+from services.scheduler.shards.wire import answer_from, shares_from, summary_from
 
 
 def replay(entries: Iterable[Entry], events: Mapping[str, Envelope]) -> Report:
@@ -60,6 +61,7 @@ class ShardReplay(Replay):
             Session(*body["session"]),
             self.policy,
             {item.domain_id: item for item in told},
+            {item.shard: item for item in _shares(body.get("shares", ()))},
             answer_limit_s=body["answer_limit_s"],
         )
 
@@ -67,7 +69,8 @@ class ShardReplay(Replay):
         draft = self.book.draft()
         draft.at_s = entry.at_s
         told = [summary_from(item) for item in _summaries(entry.body["summaries"])]
-        turned = turn(draft, self.dispatcher, told, entry.at_s)
+        shares = _shares(entry.body.get("shares", ()))
+        turned = turn(draft, self.dispatcher, told, shares, entry.at_s)
         self.compare(entry, entry.body["outcome"], turn_outcome(turned, self.policy, entry.at_s))
         if draft.changed:
             self.book.merge(draft)
@@ -86,3 +89,7 @@ class ShardReplay(Replay):
 
 def _summaries(texts: Iterable[str]) -> list[scheduler_pb2.DomainSummary]:
     return [scheduler_pb2.DomainSummary.FromString(base64.b64decode(item)) for item in texts]
+
+
+def _shares(texts: Iterable[str]) -> list[ShardShares]:
+    return [shares_from(scheduler_pb2.ShardShares.FromString(base64.b64decode(item))) for item in texts]

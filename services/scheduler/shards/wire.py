@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.scheduler.v1 import scheduler_pb2
 from services.scheduler.core.apart.messages import GrantName, Holding, Reply, Request, Session, Wanted
+from services.scheduler.core.apart.shares import DomainShare, ShardShares
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import DeviceModel
 from services.scheduler.core.two_level import ANY, DomainSummary
@@ -204,6 +205,43 @@ def _rooms_from(messages: Iterable[scheduler_pb2.ClassRoom]) -> Rooms:
         model = ANY if item.any_model else DeviceModel(item.vendor, item.model, item.emulated)
         rooms.setdefault(item.class_number, {})[model] = item.ranks
     return rooms
+
+
+# -- shares ------------------------------------------------------------------------------------------------------------
+
+
+def shares_message(shares: ShardShares) -> scheduler_pb2.ShardShares:
+    """The event of what domains give to a shard's tenants."""
+    return scheduler_pb2.ShardShares(
+        shard=shares.shard,
+        window_s=shares.window_s,
+        window=shares.window,
+        at=timestamp(shares.at_s),
+        domains=[
+            scheduler_pb2.DomainShare(
+                domain_id=name,
+                given_accelerator_s=item.given,
+                held_accelerators=item.held,
+                projected_accelerator_s=item.projected,
+                following_accelerator_s=item.following,
+            )
+            for name, item in shares.domains.items()
+        ],
+    )
+
+
+def shares_from(message: scheduler_pb2.ShardShares) -> ShardShares:
+    """What a shard told."""
+    domains = {
+        item.domain_id: DomainShare(
+            item.given_accelerator_s,
+            item.held_accelerators,
+            item.projected_accelerator_s,
+            item.following_accelerator_s,
+        )
+        for item in message.domains
+    }
+    return ShardShares(message.shard, seconds(message.at, 0.0), message.window_s, message.window, domains)
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------

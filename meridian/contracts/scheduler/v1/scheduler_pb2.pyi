@@ -260,3 +260,31 @@ class PlacementAnswer(_message.Message):
     summary: DomainSummary
     begin_again: bool
     def __init__(self, shard: _Optional[str] = ..., domain_id: _Optional[str] = ..., term: _Optional[int] = ..., session: _Optional[int] = ..., round: _Optional[int] = ..., domain_term: _Optional[int] = ..., placed: _Optional[_Iterable[_Union[PlacedUnit, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[RefusedUnit, _Mapping]]] = ..., summary: _Optional[_Union[DomainSummary, _Mapping]] = ..., begin_again: _Optional[bool] = ...) -> None: ...
+
+class DomainShare(_message.Message):
+    __slots__ = ("domain_id", "given_accelerator_s", "held_accelerators", "projected_accelerator_s", "following_accelerator_s")
+    DOMAIN_ID_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_ACCELERATOR_S_FIELD_NUMBER: _ClassVar[int]
+    HELD_ACCELERATORS_FIELD_NUMBER: _ClassVar[int]
+    PROJECTED_ACCELERATOR_S_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWING_ACCELERATOR_S_FIELD_NUMBER: _ClassVar[int]
+    domain_id: str
+    given_accelerator_s: float
+    held_accelerators: float
+    projected_accelerator_s: float
+    following_accelerator_s: float
+    def __init__(self, domain_id: _Optional[str] = ..., given_accelerator_s: _Optional[float] = ..., held_accelerators: _Optional[float] = ..., projected_accelerator_s: _Optional[float] = ..., following_accelerator_s: _Optional[float] = ...) -> None: ...
+
+class ShardShares(_message.Message):
+    __slots__ = ("shard", "window_s", "window", "at", "domains")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_S_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    DOMAINS_FIELD_NUMBER: _ClassVar[int]
+    shard: str
+    window_s: float
+    window: int
+    at: _timestamp_pb2.Timestamp
+    domains: _containers.RepeatedCompositeFieldContainer[DomainShare]
+    def __init__(self, shard: _Optional[str] = ..., window_s: _Optional[float] = ..., window: _Optional[int] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., domains: _Optional[_Iterable[_Union[DomainShare, _Mapping]]] = ...) -> None: ...

@@ -37,7 +37,9 @@ from services.scheduler.core.apart.rounds import (
     holding_of,
     waits_still,
 )
+from services.scheduler.core.apart.shares import ShardShares, whole
 from services.scheduler.core.book import Book, Draft
+from services.scheduler.core.contract import tell
 from services.scheduler.core.pending import Pending
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import OrderContext, PendingUnit
@@ -56,7 +58,8 @@ _SPLIT_WAIT_S = 0.05
 
 
 class Dispatcher:
-    """See the module. ``told`` are summaries that were heard before this session began."""
+    """See the module. ``told`` are summaries that were heard before this session began, ``others`` what other shards told of what
+    domains give to their tenants."""
 
     def __init__(
         self,
@@ -64,12 +67,14 @@ class Dispatcher:
         session: Session,
         policy: Policy,
         told: Mapping[str, DomainSummary] | None = None,
+        others: Mapping[str, ShardShares] | None = None,
         *,
         answer_limit_s: float = ANSWER_LIMIT_S,
         holdings_every_s: float = HOLDINGS_EVERY_S,
     ) -> None:
         self.shard, self.session = shard, session
         self.told: dict[str, DomainSummary] = dict(told or {})
+        self.others: dict[str, ShardShares] = dict(others or {})
         self._policy = policy
         self._answer_limit_s, self._holdings_every_s = answer_limit_s, holdings_every_s
         self._links: dict[str, Link] = {}
@@ -101,6 +106,12 @@ class Dispatcher:
         """Whether a summary says more than is known. A domain that answers tells this shard more than everybody."""
         known = self.told.get(summary.domain_id)
         return not self._reachable(summary.domain_id) and (known is None or summary.sequence > known.sequence)
+
+    def hear_shares(self, shares: ShardShares) -> None:
+        """Another shard told what domains give to its tenants."""
+        known = self.others.get(shares.shard)
+        if known is None or known.at_s <= shares.at_s:
+            self.others[shares.shard] = shares
 
     def public(self) -> dict[str, DomainSummary]:
         """What is known of domains without what they told this shard alone."""
@@ -221,6 +232,10 @@ class Dispatcher:
         inter.know(cluster.pending)
         if self._ask_about_classes(inter, book, now_s, step):
             return
+        account = book.promises.shares
+        if account is not None:
+            table = inter.view.table
+            tell(inter, whole(account, self.others.values(), table.domain_ids, table.domain_devices), now_s)
         facts = {**cluster.view.facts, "running": cluster.running, "order": cluster.pending.order, "cluster": cluster}
         context = OrderContext(cluster.shares(), now_s, facts)
         gates = [limit.open(context) for limit in stages_of(self._policy).limits]

@@ -1,6 +1,6 @@
 """What a shard does with its book and its dispatcher at once, the same live and in a replay.
 
-1. `turn`: it hears what domains told everybody, gives up nodes that were kept on one level, and steps.
+1. `turn`: it hears what domains and other shards told everybody, gives up nodes that were kept on one level, and steps.
 2. `take_answers`: what domains granted becomes runs, what is not wanted any more is given back.
 """
 
@@ -13,6 +13,7 @@ from services.scheduler.core.apart.carrying import carry_out
 from services.scheduler.core.apart.dispatching import Dispatcher
 from services.scheduler.core.apart.messages import Reply, Request
 from services.scheduler.core.apart.rounds import Step
+from services.scheduler.core.apart.shares import ShardShares
 from services.scheduler.core.book import Draft
 from services.scheduler.core.lifecycle import give_up_nomination
 from services.scheduler.core.policy import Policy
@@ -37,9 +38,17 @@ class Taken:
     requests: list[Request] = field(default_factory=list)
 
 
-def turn(draft: Draft, dispatcher: Dispatcher, summaries: Iterable[DomainSummary], now_s: float) -> Turn:
-    """One turn at ``now_s`` on an empty draft; see the module."""
+def turn(
+    draft: Draft,
+    dispatcher: Dispatcher,
+    summaries: Iterable[DomainSummary],
+    shares: Iterable[ShardShares],
+    now_s: float,
+) -> Turn:
+    """One turn at ``now_s`` on an empty draft; see the module. ``shares`` are of other shards."""
     book = draft.book
+    for item in shares:
+        dispatcher.hear_shares(item)
     for summary in summaries:
         dispatcher.hear(summary)
     book.advance(now_s)
