@@ -273,6 +273,17 @@ class Client:
         """The newest forecast of each subject."""
         return list(self.items("/v1/forecasts", subject=subject))
 
+    def waveform(
+        self, jobs: Sequence[Mapping[str, Any]], *, domain: str | None = None, window_s: float | None = None
+    ) -> Json:
+        """What planned jobs ask for and cost over time: ``{"job": .., "start": .., "after": [..], "copies": n}`` each."""
+        return self.post("/v1/waveforms", {"jobs": list(jobs), "domain": domain, "window_s": window_s})
+
+    def advice(self, domain: str, *, planned: Sequence[Mapping[str, Any]] = (), hours: float = 24.0) -> Json:
+        """A domain's peaks and valleys to come, which waiting and planned jobs could shift, and what that saves."""
+        path = f"/v1/domains/{quote(domain, safe='')}/advice"
+        return self.post(path, {"planned": list(planned), "hours": hours}) if planned else self.get(path, hours=hours)
+
     def kill_node(self, node_id: str) -> Json:
         """Kill an emulated node, as if the machine had died."""
         return self.post(f"/v1/nodes/{node_id}/kill")

@@ -25,7 +25,7 @@ _COMMANDS = {
     "submit": "job", "jobs": "job", "job": "job", "logs": "job", "explain": "job", "cancel": "job", "trace": "job",
     "domains": "network", "nodes": "network", "events": "network", "kill-node": "network", "incidents": "network",
     "forecasts": "network", "graph": "graph",
-    "phases": "forecast",
+    "phases": "forecast", "waveform": "forecast", "advice": "forecast",
     "policy": "policy",
     "chips": "compute", "recommend": "compute",
     "resource": "resource",

@@ -1,4 +1,4 @@
-"""Wires forecast: demand and capacity from the bus, windows and forecasts by a loop, estimates and phases by HTTP."""
+"""Wires forecast: demand, capacity and progress from the bus, windows and forecasts by a loop, answers by HTTP."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from meridian.contracts.graph.v1.graph_pb2 import GraphUpdated
 from meridian.contracts.job.v1.job_pb2 import JobSubmitted
 from meridian.service import Kernel
 from meridian.settings import load
+from services.forecast.advice.api import create_advice_router
+from services.forecast.advice.terms import TERM_EVENTS, TermEvents
 from services.forecast.api import create_router
 from services.forecast.events import DEMAND_EVENTS, DemandEvents, RequirementEvents, keep_capacity
 from services.forecast.metrics import ForecastMetrics
@@ -13,6 +15,7 @@ from services.forecast.phases.api import create_phases_router
 from services.forecast.phases.following import PHASE_EVENTS, PhaseEvents
 from services.forecast.sampling import Sampling
 from services.forecast.settings import ForecastSettings
+from services.forecast.waveform.api import create_waveform_router
 
 
 def build(kernel: Kernel) -> None:
@@ -26,6 +29,9 @@ def build(kernel: Kernel) -> None:
     kernel.bus.subscribe_batch("capacity", [GraphUpdated], keep_capacity)
     kernel.bus.subscribe("requirements", {JobSubmitted: RequirementEvents(kernel.clock, metrics).handle})
     kernel.bus.subscribe_batch("phases", PHASE_EVENTS, PhaseEvents(kernel.clock, metrics).handle)
+    kernel.bus.subscribe_batch("terms", TERM_EVENTS, TermEvents(kernel.clock).handle)
     kernel.add_task("sampling", sampling.run)
     kernel.http.include_router(create_router(kernel.database))
     kernel.http.include_router(create_phases_router(kernel.database))
+    kernel.http.include_router(create_waveform_router(kernel.clock))
+    kernel.http.include_router(create_advice_router(kernel.database, kernel.clock))

@@ -12,7 +12,19 @@ from starlette.routing import Route
 from meridian.database import is_passing
 from meridian.service import Kernel
 from meridian.settings import load
-from services.gateway.api import compute, graph, jobs, network, policy, promises, resources, status_page, stream, tokens
+from services.gateway.api import (
+    compute,
+    graph,
+    jobs,
+    network,
+    plans,
+    policy,
+    promises,
+    resources,
+    status_page,
+    stream,
+    tokens,
+)
 from services.gateway.auth import Authority, KeyCache, RevocationList
 from services.gateway.context import Capacities, Gateway
 from services.gateway.edge import Edge
@@ -33,6 +45,7 @@ ROUTERS = (
     jobs.router,
     graph.router,
     network.router,
+    plans.router,
     policy.router,
     promises.router,
     resources.router,

@@ -40,6 +40,7 @@ ELSEWHERE = {
     ("GET", "/v1/identities"): (200, {"items": [], "next_cursor": None}),
     ("POST", "/v1/estimates"): (200, {}),
     ("POST", "/v1/what-if"): (200, {}),
+    ("POST", "/v1/waveforms"): (200, {}),
     ("GET", "/v1/resources"): (200, {"items": []}),
     ("GET", "/v1/index"): (200, {}),
     ("POST", "/v1/probes"): (201, {}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from meridian.contracts.failover.v1 import failover_pb2
@@ -182,6 +183,14 @@ async def test_questions_are_passed_on(stack: Stack) -> None:
     assert await read(stack, f"/v1/jobs/{job_id}/explanation") == {"why": "cheapest"}
     stack.issuer.answers["GET", f"/v1/jobs/{job_id}/phases"] = (200, {"units": []})
     assert await read(stack, f"/v1/jobs/{job_id}/phases") == {"units": []}
+    plan = {"jobs": [{"job": {"name": "a", "kind": "task", "command": ["x"], "deadline": "2030-01-01T00:00:00Z"}}]}
+    stack.issuer.answers["POST", "/v1/waveforms"] = (200, {"best": None})
+    answer = await stack.http.post("/v1/waveforms", json=plan, headers=headers)
+    assert (answer.status_code, answer.json()) == (200, {"best": None})
+    assert b'"JOB_KIND_TASK"' in stack.issuer.requests[-1][3]
+    wrong = {"jobs": [{"job": {"name": "a", "kind": "gang", "command": ["x"]}}]}
+    answer = await stack.http.post("/v1/waveforms", json=wrong, headers=headers)
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (422, "/jobs/0/job/gang")
     stack.issuer.answers["POST", "/v1/estimates"] = (200, {"total_flops": 1e21})
     answer = await stack.http.post("/v1/estimates", json={"model": {"parameters": 7}}, headers=headers)
     assert answer.json() == {"total_flops": 1e21}
@@ -200,6 +209,39 @@ async def test_questions_are_passed_on(stack: Stack) -> None:
     answer = await stack.http.get("/v1/identities?kind=node&page_size=1", headers=operator)
     assert answer.json() == {"items": [{"identity_id": "a"}], "next_page_token": "a"}
     assert stack.issuer.requests[-1][2]["authorization"] == operator["Authorization"]
+
+
+async def test_a_plan_meets_what_the_domains_offer(stack: Stack) -> None:
+    await stack.bus.publish(image("beijing"))
+    headers, operator = stack.issuer.headers(), stack.issuer.headers(scope="operator")
+    await eventually(lambda: nodes(stack), lambda found: len(found) == 2)
+    stack.issuer.answers["POST", "/v1/waveforms"] = (200, {"best": 0})
+    plan: dict[str, Any] = {"jobs": [{"job": task_file(), "copies": 2}]}
+    assert (await stack.http.post("/v1/waveforms", json=plan, headers=headers)).json() == {"best": 0}
+    sent = json.loads(stack.issuer.requests[-1][3])
+    assert sent["offers"] == [
+        {
+            "domain_id": "beijing",
+            "accelerator_type": "Ascend 910B",
+            "accelerators": 8,
+            "price_micro_units": 1_500_000,
+            "currency": "CNY",
+        }
+    ]
+    assert (sent["jobs"][0]["copies"], sent["jobs"][0]["name"]) == (2, task_file()["name"])
+    plan["domain"] = "nowhere"
+    assert (await stack.http.post("/v1/waveforms", json=plan, headers=headers)).status_code == 404
+
+    stack.issuer.answers["POST", "/v1/domains/beijing/advice"] = (200, {"moves": []})
+    assert (await stack.http.get("/v1/domains/beijing/advice", headers=headers)).status_code == 403
+    answer = await stack.http.get("/v1/domains/beijing/advice?hours=6", headers=operator)
+    assert answer.json() == {"moves": []}
+    sent = json.loads(stack.issuer.requests[-1][3])
+    assert (sent["hours"], sent["planned"]) == (6.0, [])
+    body = {"planned": plan["jobs"], "hours": 2}
+    assert (await stack.http.post("/v1/domains/beijing/advice", json=body, headers=operator)).status_code == 200
+    assert json.loads(stack.issuer.requests[-1][3])["planned"][0]["copies"] == 2
+    assert (await stack.http.get("/v1/domains/nowhere/advice", headers=operator)).status_code == 404
 
 
 async def test_the_status_page_and_the_contract_are_served(stack: Stack) -> None:

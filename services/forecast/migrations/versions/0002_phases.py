@@ -1,4 +1,4 @@
-"""Phases of training: schedules of jobs, states of units, and what was told."""
+"""Phases of training: schedules of jobs, states of units, and what was told; terms of submitted jobs, for advice."""
 
 from __future__ import annotations
 
@@ -41,3 +41,11 @@ def upgrade() -> None:
         sa.Column("at", _TIME, nullable=False),
     )
     op.create_index("phase_changes_job_id", "phase_changes", ["job_id"])
+    op.create_table(
+        "job_terms",
+        sa.Column("job_id", sa.Text, primary_key=True),
+        sa.Column("tenant_id", sa.Text, nullable=False),
+        sa.Column("spec", postgresql.JSONB, nullable=False),
+        sa.Column("submitted_at", _TIME, nullable=False),
+    )
+    op.create_index("job_terms_submitted_at", "job_terms", ["submitted_at"])

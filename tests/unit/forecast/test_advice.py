@@ -1,0 +1,128 @@
+"""Advice: shifting against all combinations, never worse than the baseline; daily profiles; what cannot shift."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meridian.contracts.common.v1.types_pb2 import Resources
+from meridian.contracts.job.v1.job_pb2 import JobSpec, ModelDescription
+from services.forecast.advice.advising import Work, advise, money
+from services.forecast.advice.profile import DAY_S, expected_load
+from services.forecast.advice.shifting import Flexible, above_capacity, cost_of, load_of, shift, stretches_where
+from services.forecast.advice.terms import trimmed
+from services.forecast.waveform.durations import RunTime, Source, Unknown
+
+
+def test_two_jobs_that_meet_in_a_peak_part() -> None:
+    base = np.array([6.0, 6.0, 0.0, 0.0, 0.0, 0.0])
+    jobs = [Flexible("a", 4, 0, 4, 2), Flexible("b", 4, 0, 4, 2)]
+    found = shift(base, jobs, capacity=8)
+    assert sorted(found.starts) == [2, 4]
+    assert found.before.tolist() == [14, 14, 0, 0, 0, 0]
+    assert found.after.tolist() == [6, 6, 4, 4, 4, 4]
+    assert above_capacity(found.before, 8, 1800) == 6.0
+
+
+def test_work_is_not_delayed_where_nothing_is_gained() -> None:
+    found = shift(np.full(6, 5.0), [Flexible("a", 1, 0, 4, 2)], capacity=8)
+    assert found.starts == (0,)
+
+
+def test_work_is_not_pushed_behind_what_is_known() -> None:
+    found = shift(np.full(4, 5.0), [Flexible("a", 4, 0, 9, 2), Flexible("b", 1, 3, 9, 5)], capacity=8)
+    assert found.starts[0] <= 2
+    assert found.starts[1] == 3
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_shifting_is_never_worse_than_submitted_and_near_the_best_of_all(data: st.DataObject) -> None:
+    windows = 8
+    base = np.array(data.draw(st.lists(st.integers(0, 10), min_size=windows, max_size=windows)), dtype=float)
+    jobs = []
+    for place in range(data.draw(st.integers(1, 3))):
+        length = data.draw(st.integers(1, 3))
+        earliest = data.draw(st.integers(0, windows - length))
+        latest = data.draw(st.integers(earliest, windows - length))
+        jobs.append(Flexible(str(place), float(data.draw(st.integers(1, 8))), earliest, latest, length))
+    capacity = float(data.draw(st.integers(4, 16)))
+    found = shift(base, jobs, capacity)
+    assert all(job.earliest <= start <= job.latest for job, start in zip(jobs, found.starts, strict=True))
+    assert np.array_equal(found.after, load_of(base, jobs, found.starts))
+    assert found.after.sum() == found.before.sum()
+    assert found.after.max() <= found.before.max()
+    assert above_capacity(found.after, capacity, 60) <= above_capacity(found.before, capacity, 60) + 1e-9
+    combinations = itertools.product(*(range(job.earliest, job.latest + 1) for job in jobs))
+    costs = [cost_of(load_of(base, jobs, starts), capacity) for starts in combinations]
+    submitted, least, own = cost_of(found.before, capacity), min(costs), cost_of(found.after, capacity)
+    assert own <= submitted + 1e-9
+    # A local optimum: what is left of the possible gain, with moves of next to nothing taken back.
+    assert own - least <= max(0.5 * (submitted - least), 0.1 * least) + 1e-9
+
+
+def test_stretches() -> None:
+    load = np.array([1.0, 9.0, 9.5, 1.0, 8.0])
+    found = stretches_where(load > 7, load)
+    assert [(item.first, item.end, item.load) for item in found] == [(1, 3, 9.25), (4, 5, 8.0)]
+
+
+def test_a_daily_profile_is_expected_again_and_the_present_fades_into_it() -> None:
+    start = 20_000 * DAY_S
+    history = {start + hour * 3600: 10.0 if 8 <= hour % 24 < 20 else 2.0 for hour in range(72)}
+    found = expected_load(history, 6.0, start + 72 * 3600, 3600.0, 24)
+    assert found.days == 3
+    assert found.load[0] == pytest.approx(2 + 4 * math.exp(-0.5))
+    assert found.load[12] == pytest.approx(10.0, abs=0.01)
+    short = expected_load({start: 3.0}, 6.0, start + 3600, 3600.0, 4)
+    assert (short.days, short.load.tolist()) == (0, [6.0] * 4)
+
+
+def work(name: str, *, deadline_h: float = math.inf, hours: float = 1.0, accelerators: float = 8.0) -> Work:
+    time = RunTime(hours * 3600, Source.RATES, 0.1, math.inf, name)
+    return Work(name, "t", accelerators, time, deadline_s=deadline_h * 3600)
+
+
+def test_only_what_has_a_deadline_with_room_can_shift() -> None:
+    jobs = [
+        work("free", deadline_h=10),
+        work("also", deadline_h=10),
+        work("late", deadline_h=1.05),
+        work("never"),
+        Work("odd", "t", 2.0, Unknown("nobody knows"), deadline_s=1e6),
+    ]
+    found = advise({}, 4.0, 16.0, jobs, now_s=1e9, window_s=3600, windows=12)
+    assert {item.job_id: reason for item, reason in found.fixed} == {
+        "late": "its deadline leaves no room",
+        "never": "it has no deadline: how long it may wait is not said",
+        "odd": "nobody knows",
+    }
+    # 4 held, 2 of the odd one, 8 each of four jobs in the first hour, on 16.
+    assert found.shifted.before[0] == 38
+    assert [move.work.job_id for move in found.moves] == ["free", "also"]
+    assert found.shifted.after[0] == 22
+    assert (found.above_before, found.above_after) == (22.0, 6.0)
+    assert money(found.above_before - found.above_after, 2_000_000) == 32_000_000
+    assert money(1.0, None) is None
+    # The band of a run time, not its middle, keeps the deadline: 10 h - 1 h x exp(0.128).
+    assert all(move.start_s + 3600 * math.exp(0.1282) <= 36_000 for move in found.moves)
+    assert [(item.first, item.end) for item in found.peaks] == [(0, 1)]
+    assert [(item.first, item.end) for item in found.valleys] == [(1, 12)]
+
+
+def test_commands_and_environments_are_not_kept() -> None:
+    spec = JobSpec(
+        name="n", command=["secret"], env={"KEY": "secret"}, ranks=3, resources=Resources(accelerators=2),
+        model=ModelDescription(steps=5), max_run_time_s=9,
+    )  # fmt: skip
+    spec.rates.add(accelerator_type="A", rate=1.0)
+    spec.deadline.FromSeconds(77)
+    kept = trimmed(spec)
+    assert (list(kept.command), dict(kept.env)) == ([], {})
+    assert (kept.ranks, kept.model.steps, kept.rates[0].rate, kept.deadline.seconds) == (3, 5, 1.0, 77)
+    assert not trimmed(JobSpec()).HasField("deadline")
