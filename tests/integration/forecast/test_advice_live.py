@@ -121,7 +121,7 @@ async def test_a_plan_is_told_on_every_offer(stack: Environment) -> None:
             "model": {"layers": 32, "hidden": 4096, "heads": 32, "sequence": 2048, "vocabulary": 32000, "global_batch": 64,
                       "steps": 2000, "precision": "bf16"},
         }  # fmt: skip
-        offers = [
+        offers: list[dict[str, Any]] = [
             {"domain_id": "north", "accelerator_type": CHIP, "accelerators": 8, "price_micro_units": 2_000_000, "currency": "EUR"},
             {"domain_id": "south", "accelerator_type": "H100", "accelerators": 8, "price_micro_units": 3_000_000, "currency": "EUR"},
             {"domain_id": "west", "accelerator_type": "X1", "accelerators": 8},
