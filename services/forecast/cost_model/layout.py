@@ -37,6 +37,7 @@ _STATE = {
     "fp4": _MIXED,
     "tf32": StateBytes(4, 4, 8),
     "fp32": StateBytes(4, 4, 8),
+    "fp64": StateBytes(8, 8, 16),
 }
 PRECISIONS = tuple(_STATE)
 _PRECISION_NAMES = {
@@ -135,8 +136,8 @@ class TrainingLayout:
         return self.dp * self.cp
 
 
-def check(shape: ModelShape, layout: TrainingLayout, accelerators: int | None = None) -> None:
-    """Raise InvalidArgumentError naming every field that makes the layout impossible."""
+def check(shape: ModelShape | None, layout: TrainingLayout, accelerators: int | None = None) -> None:
+    """Raise InvalidArgumentError naming every field that makes the layout impossible; without a shape, in itself."""
     problems: list[FieldError] = []
 
     def wrong(name: str, detail: str) -> None:
@@ -152,36 +153,39 @@ def check(shape: ModelShape, layout: TrainingLayout, accelerators: int | None = 
     if not 0 <= layout.recompute_share <= 1:
         wrong("recompute_share", "must be between 0 and 1")
     if not problems:
-        _check_division(shape, layout, accelerators, wrong)
+        _check_batch(layout, wrong)
+        if shape is not None:
+            _check_division(shape, layout, wrong)
+        if accelerators is not None and accelerators != layout.accelerators:
+            wrong("n_accel", f"{accelerators} is not tp x pp x dp x cp = {layout.accelerators}")
     if problems:
         raise InvalidArgumentError(
             "; ".join(f"{item.pointer[1:]}: {item.detail}" for item in problems), errors=tuple(problems)
         )
 
 
-def _check_division(
-    shape: ModelShape, layout: TrainingLayout, accelerators: int | None, wrong: Callable[[str, str], None]
-) -> None:
-    if shape.heads % layout.tp:
-        wrong("tp", f"{shape.heads} heads cannot be divided by tp = {layout.tp}")
-    stages = layout.pp * layout.vpp
+def _check_batch(layout: TrainingLayout, wrong: Callable[[str, str], None]) -> None:
     if layout.vpp > 1 and layout.pp == 1:
         wrong("vpp", "an interleaved schedule needs more than one pipeline stage")
-    elif not divides_layers(shape.layers, stages):
-        wrong("pp", f"{shape.layers} layers cannot be divided by pp x vpp = {stages}")
     per_pass = layout.micro_batch * layout.dp
     if layout.global_batch % per_pass:
         wrong("gbs", f"{layout.global_batch} is not a multiple of mbs x dp = {per_pass}")
     if layout.sequence % layout.cp:
         wrong("cp", f"a sequence of {layout.sequence} cannot be divided by cp = {layout.cp}")
+
+
+def _check_division(shape: ModelShape, layout: TrainingLayout, wrong: Callable[[str, str], None]) -> None:
+    if shape.heads % layout.tp:
+        wrong("tp", f"{shape.heads} heads cannot be divided by tp = {layout.tp}")
+    stages = layout.pp * layout.vpp
+    if layout.pp > 1 and not divides_layers(shape.layers, stages):
+        wrong("pp", f"{shape.layers} layers cannot be divided by pp x vpp = {stages}")
     if layout.ep > 1 and not shape.experts:
         wrong("ep", "the model has no experts")
     elif shape.experts and shape.experts % layout.ep:
         wrong("ep", f"{shape.experts} experts cannot be divided by ep = {layout.ep}")
     elif layout.ep > 1 and (layout.tp * layout.replicas) % layout.ep:
         wrong("ep", f"tp x dp x cp = {layout.tp * layout.replicas} is not a multiple of ep = {layout.ep}")
-    if accelerators is not None and accelerators != layout.accelerators:
-        wrong("n_accel", f"{accelerators} is not tp x pp x dp x cp = {layout.accelerators}")
 
 
 def divides_layers(layers: int, stages: int) -> bool:

@@ -8,7 +8,7 @@ feed-forward, of keys and values, and of chosen experts. Buffers: collectives, g
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.forecast.cost_model.layout import TrainingLayout
 from services.forecast.cost_model.shapes import ModelShape
@@ -81,6 +81,22 @@ def local_parameters(shape: ModelShape, layout: TrainingLayout) -> tuple[float, 
 def memory_of(shape: ModelShape, layout: TrainingLayout) -> Memory:
     """Memory of the fullest chip of a possible layout."""
     dense, expert = local_parameters(shape, layout)
+    state = layout.state
+    activations = _activations(shape, layout)
+    gathered = 0.0
+    if layout.zero == 3:
+        # Two layers are whole at a time: the one that computes and the one that is fetched.
+        per_layer = (dense + expert) / math.ceil(shape.layers / layout.pp)
+        gathered = 2 * per_layer * (state.weights + state.gradients / 2)
+    return replace(
+        state_memory(layout, dense, expert),
+        activations=activations,
+        buffers=CONTEXT_BYTES + gathered + FRAGMENTATION * activations,
+    )
+
+
+def state_memory(layout: TrainingLayout, dense: float, expert: float = 0.0) -> Memory:
+    """Weights, gradients and optimiser of so many parameters on a chip (those all ranks have alike, those of experts)."""
     shards = float(layout.replicas)
     expert_shards = max(1.0, layout.replicas * layout.tp / layout.ep) if layout.ep > 1 else shards
     state = layout.state
@@ -90,18 +106,12 @@ def memory_of(shape: ModelShape, layout: TrainingLayout) -> Memory:
             return bytes_each * (dense / shards + expert / expert_shards)
         return bytes_each * (dense + expert)
 
-    activations = _activations(shape, layout)
-    gathered = 0.0
-    if layout.zero == 3:
-        # Two layers are whole at a time: the one that computes and the one that is fetched.
-        per_layer = (dense + expert) / math.ceil(shape.layers / layout.pp)
-        gathered = 2 * per_layer * (state.weights + state.gradients / 2)
     return Memory(
         parameters=held(state.weights, 3),
         gradients=held(state.gradients, 2),
         optimiser=held(state.optimiser, 1),
-        activations=activations,
-        buffers=CONTEXT_BYTES + gathered + FRAGMENTATION * activations,
+        activations=0.0,
+        buffers=CONTEXT_BYTES,
     )
 
 

@@ -25,9 +25,8 @@ class Traffic:
     by_link: dict[str, float]
 
 
-def traffic_of(shape: ModelShape, layout: TrainingLayout, machine: Machine) -> Traffic:
-    """Traffic of a possible layout."""
-    group = groups(layout)
+def volumes(shape: ModelShape, layout: TrainingLayout) -> dict[str, float]:
+    """Bytes per chip and step of a possible layout, by kind of parallelism."""
     m = layout.micro_batches
     layers = shape.layers / layout.pp
     tokens = layout.micro_batch * layout.sequence / layout.cp
@@ -38,13 +37,19 @@ def traffic_of(shape: ModelShape, layout: TrainingLayout, machine: Machine) -> T
     once = (dense + expert) * layout.state.weights * _away(layout.replicas)
     keys = 2 * layout.state.weights * tokens * layout.cp * shape.kv_heads * shape.head_size / layout.tp
     sent = layout.state.weights * tokens / layout.tp * shape.top_k * shape.hidden
-    by_kind = {
+    return {
         "tp": m * layers * passes * 2 * 2 * block * _away(layout.tp),
         "pp": m * 2 * layout.vpp * block / layout.tp if layout.pp > 1 else 0.0,
         "dp": once * (2 * m + 1 if layout.zero == 3 else 2),
         "cp": m * layers * 3 * keys * _away(layout.cp),
         "ep": m * layers * routed_share * 2 * passes * sent * _away(layout.ep),
     }
+
+
+def traffic_of(shape: ModelShape, layout: TrainingLayout, machine: Machine) -> Traffic:
+    """Traffic of a possible layout."""
+    by_kind = volumes(shape, layout)
+    group = groups(layout)
     links = Links(machine, PRIOR)
     by_link = {"node": 0.0, "fabric": 0.0}
     for kind, size in by_kind.items():

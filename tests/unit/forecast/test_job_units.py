@@ -3,9 +3,9 @@ from __future__ import annotations
 from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.job.v1.job_pb2 import JobSpec, ModelDescription, PlacementConstraints, WorkflowTask
+from services.forecast.cost_model.layout import Recompute
 from services.forecast.job_units import layout_of, model_of, units_of
-from services.forecast.ledger import Amount
-from services.forecast.requirement import Recompute
+from services.forecast.ledger import Amount, Unit
 
 EACH = Resources(cpus=2, accelerators=4)
 
@@ -32,6 +32,16 @@ def test_workflow_tasks_have_their_own_resources_and_dependencies() -> None:
     first, second = units_of(spec)
     assert (first.asked, first.depends_on) == (Amount(4, 2), ())
     assert (second.asked, second.depends_on) == (Amount(2, 0), (0,))
+
+
+def test_only_model_and_limit() -> None:
+    def unit(*models: str, accelerators: int = 4, limit_s: float = 0.0) -> Unit:
+        spec = JobSpec(resources=Resources(accelerators=accelerators, accelerator_types=models), max_run_time_s=limit_s)
+        return units_of(spec)[0]
+
+    assert [unit(*models).only_chip for models in ((), ("a",), ("a", "a"), ("a", "b"))] == ["", "a", "a", ""]
+    assert unit("a", accelerators=0).only_chip == ""
+    assert unit(limit_s=600.0).limit_s == 600.0
 
 
 def test_only_domain() -> None:
