@@ -102,6 +102,8 @@ class Memory:
     profile: Profile | None = None
     reserved: tuple[Any, ...] = ()
     last_reserved: tuple[Any, ...] | None = None
+    unasked: bool = False
+    """Whether nothing had room, so that nobody asked who is to have a reservation: whoever finds room is compared with all."""
 
 
 class Cluster:

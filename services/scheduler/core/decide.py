@@ -123,17 +123,31 @@ class _Cycle(Reserving, ByPlan):
         if self._policy.discipline == "conservative":
             return Memory(self._cluster.stamp, self._profile, (frozenset(self._unplanned),))
         if self._reserving:
+            before, base = self._cluster.memory, self._base
+            if base is None and self._unasked and before is not None:
+                base = before.profile
             reservations = self._profile.reservations if self._profile is not None else ()
-            return Memory(self._cluster.stamp, self._base, reservations, self._last_reserved)
+            return Memory(self._cluster.stamp, base, reservations, self._last_reserved, self._unasked)
         return Memory(self._cluster.stamp) if self._settled else None
 
     # -- in order ------------------------------------------------------------------------------------------------------
 
     def _select(self) -> bool:
         cluster = self._cluster
-        lanes, partial = self._lanes()
         self._gates = tuple([limit.open(self._context) for limit in self._stages.limits])
         roomy: set[Demand] = set()
+        if self._only_room and self._reserving:
+            memory = cluster.memory
+            known = memory is not None and memory.stamp == cluster.stamp
+            asked: Iterable[Lane] = cluster.pending.lanes.values()
+            if known and memory is not None and memory.unasked:
+                asked = [lane for lane in asked if lane.fresh]
+            roomy = {lane.demand for lane in self._with_room(asked)}
+            if not roomy:
+                # Reservations say who may not start: nobody can.
+                self._unasked = True
+                return known
+        lanes, partial = self._lanes()
         if self._only_room and self._policy.discipline == "greedy":
             lanes = self._with_room(cluster.pending.lanes.values() if lanes is None else lanes)
             if not lanes:
@@ -157,6 +171,7 @@ class _Cycle(Reserving, ByPlan):
             if not self._try(unit, selection):
                 self._wait(unit, selection)
             elif roomy and not self._still_roomy(roomy, selection):
+                self._unasked = self._reserving
                 break
         self._shortest_first(selection)
         return partial
@@ -166,12 +181,12 @@ class _Cycle(Reserving, ByPlan):
         memory = self._cluster.memory
         if memory is None:
             return None, False
-        late = False
+        late = memory.unasked
         if memory.profile is not None:
             change = memory.profile.follow(self._cluster.view, self._running.values(), self._now_s)
             if change is not None:
                 self._base = memory.profile
-            late = change is None or change.late
+            late = late or change is None or change.late
         if late or not self._settled or memory.stamp != self._cluster.stamp:
             return None, False
         fresh = [lane for lane in self._cluster.pending.lanes.values() if lane.fresh]
@@ -194,12 +209,14 @@ class _Cycle(Reserving, ByPlan):
         return out
 
     def _still_roomy(self, demands: set[Demand], selection: Selection) -> bool:
-        """Take demands that have room no more out of the cycle, with all their lanes; False when none is left."""
+        """Take demands that have room no more out of the cycle, with all their lanes; False when none is left. Where units
+        may get reservations, those without room are asked until all are made."""
         full = {demand for demand in demands if not self._has_room(demand)}
-        if full:
-            demands -= full
-            if demands:
-                selection.close(lambda lane: lane.demand in full)
+        demands -= full
+        if self._reserving:
+            return bool(demands) or not self._all_reserved
+        if full and demands:
+            selection.close(lambda lane: lane.demand in full)
         return bool(demands)
 
     @property

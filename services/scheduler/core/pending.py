@@ -9,7 +9,7 @@ no room takes all its lanes out of the cycle at once.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -45,6 +45,18 @@ class Lane:
             left = [estimated_s(entry[3], estimate) for entry in self.entries]
             found = self._durations[estimate] = np.array(left)
         return found
+
+    def entered(self, place: int) -> None:
+        """There is another entry at ``place``."""
+        unit = self.entries[place][3]
+        for estimate, values in self._durations.items():
+            left = np.array((estimated_s(unit, estimate),))
+            self._durations[estimate] = np.concatenate((values[:place], left, values[place:]))
+
+    def left(self, place: int) -> None:
+        """The entry at ``place`` is gone."""
+        for estimate, values in self._durations.items():
+            self._durations[estimate] = np.concatenate((values[:place], values[place + 1 :]))
 
     def changed(self) -> None:
         """The entries are others than before."""
@@ -113,11 +125,12 @@ class Pending:
         entry = (self._static_key(unit), unit.queued_at_s, unit.key, unit)
         if self._timed or (lane.entries and lane.entries[-1][:3] < entry[:3]):
             # Criteria of time are sorted by when a cycle begins: keys of before cannot be compared.
-            lane.entries.append(entry)
+            place = len(lane.entries)
         else:
-            insort(lane.entries, entry, key=_position)
+            place = bisect_left(lane.entries, entry[:3], key=_position)
+        lane.entries.insert(place, entry)
+        lane.entered(place)
         lane.fresh = True
-        lane.changed()
         self.added[unit.key] = unit
         self._entries[unit.key] = (lane, entry)
 
@@ -133,7 +146,7 @@ class Pending:
             # Criteria of time: a lane is in order only after `sort_timed`.
             place = next(number for number, other in enumerate(lane.entries) if other[2] == key)
         del lane.entries[place]
-        lane.changed()
+        lane.left(place)
         if not lane.entries:
             del self.lanes[lane.tenant_id, lane.queue, lane.demand]
         return entry[3]

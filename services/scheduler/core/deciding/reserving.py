@@ -8,7 +8,7 @@ import numpy as np
 
 from services.scheduler.core.deciding.state import State
 from services.scheduler.core.explanation import Explanation
-from services.scheduler.core.pending import Selection, estimated_s
+from services.scheduler.core.pending import Lane, Selection, estimated_s
 from services.scheduler.core.placement import Candidates, Choice
 from services.scheduler.core.preemption import best
 from services.scheduler.core.profile import Profile, Reservation
@@ -37,14 +37,13 @@ class Reserving(State):
             return None
         found: list[tuple[Candidates, Choice]] = []
         room = False
+        profile = self._up_to_date(self._profile)
         for candidates in group:
-            choice = candidates.choose()
-            if choice is None:
+            # Only a score of sets may refuse what has room by number.
+            if not candidates.has_room() or (demand.cross_domain and candidates.choose() is None):
                 continue
             room = True
-            limit = self._profile.window(candidates, duration_s)
-            if limit is not None:
-                choice = candidates.choose(limit)
+            choice = candidates.choose(profile.window(candidates, duration_s))
             if choice is not None:
                 found.append((candidates, choice))
         if not room:
@@ -53,6 +52,13 @@ class Reserving(State):
             # What is longer disturbs the same reservations: they only grow in number within a cycle.
             self._too_long[demand] = duration_s
         return max(found, key=lambda pair: (-len(pair[1].domains), pair[1].score), default=None)
+
+    def _up_to_date(self, profile: Profile) -> Profile:
+        """The profile with what was placed since it was asked last."""
+        for running in self._unbegun:
+            profile.begin(running, self._now_s)
+        self._unbegun.clear()
+        return profile
 
     def _found_full(self, demand: Demand, group: Sequence[Candidates]) -> None:
         """There is no room for the demand now. If it may be reserved for, its places are judged as they are now."""
@@ -66,6 +72,26 @@ class Reserving(State):
         if demand in self._no_room:
             return False
         return demand in self._awaited or self._has_room(demand)
+
+    def _close_full(self, partition: frozenset[str], selection: Selection) -> None:
+        """The units of a partition that has its reservations must fit now, or wait."""
+        known: dict[Demand, bool] = {}
+
+        def full(lane: Lane) -> bool:
+            if lane.demand.domains != partition:
+                return False
+            found = known.get(lane.demand)
+            if found is None:
+                found = known[lane.demand] = not self._may_fit(lane.demand)
+            return found
+
+        selection.close(full)
+
+    @property
+    def _all_reserved(self) -> bool:
+        """Whether every partition in which units wait has its reservations."""
+        partitions = {lane.demand.domains for lane in self._cluster.pending.lanes.values()}
+        return all(self._reserved.get(partition, 0) >= self._depth for partition in partitions)
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
@@ -82,10 +108,7 @@ class Reserving(State):
                     if self._shortest:
                         self._put_off(partition, selection)
                     elif self._only_room:
-                        # The others must fit now, or wait.
-                        selection.close(
-                            lambda lane: lane.demand.domains == partition and not self._may_fit(lane.demand)
-                        )
+                        self._close_full(partition, selection)
                 return
         else:
             self._hold((unit,), explanation)
@@ -111,6 +134,7 @@ class Reserving(State):
         """Reserve nodes for a unit; returns when, 0 when it can never start."""
         if self._profile is None:
             self._profile = self._future().copy()
+        self._up_to_date(self._profile)
         duration_s = estimated_s(unit, self._policy.estimate)
         best_start: tuple[float, float, Candidates, Choice] | None = None
         for candidates in group:
@@ -132,8 +156,12 @@ class Reserving(State):
     def _renew(self, reservations: Sequence[Reservation]) -> bool:
         """Make the reservations of the last cycle again; False when they are not as they were."""
         for before in reservations:
-            unit = self._cluster.pending.get(before.key)
-            start_s = self._reserve(unit, self._cluster.candidates(unit.demand)) if unit is not None else 0.0
+            unit, start_s = self._cluster.pending.get(before.key), 0.0
+            if unit is not None:
+                group = self._cluster.candidates(unit.demand)
+                for candidates in group:
+                    candidates.refresh()
+                start_s = self._reserve(unit, group)
             now = self._profile.reservation(before.key) if self._profile is not None else None
             if not start_s or now is None or (now.start_s, now.choice.rows) != (before.start_s, before.choice.rows):
                 self._profile = self._last_reserved = None

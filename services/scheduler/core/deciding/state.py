@@ -59,6 +59,8 @@ class State:
         self._new: list[RunningUnit] = []
         self._runs: list[RunningUnit] | None = None
         self._hopeless: list[Lane] = []
+        self._unasked = False
+        self._unbegun: list[RunningUnit] = []
 
     @property
     def _settled(self) -> bool:
@@ -92,10 +94,12 @@ class State:
             gate.charge(unit)
         if self._reserving:
             running = self._begun(unit, ranks)
-            if self._profile is not None:
-                self._profile.begin(running, self._now_s)
-            else:
+            if self._profile is None:
                 self._new.append(running)
+            elif self._policy.discipline == "easy" and self._only_room:
+                self._unbegun.append(running)
+            else:
+                self._profile.begin(running, self._now_s)
 
     def _take_off(
         self, victims: Sequence[RunningUnit], plugin: Preemption, unit: PendingUnit, selection: Selection
