@@ -67,6 +67,19 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
+class Days(click.ParamType[tuple[int, int]]):
+    """A range of days: ``0-20``; ``7`` is one day."""
+
+    name = "days"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """First and last day."""
+        first, dash, last = str(value).partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or int(last or first) < int(first):
+            self.fail(f"{value!r} is no range of days such as 0-20", param, ctx)
+        return int(first), int(last or first)
+
+
 class Load(click.ParamType[float]):
     """A positive, finite number."""
 
@@ -149,6 +162,7 @@ def _write(files: dict[Path, bytes]) -> None:
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="First seed.")
 @click.option("--seeds", default=1, show_default=True, type=click.IntRange(min=1), help="Number of seeds.")
 @click.option("--load", type=Load(), help="Bring the trace to this offered load.")
+@click.option("--days", "span", type=Days(), metavar="FIRST-LAST", help="Only these days of the trace, from 0.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Only the first jobs of the trace.")
 @click.option("--until", type=Duration(), help="End early, at this virtual time (3600, 12h, 7d).")
 @click.option("--accelerators", type=click.IntRange(min=1), help="Size of the network that auto makes.")
@@ -183,6 +197,7 @@ def simulate(
     seed: int,
     seeds: int,
     load: float | None,
+    span: tuple[int, int] | None,
     jobs: int | None,
     until: float | None,
     accelerators: int | None,
@@ -208,7 +223,7 @@ def simulate(
         load_plugins()
         settings, sources = _settings(policies, knowledge, isolated=isolated)
         reader_options = _reader_options(options)
-        read = read_trace(trace, form, reader_options, jobs)
+        read = read_trace(trace, form, reader_options, jobs, span)
         node_size = int(reader_options.get("node_size", "8"))
         network = network_of(domains, read, accelerators=accelerators, node_size=node_size)
         read, left_out = _fitting(network, read, settings, skip=skip_unfit)

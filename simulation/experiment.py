@@ -37,7 +37,7 @@ from simulation.fleet import fleet_of
 from simulation.measures import Measures
 from simulation.model import UNKNOWN, Network, Trace, TraceJob
 from simulation.policies import SETTINGS
-from simulation.traces import limited, load, scaled
+from simulation.traces import days, limited, load, scaled
 
 if TYPE_CHECKING:
     from services.scheduler.core.cluster import RunningUnit
@@ -431,7 +431,11 @@ def _one_by_one(experiment: Experiment, tasks: Sequence[tuple[Setting, int]], wa
         yield worker.run(setting, seed, tell)
 
 
-def read_trace(path: str, form: str, options: Mapping[str, str], jobs: int | None) -> Trace:
-    """The trace, or its first ``jobs`` jobs. Raises `TraceError`."""
+def read_trace(
+    path: str, form: str, options: Mapping[str, str], jobs: int | None, span: tuple[int, int] | None = None
+) -> Trace:
+    """The trace, or its days ``span`` (first and last), or the first ``jobs`` jobs of them. Raises `TraceError`."""
     trace = load(path, form, **options)
+    if span is not None:
+        trace = days(trace, *span)
     return trace if jobs is None else limited(trace, jobs)

@@ -18,7 +18,7 @@ from simulation.traces.errors import TraceError
 from simulation.traces.gavel import read_throughputs
 from simulation.traces.openb import nodes as openb_nodes
 from simulation.traces.reading import number
-from simulation.traces.shaping import limited, offered_load, scaled
+from simulation.traces.shaping import days, limited, offered_load, scaled
 from simulation.traces.sia_tables import MeasuredTables
 from simulation.traces.sia_tables import read_tables as sia_tables
 from simulation.traces.spot import series as spot_series
@@ -30,6 +30,7 @@ __all__ = [
     "MeasuredTables",
     "TraceError",
     "batsim_schedule",
+    "days",
     "limited",
     "load",
     "offered_load",

@@ -1,4 +1,4 @@
-"""Changing a trace to an experiment's needs: fewer jobs, or another load."""
+"""Changing a trace to an experiment's needs: some of its days, fewer jobs, or another load."""
 
 from __future__ import annotations
 
@@ -7,12 +7,28 @@ from dataclasses import replace
 from simulation.model import Network, Trace
 from simulation.traces.errors import TraceError
 
+DAY_S = 86_400.0
+
 
 def limited(trace: Trace, jobs: int) -> Trace:
     """The first ``jobs`` jobs by submission."""
     if jobs < 1:
         raise TraceError(f"a trace of {jobs} jobs cannot be simulated")
     return replace(trace, jobs=trace.jobs[:jobs])
+
+
+def days(trace: Trace, first: int, last: int) -> Trace:
+    """The jobs submitted on the days ``first`` to ``last``, both included. Days of 24 hours are counted from 0 at the first submission.
+
+    So what is chosen on some days can be measured on others. Raises `TraceError`: no such days, or no job on them.
+    """
+    if not 0 <= first <= last:
+        raise TraceError(f"days {first} to {last} are no range of days, which are counted from 0")
+    begin_s = trace.jobs[0].submit_s
+    jobs = [job for job in trace.jobs if first <= (job.submit_s - begin_s) // DAY_S <= last]
+    if not jobs:
+        raise TraceError(f"no job was submitted on the days {first} to {last} of the trace")
+    return replace(trace, jobs=jobs)
 
 
 def offered_load(trace: Trace, network: Network) -> float:

@@ -248,6 +248,19 @@ def test_jobs_that_can_never_run_are_refused_or_left_out(call: Call) -> None:
     assert "2 jobs that can never be placed were left out" in result.stdout
 
 
+def test_some_days_of_the_trace(call: Call) -> None:
+    """Days begin with the first submission: b comes one second before the second one, c with it."""
+    begin_s = 5000
+    lines = [("a", begin_s), ("b", begin_s + 86_399), ("c", begin_s + 86_400), ("d", begin_s + 200_000)]
+    Path("trace.csv").write_text(
+        "job_id,submit_s,duration_s,accelerators\n" + "".join(f"{name},{at_s},10,1\n" for name, at_s in lines)
+    )
+    for words, kept in ((["0"], "ab"), (["1-2"], "cd"), (["2-9"], "d"), (["0-1", "--jobs", "1"], "a")):
+        result = call(*policies("fifo"), "--days", *words, "--schedule", "out.csv", "--json", "out.json")
+        assert result.exit_code == 0, result.output
+        assert "".join(name for _, name in schedule()) == kept
+
+
 BAD: list[tuple[list[str], str]] = [
     (policies("nope"), "no policy 'nope'"),
     (policies("fifo", "fifo"), "two policies of the name 'fifo'"),
@@ -257,6 +270,9 @@ BAD: list[tuple[list[str], str]] = [
     ([*policies("fifo"), "--load", "nan"], "--load"),
     ([*policies("fifo"), "--until", "-3h"], "--until"),
     ([*policies("fifo"), "--jobs", "0"], "--jobs"),
+    ([*policies("fifo"), "--days", "3-1"], "--days"),
+    ([*policies("fifo"), "--days", "-1"], "--days"),
+    ([*policies("fifo"), "--days", "1-2"], "no job was submitted on the days 1 to 2"),
     ([*policies("fifo"), "--seeds", "0"], "--seeds"),
     ([*policies("fifo"), "--seeds", "5"], "seeds change nothing here"),
     ([*policies("fifo"), "--resample", "days"], "shorter than two days"),

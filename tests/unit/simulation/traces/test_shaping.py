@@ -11,7 +11,7 @@ import pytest
 
 from simulation.domains import uniform
 from simulation.model import Trace, TraceJob
-from simulation.traces import TraceError, limited, load, offered_load, scaled
+from simulation.traces import TraceError, days, limited, load, offered_load, scaled
 
 
 def _trace() -> Trace:
@@ -53,6 +53,19 @@ def test_limited() -> None:
     assert len(limited(trace, 99).jobs) == 3
     with pytest.raises(TraceError, match="0 jobs"):
         limited(trace, jobs=0)
+
+
+def test_days_count_from_the_first_submission() -> None:
+    lines = (("a", 100.0), ("b", 86_499.0), ("c", 86_500.0), ("d", 3 * 86_400.0 + 100.0))
+    trace = Trace("t", [TraceJob(name, at_s, 10.0, accelerators=1) for name, at_s in lines])
+    for first, last, kept in ((0, 0, "ab"), (1, 1, "c"), (1, 9, "cd"), (0, 3, "abcd")):
+        assert "".join(job.job_id for job in days(trace, first, last).jobs) == kept
+    assert [job.submit_s for job in days(trace, 1, 3).jobs] == [86_500.0, 259_300.0]
+    with pytest.raises(TraceError, match="no job was submitted on the days 2 to 2"):
+        days(trace, 2, 2)
+    for first, last in ((2, 1), (-1, 1)):
+        with pytest.raises(TraceError, match="no range of days"):
+            days(trace, first, last)
 
 
 @pytest.mark.parametrize("load_wanted", [0.0, -1.0, math.nan, math.inf])
