@@ -14,17 +14,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
 
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.options import numbers_of
+from services.scheduler.core.options import numbers_of, refuse_unknown
 from services.scheduler.core.placement import Candidates, Choice
 from services.scheduler.core.queue import Order, OrderContext, PendingUnit
 from services.scheduler.core.reach import Reach
 from services.scheduler.core.selection.reclaim import ReclaimPreemption
+from services.scheduler.core.selection.settings import flag_of
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Bools
 
@@ -67,17 +69,25 @@ class OrderPreemption:
     victim's must be at least so many times that of the waiting one; with a ratio above 1 age alone takes nobody off. Jobs of
     unknown length look ever longer as they run, so that those of like age overtake each other again and again; each
     time costs a restart.
+
+    ``smallest_first`` decides between units that the first criterion holds for alike: of those that hold enough
+    accelerators the one with fewest goes first, then those that hold too few, the greatest first. Else a large gang goes
+    for a small unit, and small ones that slip into its place keep it from coming back.
     """
 
     name = "order"
     settled = True
 
-    def __init__(self, margin_s: float = 0.0, ratio: float = 1.0) -> None:
-        self.margin_s, self.ratio = margin_s, ratio
+    def __init__(self, margin_s: float = 0.0, ratio: float = 1.0, *, smallest_first: bool = False) -> None:
+        self.margin_s, self.ratio, self.smallest_first = margin_s, ratio, smallest_first
 
     def configured(self, options: Mapping[str, Any]) -> OrderPreemption:
-        """With ``margin_s`` (seconds, at least 0) and ``ratio`` (at least 1)."""
-        return OrderPreemption(**numbers_of(self.name, options, margin_s=0.0, ratio=1.0))
+        """With ``margin_s`` (seconds, at least 0), ``ratio`` (at least 1) and ``smallest_first`` (true or false)."""
+        refuse_unknown(self.name, options, ("margin_s", "ratio", "smallest_first"))
+        smallest_first = flag_of("options.order.smallest_first", options.get("smallest_first", False))
+        amounts = {name: value for name, value in options.items() if name != "smallest_first"}
+        numbers = numbers_of(self.name, amounts, margin_s=0.0, ratio=1.0)
+        return OrderPreemption(**numbers, smallest_first=smallest_first)
 
     def victims(
         self, unit: PendingUnit, running: Sequence[RunningUnit], context: OrderContext
@@ -95,6 +105,8 @@ class OrderPreemption:
                 behind.append(item)
         if self.ratio > 1.0:
             behind = [item for item in behind if self._apart(running_key(orders, item, context), own[0])]
+        if self.smallest_first and len(behind) > 1:
+            behind = _smallest_first(behind, unit.devices, orders[:1], context)
         return behind
 
     def out_of_reach(
@@ -147,6 +159,18 @@ def _ranked(running: Sequence[RunningUnit], context: OrderContext) -> list[_Rank
         found = [(key, item.unit.queued_at_s, item.unit.key, item) for key, item in zip(keys, running, strict=True)]
         found.sort()
         context.cache["running_by_order"] = found
+    return found
+
+
+def _smallest_first(
+    behind: Sequence[RunningUnit], wanted: float, first: Sequence[Order], context: OrderContext
+) -> list[RunningUnit]:
+    """The units, last by the first criterion first; alike ones as `OrderPreemption` says for ``wanted`` accelerators."""
+    found: list[RunningUnit] = []
+    for _, alike in groupby(behind, lambda item: running_key(first, item, context)):
+        held = [(item.unit.devices, item) for item in alike]
+        held.sort(key=lambda pair: (pair[0] < wanted, pair[0] if pair[0] >= wanted else -pair[0]))
+        found += [item for _, item in held]
     return found
 
 

@@ -250,29 +250,35 @@ class ShortestEffortOrder:
     predictions. The key is their geometric mean, remaining^(1 - weight) x index^-weight: as run times are spread over
     orders of magnitude, errors of both are of their logarithms. With exact run times both are the remaining time (SRPT).
     Without an index the remaining time decides.
+
+    Efforts from ``ceiling_s`` on count alike, so what follows in the order, in the end age, decides between them. A job that
+    has run long looks ever longer: without a ceiling the longest jobs share the time and all end late, while first come,
+    first served is best for the tail where sizes are bounded (Wierman and Zwart, "Is Tail-Optimal Scheduling Possible?",
+    Operations Research 60(5), 2012), and Tiresias serves its last queue so.
     """
 
     name = "shortest_effort"
     per = "unit"
     renews = True
 
-    def __init__(self, weight: float = 0.5) -> None:
-        self.weight = weight
+    def __init__(self, weight: float = 0.5, ceiling_s: float = INFINITE) -> None:
+        self.weight, self.ceiling_s = weight, ceiling_s
 
     def configured(self, options: Mapping[str, Any]) -> ShortestEffortOrder:
-        """With ``weight`` of the index (0-1; 0: the remaining time alone, 1: the index alone)."""
-        made = ShortestEffortOrder(**numbers_of(self.name, options, weight=0.0))
+        """With ``weight`` of the index (0-1; 0: the remaining time alone, 1: the index alone) and ``ceiling_s`` (seconds, at
+        least 1; without it there is none)."""
+        made = ShortestEffortOrder(**numbers_of(self.name, options, weight=0.0, ceiling_s=1.0))
         if made.weight > 1.0:
             raise PolicyError(f"options.{self.name}.weight: must be at most 1, not {made.weight:g}")
         return made
 
     def key(self, unit: PendingUnit, context: OrderContext) -> float:
-        return self._effort_s(unit.remaining_s, unit.service_index)
+        return min(self._effort_s(unit.remaining_s, unit.service_index), self.ceiling_s)
 
     def running_key(self, running: Any, context: OrderContext) -> float:
         """The same of a unit that runs, with the index as it was last asked about."""
         left_s = float(running.end_s(context.now_s, "expected")) - context.now_s
-        return self._effort_s(left_s, float(running.service_index))
+        return min(self._effort_s(left_s, float(running.service_index)), self.ceiling_s)
 
     def _effort_s(self, remaining_s: float, index: float) -> float:
         if index <= 0 or not self.weight:

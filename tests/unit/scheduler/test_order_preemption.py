@@ -9,19 +9,21 @@ import pytest
 from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.preemption import OrderPreemption
-from services.scheduler.core.queue import OrderContext, PendingUnit, Shares, orders
+from services.scheduler.core.queue import OrderContext, PendingUnit, Shares, ShortestEffortOrder, orders
 from services.scheduler.core.state import Demand, UnitKey
 
 NOW_S = 1000.0
 
 
-def waiting(name: str, remaining_s: float, *, priority: int = 0) -> PendingUnit:
-    return PendingUnit(UnitKey(name, 0), "lab", priority, 0.0, Demand(1), expected_s=remaining_s)
+def waiting(name: str, remaining_s: float, *, priority: int = 0, accelerators: int = 0) -> PendingUnit:
+    demand = Demand(1, accelerators=accelerators)
+    return PendingUnit(UnitKey(name, 0), "lab", priority, 0.0, demand, expected_s=remaining_s)
 
 
-def running(name: str, remaining_s: float, *, priority: int = 0) -> RunningUnit:
+def running(name: str, remaining_s: float, *, priority: int = 0, accelerators: int = 0) -> RunningUnit:
     """It began at 0."""
-    return RunningUnit(waiting(name, math.inf, priority=priority), (), 0.0, expected_end_s=NOW_S + remaining_s)
+    unit = waiting(name, math.inf, priority=priority, accelerators=accelerators)
+    return RunningUnit(unit, (), 0.0, expected_end_s=NOW_S + remaining_s)
 
 
 def victims(unit: PendingUnit, units: list[RunningUnit], *order: str, **options: float) -> list[str]:
@@ -50,6 +52,42 @@ def test_units_that_differ_in_nothing_but_age_stay_under_a_ratio() -> None:
     )
     assert victims(waiting("old", 100.0), [young], "shortest_remaining") == ["young"]
     assert victims(waiting("old", 100.0), [young], "shortest_remaining", ratio=1.01) == []
+
+
+def test_the_smallest_that_suffices_goes_first_among_equals() -> None:
+    equal = [running(f"of-{count}", 500.0, accelerators=count) for count in (8, 1, 4, 2)]
+    units = [*equal, running("longer", 600.0, accelerators=8), running("shorter", 400.0, accelerators=1)]
+
+    def taken(accelerators: int, **options: bool) -> list[str]:
+        return victims(waiting("new", 100.0, accelerators=accelerators), units, "shortest_remaining", **options)
+
+    assert taken(1) == ["longer", "of-8", "of-4", "of-2", "of-1", "shorter"]
+    assert taken(1, smallest_first=True) == ["longer", "of-1", "of-2", "of-4", "of-8", "shorter"]
+    assert taken(4, smallest_first=True) == ["longer", "of-4", "of-8", "of-2", "of-1", "shorter"]
+    assert taken(16, smallest_first=True) == ["longer", "of-8", "of-4", "of-2", "of-1", "shorter"]
+
+
+def test_large_gangs_are_spared_among_units_beyond_a_ceiling() -> None:
+    """Efforts of 500 s and 900 s are both the ceiling."""
+    units = [running("gang", 900.0, accelerators=8), running("single", 500.0, accelerators=1)]
+    order = ShortestEffortOrder().configured({"ceiling_s": 300.0})
+    facts = {"order": (order,), "running": {item.unit.key: item for item in units}}
+    context = OrderContext(Shares({}, 1.0, 1.0, {}), NOW_S, facts)
+    plugin = OrderPreemption().configured({"ratio": 1.5, "smallest_first": True})
+
+    def taken(remaining_s: float) -> list[str]:
+        return [
+            item.unit.key.job_id for item in plugin.victims(waiting("new", remaining_s, accelerators=1), units, context)
+        ]
+
+    assert taken(200.0) == ["single", "gang"]
+    assert taken(201.0) == []
+    assert taken(4000.0) == []
+
+
+def test_smallest_first_is_true_or_false() -> None:
+    with pytest.raises(PolicyError, match=r"options.order.smallest_first: true or false"):
+        OrderPreemption().configured({"smallest_first": 1})
 
 
 @pytest.mark.parametrize(("ratio", "word"), [(0.99, "at least 1"), (math.nan, "finite"), (math.inf, "finite")])

@@ -44,3 +44,22 @@ def test_shortest_effort_without_an_index_is_the_remaining_time() -> None:
 def test_weights_of_shortest_effort_are_shares(weight: float, word: str) -> None:
     with pytest.raises(PolicyError, match=f"options.shortest_effort.weight: .*{word}"):
         effort(weight)
+
+
+def test_efforts_from_the_ceiling_on_count_alike() -> None:
+    """400 s and 900 s with an index of 0.01 are efforts of 200 s and 300 s."""
+    context = OrderContext(Shares({}, 1.0, 1.0, {}), 0.0)
+    order = ShortestEffortOrder().configured({"ceiling_s": 250.0})
+    units = [
+        PendingUnit(UnitKey(name, 0), "lab", 0, 0.0, Demand(1), expected_s=left_s, service_index=0.01)
+        for name, left_s in (("short", 400.0), ("long", 900.0), ("unknown", math.inf))
+    ]
+    assert [order.key(unit, context) for unit in units] == pytest.approx([200.0, 250.0, 250.0])
+    running = [RunningUnit(unit, (), 0.0, expected_end_s=unit.expected_s, service_index=0.01) for unit in units]
+    assert [order.running_key(item, context) for item in running] == pytest.approx([200.0, 250.0, 250.0])
+
+
+@pytest.mark.parametrize(("ceiling_s", "word"), [(0.0, "at least 1"), (math.inf, "finite"), (True, "finite")])
+def test_a_ceiling_is_a_number_of_seconds(ceiling_s: float, word: str) -> None:
+    with pytest.raises(PolicyError, match=f"options.shortest_effort.ceiling_s: .*{word}"):
+        ShortestEffortOrder().configured({"ceiling_s": ceiling_s})
