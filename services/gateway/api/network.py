@@ -132,18 +132,68 @@ async def list_forecasts(parts: Parts, caller: ResourceReader, subject: Name = N
         return {"items": await store.forecasts(connection, tenant_id=caller.sees, subject_id=subject)}
 
 
-class EstimateRequest(Section):
+_SPLIT = Field(default=0, ge=0, le=1_000_000)
+
+
+class TrainedModel(ModelSection):
+    """The model section of a job file, with what else bears on time and memory; 0 is unknown."""
+
+    name: str = Field(default="", max_length=200, description="a well-known model, instead of its shape")
+    kv_heads: int = Field(default=0, ge=0, le=1_000_000)
+    ffn_hidden: int = Field(default=0, ge=0, le=100_000_000)
+    gated_ffn: bool = False
+    experts: int = Field(default=0, ge=0, le=1_000_000)
+    top_k: int = Field(default=0, ge=0, le=1_000_000)
+    expert_ffn_hidden: int = Field(default=0, ge=0, le=100_000_000)
+    micro_batch: int = _SPLIT
+    data_parallel: int = _SPLIT
+    context_parallel: int = _SPLIT
+    expert_parallel: int = _SPLIT
+    virtual_stages: int = _SPLIT
+    sequence_parallel: bool = False
+    zero_stage: int = Field(default=0, ge=0, le=3)
+    recompute: bool | Literal["none", "selective", "full"] = False  # type: ignore[assignment]
+    fused_attention: bool = True
+
+
+class Nodes(Section):
+    """What stands instead of the nodes that are usual for a chip."""
+
+    fabric_gbps: float | None = Field(default=None, gt=0, le=1e6, description="GB/s per chip between nodes")
+    node_size: int | None = Field(default=None, ge=1, le=1_000_000, description="chips that share the fast link")
+
+
+class EstimateRequest(Nodes):
     """A model and the layout it is trained in."""
 
-    model: ModelSection
+    model: TrainedModel
     accelerator_type: TypeName | None = None
     accelerators: int = Field(default=1, ge=1, le=1_000_000)
+    memory_bytes_per_accelerator: int | None = Field(default=None, gt=0, le=10**15)
 
 
-@router.post("/estimates", response_model=dict[str, Any], responses=problems(400, 401, 403, 404, 409, 413, 429, 503))
+class LayoutsRequest(Nodes):
+    """A model and a pool of equal chips, all of which are used; what is stated of a layout is not looked at."""
+
+    model: TrainedModel
+    accelerator_type: TypeName
+    accelerators: int = Field(ge=1, le=100_000)
+    count: int = Field(default=5, ge=1, le=100)
+
+
+_ASKED = problems(400, 401, 403, 404, 409, 413, 429, 503)
+
+
+@router.post("/estimates", response_model=dict[str, Any], responses=_ASKED)
 async def estimate(parts: Parts, _caller: JobReader, request: EstimateRequest) -> Any:
-    """What training a model needs, before any job is submitted."""
+    """What training a model needs, before any job is submitted: memory, FLOPs, traffic, and the time of a step."""
     return await parts.forecast.ask("POST", "/v1/estimates", json=request.model_dump(mode="json", exclude_none=True))
+
+
+@router.post("/layouts", response_model=dict[str, Any], responses=_ASKED)
+async def layouts(parts: Parts, _caller: JobReader, request: LayoutsRequest) -> Any:
+    """The fastest layouts of a model on a pool of chips; only those that fit are told."""
+    return await parts.forecast.ask("POST", "/v1/layouts", json=request.model_dump(mode="json", exclude_none=True))
 
 
 class WhatIf(JobFile):

@@ -39,6 +39,7 @@ ELSEWHERE = {
     ("POST", "/v1/tokens"): (200, {"access_token": "t", "token_type": "Bearer", "expires_in": 60, "scope": ""}),
     ("GET", "/v1/identities"): (200, {"items": [], "next_cursor": None}),
     ("POST", "/v1/estimates"): (200, {}),
+    ("POST", "/v1/layouts"): (200, {}),
     ("POST", "/v1/what-if"): (200, {}),
     ("POST", "/v1/waveforms"): (200, {}),
     ("GET", "/v1/resources"): (200, {"items": []}),

@@ -1,0 +1,108 @@
+"""Estimates and the search of layouts as they are asked for over HTTP."""
+
+from __future__ import annotations
+
+import pytest
+
+from meridian.errors import InvalidArgumentError
+from services.forecast.cost_model import TrainingLayout, machine_of
+from services.forecast.cost_model import estimate as cost_estimate
+from services.forecast.cost_model.known_models import model_named
+from services.forecast.cost_model.layout import Recompute
+from services.forecast.estimates import EstimateRequest, LayoutsRequest, estimate_of, layouts_of
+
+MIXTRAL = {"name": "mixtral-8x7b", "sequence": 4096, "global_batch": 128, "steps": 10}
+
+
+def asked(model: dict[str, object], **others: object) -> EstimateRequest:
+    return EstimateRequest.model_validate({"model": model, **others})
+
+
+def test_time_memory_and_traffic_are_those_of_the_cost_model() -> None:
+    model = {**MIXTRAL, "tensor_parallel": 2, "expert_parallel": 4, "zero_stage": 1, "recompute": "full"}
+    found = estimate_of(asked(model, accelerators=32, accelerator_type="H100 SXM", fabric_gbps=25.0), None)
+    layout = TrainingLayout(sequence=4096, global_batch=128, tp=2, dp=16, ep=4, zero=1, recompute=Recompute.FULL)
+    truth = cost_estimate(model_named("mixtral-8x7b"), layout, machine_of("H100 SXM").with_fabric(25e9))
+    assert found.step_time is not None
+    assert found.step_time.step_s == truth.step.total_s
+    assert found.memory_bytes_per_accelerator == truth.memory.total
+    assert found.traffic_bytes_per_step["expert_parallel"] == truth.traffic.by_kind["ep"]
+    assert found.flops_per_step == pytest.approx(truth.model_flops_per_step * 4 / 3)
+    assert found.total_flops == pytest.approx(10 * found.flops_per_step)
+    assert found.verdict is not None
+    assert found.verdict.fits is truth.verdict.fits
+
+
+def test_memory_comes_from_the_request_then_the_network_then_the_catalogue() -> None:
+    model = {"name": "llama3-8b", "sequence": 2048, "global_batch": 8, "zero_stage": 3}
+
+    def margin(offered: float | None, **others: object) -> float:
+        verdict = estimate_of(asked(model, accelerators=8, **others), offered).verdict
+        assert verdict is not None
+        return verdict.margin_bytes
+
+    stated = margin(10.0, accelerator_type="H100 SXM", memory_bytes_per_accelerator=5)
+    assert margin(10.0, accelerator_type="H100 SXM") - stated == pytest.approx(5.0)
+    assert margin(None, accelerator_type="H100 SXM") - stated == pytest.approx(80e9, rel=0.1)
+    nobody = estimate_of(asked(model, accelerators=8, accelerator_type="X1"), None)
+    assert (nobody.verdict, nobody.step_time) == (None, None)
+    assert any("X1" in note for note in nobody.notes)
+
+
+@pytest.mark.parametrize(
+    ("model", "others", "pointer"),
+    [
+        ({"name": "no-such-model"}, {}, "/model/name"),
+        ({**MIXTRAL, "expert_parallel": 3}, {}, "/model/expert_parallel"),
+        ({**MIXTRAL, "context_parallel": 5, "data_parallel": 1}, {}, "/model/context_parallel"),
+        ({**MIXTRAL, "precision": "int3"}, {}, "/model/precision"),
+        ({**MIXTRAL, "tensor_parallel": 4}, {"accelerators": 6}, "/accelerators"),
+        ({}, {}, "/model/layers"),
+    ],
+)
+def test_what_is_impossible_names_the_field(model: dict[str, object], others: dict[str, object], pointer: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        estimate_of(asked(model, **others), None)
+    assert [item.pointer for item in caught.value.errors] == [pointer]
+
+
+def test_a_search_gives_layouts_that_fit_fastest_first_and_that_an_estimate_confirms() -> None:
+    request = LayoutsRequest.model_validate(
+        {"model": MIXTRAL, "accelerators": 64, "accelerator_type": "H100 SXM", "count": 3}
+    )
+    found = layouts_of(request)
+    assert len(found.layouts) == 3
+    assert 3 <= found.fitting <= found.possible
+    times = [each.step_time.step_s for each in found.layouts]
+    assert times == sorted(times)
+    best = found.layouts[0]
+    sizes = best.tensor_parallel * best.pipeline_parallel * best.data_parallel * best.context_parallel
+    assert sizes == 64
+    names = ("tensor_parallel", "pipeline_parallel", "virtual_stages", "data_parallel", "context_parallel")
+    names += ("expert_parallel", "micro_batch", "zero_stage", "sequence_parallel")
+    stated = {name: getattr(best, name) for name in names}
+    assert best.recompute_share == 1.0
+    again = estimate_of(
+        asked({**MIXTRAL, **stated, "recompute": best.recompute}, accelerators=64, accelerator_type="H100 SXM"), None
+    )
+    assert again.step_time is not None
+    assert again.step_time.step_s == pytest.approx(best.step_time.step_s)
+    assert again.verdict is not None
+    assert again.verdict.fits
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer"),
+    [
+        ({"model": {"name": "mixtral-8x7b", "global_batch": 8}}, "/model/sequence"),
+        ({"model": {"name": "mixtral-8x7b", "sequence": 8}}, "/model/global_batch"),
+        ({"model": {"sequence": 8, "global_batch": 8}}, "/model/layers"),
+        ({"accelerator_type": "X1"}, "/accelerator_type"),
+        ({"accelerators": 7}, "/accelerators"),
+    ],
+)
+def test_an_impossible_search_names_the_field(change: dict[str, object], pointer: str) -> None:
+    body = {"model": MIXTRAL, "accelerators": 64, "accelerator_type": "H100 SXM", **change}
+    with pytest.raises(InvalidArgumentError) as caught:
+        layouts_of(LayoutsRequest.model_validate(body))
+    assert caught.value.errors[0].pointer == pointer
