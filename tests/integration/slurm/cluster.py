@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
 
@@ -77,7 +77,10 @@ class SlurmCluster:
     """A running cluster; ``configuration`` is what SLURM_CONF names."""
 
     folder: Path
-    slurmds: dict[str, Popen[bytes]]
+    life: contextlib.ExitStack
+    ports: dict[str, int]
+    slurmds: dict[str, Popen[bytes]] = field(default_factory=dict)
+    controller: Popen[bytes] | None = None
 
     @property
     def configuration(self) -> Path:
@@ -107,6 +110,15 @@ class SlurmCluster:
         proc.kill_until_gone(lambda: proc.marked_processes(mark))
         self.slurmds[name].wait()
 
+    def start_controller(self, *options: str) -> None:
+        """Start slurmctld; the one before it, if there is one, ends (and saves what it knows: after SIGKILL its successor would
+        not know the jobs of the last seconds, and end them)."""
+        if self.controller is not None:
+            self.controller.terminate()
+            self.controller.wait()
+        words = ("slurmctld", "-D", *options, "-f", str(self.configuration))
+        self.controller = self.life.enter_context(running(_spec(self, "slurmctld", words, self.ports["controller"])))
+
     def until(self, wanted: str, *words: str, patience_s: float = 30) -> None:
         """Wait until a program's output holds a text."""
         end = time.monotonic() + patience_s
@@ -120,21 +132,18 @@ def slurm_running(folder: Path) -> Iterator[SlurmCluster]:
     """The cluster until the block ends; nothing of it is left then."""
     ports = {name: free_port(name) for name in ("controller", *NODES)}
     _write(folder, ports)
-    cluster = SlurmCluster(folder, {})
     with contextlib.ExitStack() as life:
+        cluster = SlurmCluster(folder, life, ports)
         life.callback(_end_marked, folder)
         munge = folder / "munge"
         arguments = [f"--{name}-file={munge / name}" for name in ("key", "pid", "log", "seed")]
         daemon = ("munged", "--foreground", "--force", f"--socket={munge / 'socket'}", *arguments)
         life.enter_context(running(_spec(cluster, "munged", daemon)))
         _until_there(munge / "socket")
-        conf = str(cluster.configuration)
-        # A clean start each time: -c forgets, -D stays in the foreground, so that the process is ours to end.
-        life.enter_context(
-            running(_spec(cluster, "slurmctld", ("slurmctld", "-D", "-c", "-f", conf), ports["controller"]))
-        )
+        # -D stays in the foreground, so that the process is ours to end; -c forgets what was.
+        cluster.start_controller("-c")
         for name in NODES:
-            words = ("slurmd", "-D", "-N", name, "-f", conf)
+            words = ("slurmd", "-D", "-N", name, "-f", str(cluster.configuration))
             cluster.slurmds[name] = life.enter_context(running(_spec(cluster, name, words, ports[name])))
         life.callback(_end_jobs, cluster)
         cluster.until(f"{len(NODES)}|idle", "sinfo", "-h", "-p", "main", "-o", "%D|%T")
@@ -177,7 +186,7 @@ def _spec(cluster: SlurmCluster, name: str, words: tuple[str, ...], port: int = 
         cwd=cluster.folder,
         log_path=cluster.folder / f"{name}.log",
         ready=tcp_accepts("127.0.0.1", port) if port else None,
-        stop_signal=signal.SIGTERM,
+        stop_timeout_s=3,
     )
 
 

@@ -65,6 +65,14 @@ class SlurmDomain:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.book.close()
 
+    async def crash(self) -> None:
+        """Leave everything as it is, as ``kill -9`` does; what stands in the journal stays."""
+        tasks = [*self._tasks, *self.engine._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.book.close()
+
     async def _read(self) -> None:
         async for delivery in self.engine.events():
             if delivery.number is not None:
@@ -79,6 +87,19 @@ class SlurmDomain:
                 self.engine.in_contact()
             await asyncio.sleep(0.2)
 
+    def order(self, job_id: str, program: str, ranks: tuple[RankPlacement, ...], epoch: int = 1) -> LaunchRequest:
+        """A START of a Python program."""
+        return LaunchRequest(
+            run_id=f"{job_id}.0.{epoch}",
+            job_id=job_id,
+            unit_index=0,
+            epoch=epoch,
+            tenant="acme",
+            ranks=ranks,
+            world_size=len(ranks),
+            command=("python", "-S", "-c", program),
+        )
+
     async def grant(self, name: UnitName, constraints: Constraints) -> tuple[RankPlacement, ...]:
         """The nodes of a unit that must be granted, perhaps after Slurm has tidied up behind another."""
         async with asyncio.timeout(PATIENCE_S):
@@ -89,16 +110,7 @@ class SlurmDomain:
     async def start_run(self, job_id: str, program: str, constraints: Constraints, epoch: int = 1) -> LaunchRequest:
         """Grant and launch a Python program."""
         ranks = await self.grant(UnitName(job_id, 0, epoch), constraints)
-        request = LaunchRequest(
-            run_id=f"{job_id}.0.{epoch}",
-            job_id=job_id,
-            unit_index=0,
-            epoch=epoch,
-            tenant="acme",
-            ranks=ranks,
-            world_size=len(ranks),
-            command=("python", "-S", "-c", program),
-        )
+        request = self.order(job_id, program, ranks, epoch)
         await self.engine.launch(request)
         return request
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from agent.engines.base import (
     Checkpoint,
     FailureKind,
+    NodeState,
     Progress,
     RunFailed,
     RunFinished,
@@ -21,8 +23,9 @@ from agent.engines.own_scheduler import Constraints, Refusal, UnitName
 from agent.engines.slurm.allocation import Site
 from agent.engines.slurm.scheduler import QueueRules
 from agent.node import proc
+from meridian.clock import SystemClock
 from tests.integration.slurm.cluster import GPUS, NODES, SlurmCluster
-from tests.integration.slurm.domain import H100, slurm_domain
+from tests.integration.slurm.domain import H100, SlurmDomain, slurm_domain
 
 ONE = Constraints(1, cpus=1, memory_bytes=2**28, accelerators=1, accelerator_types=("H100",), time_limit_s=600)
 SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)"
@@ -205,6 +208,45 @@ async def test_without_contact_the_ranks_end_by_themselves(slurm: SlurmCluster, 
         assert isinstance(failed, RunFailed)
         assert failed.kind is FailureKind.LEASE_EXPIRED
         assert not alive("alone.0.1")
+
+
+@pytest.mark.timeout(120)
+async def test_an_agent_that_died_before_the_order_was_handed_on(slurm: SlurmCluster, tmp_path: Path) -> None:
+    rules = QueueRules()
+    async with AsyncExitStack() as life:
+        first = SlurmDomain(slurm, tmp_path, Site(gres_types={"H100": "h100"}), rules, 20)
+        await first.start()
+        request = first.order("half", "print('ran')", await first.grant(unit("half"), ONE))
+        first.book.begin(request, SystemClock().now())
+        await first.crash()
+        second = await life.enter_async_context(slurm_domain(slurm, tmp_path))
+        failed = await second.event(RunFailed, "half.0.1")
+        assert failed.kind is FailureKind.AGENT_RESTARTED
+        await second.engine.launch(request)
+        async with asyncio.timeout(20):
+            while len([event for event in second.events if isinstance(event, RunFailed)]) < 2:
+                await asyncio.sleep(0.05)
+        await asyncio.to_thread(
+            slurm.until, "CANCELLED", "squeue", "-h", "-t", "all", "-n", "meridian:north:half:0:1", "-o", "%T"
+        )
+        assert not second.settings.log_path("half.0.1", 0).exists(), "it never ran"
+
+
+@pytest.mark.timeout(120)
+async def test_slurms_controller_starts_anew(slurm: SlurmCluster, tmp_path: Path) -> None:
+    async with slurm_domain(slurm, tmp_path) as domain:
+        end = tmp_path / "end"
+        program = f"import os, time\nwhile not os.path.exists({str(end)!r}): time.sleep(0.1)"
+        await domain.start_run("through", program, ONE)
+        await domain.event(RunStarted, "through.0.1")
+        (before,) = alive("through.0.1")
+        await asyncio.to_thread(slurm.start_controller)
+        assert isinstance(await domain.scheduler.place(unit("through"), ONE), tuple)
+        assert {node.state for node in domain.engine.nodes()} == {NodeState.RUNNING}
+        assert all(node.last_beat_age_s == 0 for node in domain.engine.nodes())
+        assert alive("through.0.1") == [before]
+        end.touch()
+        assert isinstance(await domain.end("through.0.1"), RunFinished)
 
 
 @pytest.mark.timeout(180)
