@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from meridian.contracts.graph.v1.graph_pb2 import GraphUpdated
 from meridian.contracts.job.v1.job_pb2 import JobSubmitted
+from meridian.contracts.run.v1.run_pb2 import RunProgress
 from meridian.service import Kernel
 from meridian.settings import load
 from services.forecast.advice.api import create_advice_router
 from services.forecast.advice.terms import TERM_EVENTS, TermEvents
 from services.forecast.api import create_router
-from services.forecast.events import DEMAND_EVENTS, DemandEvents, RequirementEvents, keep_capacity
+from services.forecast.events import DEMAND_EVENTS, DemandEvents, RequirementEvents, keep_capacity, keep_progress
 from services.forecast.metrics import ForecastMetrics
 from services.forecast.phases.api import create_phases_router
 from services.forecast.phases.following import PHASE_EVENTS, PhaseEvents
@@ -27,6 +28,7 @@ def build(kernel: Kernel) -> None:
 
     kernel.bus.subscribe_batch("demand", DEMAND_EVENTS, DemandEvents(kernel.clock).handle)
     kernel.bus.subscribe_batch("capacity", [GraphUpdated], keep_capacity)
+    kernel.bus.subscribe_batch("progress", [RunProgress], keep_progress)
     kernel.bus.subscribe("requirements", {JobSubmitted: RequirementEvents(kernel.clock, metrics).handle})
     kernel.bus.subscribe_batch("phases", PHASE_EVENTS, PhaseEvents(kernel.clock, metrics).handle)
     kernel.bus.subscribe_batch("terms", TERM_EVENTS, TermEvents(kernel.clock).handle)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from google.protobuf.message import Message
@@ -14,19 +14,28 @@ from meridian.codec import Envelope
 from meridian.contracts.forecast.v1.forecast_pb2 import JobRequirementEstimated
 from meridian.contracts.graph.v1.graph_pb2 import GraphUpdated
 from meridian.contracts.job.v1.job_pb2 import JobFinished, JobPlaced, JobPreempted, JobSubmitted
-from meridian.contracts.run.v1.run_pb2 import RunFailed, RunFinished
+from meridian.contracts.resource.v1.resource_pb2 import NodeInventory
+from meridian.contracts.run.v1 import run_pb2
+from meridian.contracts.run.v1.run_pb2 import RunFailed, RunFinished, RunProgress
 from meridian.errors import InvalidArgumentError
 from meridian.outbox import Transaction
 from services.forecast import ledger
 from services.forecast.job_units import layout_of, model_of, units_of
-from services.forecast.ledger import Job
+from services.forecast.ledger import Job, Placement
 from services.forecast.metrics import ForecastMetrics
+from services.forecast.progress import Progress
 from services.forecast.requirement import estimate
 from services.forecast.store import Change, NodeCapacity, Store
+from services.forecast.work_store import Arrived, Ended, WorkStore
 
 log = logging.getLogger(__name__)
 
 DEMAND_EVENTS = (JobSubmitted, JobPlaced, JobPreempted, JobFinished, RunFinished, RunFailed)
+
+# Ends that say how long a run lasts; others say that it lasted at least so long.
+_OWN_ENDS = frozenset(
+    {run_pb2.RUN_FAILURE_KIND_PROGRAM, run_pb2.RUN_FAILURE_KIND_TIME_LIMIT, run_pb2.RUN_FAILURE_KIND_OUT_OF_MEMORY}
+)
 
 
 class DemandEvents:
@@ -39,17 +48,47 @@ class DemandEvents:
         """Take a batch of `DEMAND_EVENTS`; each change counts from the time of its event."""
         now = self._clock.now()
         store = Store(transaction.connection)
+        work = WorkStore(transaction.connection)
         before = await store.take_jobs([job_id_of(envelope.data) for envelope in envelopes])
+        placed = [envelope.data for envelope in envelopes if isinstance(envelope.data, JobPlaced)]
+        chips = await work.chips_of_nodes(rank.node_id for message in placed for rank in message.ranks)
         jobs = dict(before)
         changes: list[Change] = []
+        arrived: list[Arrived] = []
+        ended: list[Ended] = []
+        specs: dict[str, bytes] = {}
         for envelope in envelopes:
-            job_id = job_id_of(envelope.data)
-            job, at = apply(jobs[job_id], envelope.data, now)
+            message = envelope.data
+            job_id = job_id_of(message)
+            job, at = apply(jobs[job_id], message, now, chips)
+            at = min(at, now)
             amounts = ledger.changes(ledger.demand(jobs[job_id]), ledger.demand(job))
-            changes += [Change(subject, min(at, now), amount) for subject, amount in amounts.items()]
+            changes += [Change(subject, at, amount) for subject, amount in amounts.items()]
+            arrived += [
+                Arrived(subject, job.tenant_id, amount.accelerators, at)
+                for subject, amount in amounts.items()
+                if amount.accelerators > 0
+            ]
+            runs = ledger.ended_runs(jobs[job_id], job, at.timestamp(), by_itself=_came_to_its_end(message))
+            ended += [Ended(job.tenant_id, run.accelerators, run.lasted_s, run.by_itself, at) for run in runs]
+            if isinstance(message, JobSubmitted):
+                specs[job_id] = message.spec.SerializeToString()
             jobs[job_id] = job
         await store.keep_jobs([(before[job_id], job) for job_id, job in jobs.items()], now)
         await store.add_changes(changes)
+        await work.keep_specs(specs)
+        await work.add_ended(ended)
+        await work.add_arrived(arrived)
+
+
+def _came_to_its_end(message: Message) -> bool:
+    match message:
+        case JobPreempted():
+            return False
+        case RunFailed():
+            return message.kind in _OWN_ENDS
+        case _:
+            return True
 
 
 def job_id_of(message: Message) -> str:
@@ -58,8 +97,8 @@ def job_id_of(message: Message) -> str:
     return message.job_id
 
 
-def apply(job: Job, message: Message, now: datetime) -> tuple[Job, datetime]:
-    """The job after an event, and when the event happened."""
+def apply(job: Job, message: Message, now: datetime, chips: Mapping[str, str]) -> tuple[Job, datetime]:
+    """The job after an event, and when the event happened. ``chips``: models of accelerators by node."""
 
     def at(stamp: Timestamp) -> datetime:
         return stamp.ToDatetime(tzinfo=UTC) if stamp.seconds else now
@@ -68,13 +107,9 @@ def apply(job: Job, message: Message, now: datetime) -> tuple[Job, datetime]:
         case JobSubmitted():
             return ledger.submit(job, message.tenant_id, units_of(message.spec)), at(message.submitted_at)
         case JobPlaced():
-            ranks: dict[str, int] = {}
-            held: dict[str, float] = {}
-            for rank in message.ranks:
-                ranks[rank.domain_id] = ranks.get(rank.domain_id, 0) + 1
-                held[rank.domain_id] = held.get(rank.domain_id, 0.0) + len(rank.accelerator_indices)
-            job = ledger.place(job, message.tenant_id, message.unit_index, message.epoch, held, ranks)
-            return job, at(message.placed_at)
+            placed_at = at(message.placed_at)
+            given = _placement(message, placed_at.timestamp(), chips)
+            return ledger.place(job, message.tenant_id, message.unit_index, message.epoch, given), placed_at
         case JobPreempted():
             return ledger.end_badly(job, message.unit_index, message.epoch), at(message.preempted_at)
         case RunFailed():
@@ -85,6 +120,43 @@ def apply(job: Job, message: Message, now: datetime) -> tuple[Job, datetime]:
             return ledger.finish(job), at(message.finished_at)
         case _:
             raise AssertionError(f"{type(message).__name__} is no event of demand")
+
+
+def _placement(message: JobPlaced, at_s: float, chips: Mapping[str, str]) -> Placement:
+    ranks: dict[str, int] = {}
+    held: dict[str, float] = {}
+    models: dict[str, dict[str, float]] = {}
+    for rank in message.ranks:
+        count = float(len(rank.accelerator_indices))
+        ranks[rank.domain_id] = ranks.get(rank.domain_id, 0) + 1
+        held[rank.domain_id] = held.get(rank.domain_id, 0.0) + count
+        if count and rank.node_id in chips:
+            own = models.setdefault(rank.domain_id, {})
+            own[chips[rank.node_id]] = own.get(chips[rank.node_id], 0.0) + count
+    return Placement(held, ranks, models, at_s)
+
+
+async def keep_progress(transaction: Transaction, envelopes: Sequence[Envelope]) -> None:
+    """Take a batch of RunProgress: how far each run is. A run over several domains is as far as its newest report."""
+    reports = [envelope.data for envelope in envelopes]
+    store = WorkStore(transaction.connection)
+    found = await store.take_progress((message.job_id, message.unit_index) for message in _progress(reports))
+    for message in _progress(reports):
+        key = message.job_id, message.unit_index
+        epoch, progress = found.get(key, (0, None))
+        if message.epoch < epoch:
+            continue
+        at_s = message.at.ToDatetime(tzinfo=UTC).timestamp()
+        step, total = float(message.step), float(message.total_steps)
+        if progress is None or message.epoch > epoch:
+            found[key] = message.epoch, Progress(at_s, step, total)
+        else:
+            found[key] = epoch, progress.reported(at_s, step, total)
+    await store.keep_progress(found)
+
+
+def _progress(messages: Sequence[Message]) -> list[RunProgress]:
+    return [message for message in messages if isinstance(message, RunProgress)]
 
 
 async def keep_capacity(transaction: Transaction, envelopes: Sequence[Envelope]) -> None:
@@ -103,6 +175,7 @@ async def keep_capacity(transaction: Transaction, envelopes: Sequence[Envelope])
                 len(node.inventory.accelerators),
                 node.inventory.cpus,
                 message.version,
+                _model_of(node.inventory),
             )
             for node in message.nodes
         ]
@@ -116,6 +189,11 @@ async def keep_capacity(transaction: Transaction, envelopes: Sequence[Envelope])
     store = Store(transaction.connection)
     await store.keep_capacity(nodes, removed, full)
     await store.keep_chips(chips)
+
+
+def _model_of(inventory: NodeInventory) -> str:
+    models = {chip.model for chip in inventory.accelerators}
+    return models.pop() if len(models) == 1 else ""
 
 
 class RequirementEvents:

@@ -63,9 +63,16 @@ class History:
         fresh = self._begin()
         self._rolling = replayed(values, fresh.horizons, fresh.methods, fresh.policy, RELEARNED)
 
-    def append(self, window: Window, structure: Callable[[list[Subject]], Structural] | None = None) -> None:
-        """Add the newest window; ``structure`` says for subjects what their jobs let expect after it."""
-        new = sorted(subject for subject in window if subject not in self._rows)
+    def subjects_after(self, window: Window) -> list[Subject]:
+        """The subjects in the order of the rows once ``window`` is added."""
+        return [*self._rows, *self._new(window)]
+
+    def _new(self, window: Window) -> list[Subject]:
+        return sorted(subject for subject in window if subject not in self._rows)
+
+    def append(self, window: Window, structure: Structural | None = None) -> None:
+        """Add the newest window; ``structure`` is what the jobs let expect after it, in the order of `subjects_after`."""
+        new = self._new(window)
         if new:
             rows = [*range(len(self._rows)), *(-1 for _ in new)]
             for subject in new:
@@ -76,7 +83,7 @@ class History:
         for subject, value in window.items():
             values[self._rows[subject]] = value
         self._ages = [age + 1 for age in self._ages]
-        self._rolling.advance(values, structure(self.subjects) if structure else None)
+        self._rolling.advance(values, structure)
 
     def drop(self, subjects: Iterable[Subject]) -> None:
         """Forget subjects; `Rolling.current` speaks again after the next window."""

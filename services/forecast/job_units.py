@@ -5,13 +5,18 @@ from __future__ import annotations
 from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.job.v1.job_pb2 import JobSpec
+from services.forecast.cost_model.layout import Recompute
 from services.forecast.ledger import Amount, Unit
-from services.forecast.requirement import Layout, Model, Recompute
+from services.forecast.requirement import Layout, Model
 
 
-def _unit(index: int, ranks: int, resources: Resources, only_domain: str, depends_on: tuple[int, ...] = ()) -> Unit:
+def _unit(
+    index: int, ranks: int, resources: Resources, only_domain: str, limit_s: float, depends_on: tuple[int, ...] = ()
+) -> Unit:
     asked = Amount(float(ranks * resources.accelerators), ranks * resources.cpus)
-    return Unit(index, asked, resources.cpus, depends_on, only_domain)
+    models = list(dict.fromkeys(resources.accelerator_types))
+    only_chip = models[0] if len(models) == 1 and resources.accelerators else ""
+    return Unit(index, asked, resources.cpus, depends_on, only_domain, only_chip, limit_s)
 
 
 def units_of(spec: JobSpec) -> list[Unit]:
@@ -19,11 +24,12 @@ def units_of(spec: JobSpec) -> list[Unit]:
     excluded = set(spec.placement.exclude_domains)
     allowed = [domain for domain in spec.placement.domains if domain not in excluded]
     only = allowed[0] if len(allowed) == 1 else ""
+    limit_s = max(0.0, spec.max_run_time_s)
     match spec.kind:
         case job_pb2.JOB_KIND_ARRAY:
-            return [_unit(index, 1, spec.resources, only) for index in range(spec.array_size)]
+            return [_unit(index, 1, spec.resources, only, limit_s) for index in range(spec.array_size)]
         case job_pb2.JOB_KIND_SERVICE:
-            return [_unit(index, 1, spec.resources, only) for index in range(spec.replicas)]
+            return [_unit(index, 1, spec.resources, only, limit_s) for index in range(spec.replicas)]
         case job_pb2.JOB_KIND_WORKFLOW:
             places = {task.name: index for index, task in enumerate(spec.tasks)}
             return [
@@ -32,14 +38,15 @@ def units_of(spec: JobSpec) -> list[Unit]:
                     max(1, task.ranks),
                     task.resources if task.HasField("resources") else spec.resources,
                     only,
+                    limit_s,
                     tuple(sorted(places[name] for name in task.depends_on if name in places)),
                 )
                 for index, task in enumerate(spec.tasks)
             ]
         case job_pb2.JOB_KIND_GANG:
-            return [_unit(0, max(1, spec.ranks), spec.resources, only)]
+            return [_unit(0, max(1, spec.ranks), spec.resources, only, limit_s)]
         case _:
-            return [_unit(0, 1, spec.resources, only)]
+            return [_unit(0, 1, spec.resources, only, limit_s)]
 
 
 def model_of(spec: JobSpec) -> Model:

@@ -33,7 +33,7 @@ _WIDTHS: Array = np.append(np.diff(AGES), np.inf)
 class Trust:
     """Events with which the rate of all runs of a size, and that of all runs, draw at that of a class."""
 
-    size: float = 3.0
+    size: float = 1.0
     everyone: float = 3.0
     # Mean age of what is counted.
     memory_s: float = 2 * 86_400.0
@@ -80,10 +80,13 @@ class RunTimes:
                 self._exposure = np.concatenate([self._exposure, more])
         return self._classes[key]
 
-    def observe(self, classes: Index, from_s: Array, to_s: Array, ended: NDArray[np.bool_]) -> None:
-        """Runs of ``classes`` were seen from one age to another, and some ended then; all [run]."""
-        np.add.at(self._exposure, classes, exposure(from_s, to_s))
-        np.add.at(self._events, (classes[ended], age_interval(to_s[ended])), 1.0)
+    def observe(
+        self, classes: Index, from_s: Array, to_s: Array, ended: NDArray[np.bool_], ago_s: Array | float = 0.0
+    ) -> None:
+        """Runs of ``classes`` were seen from one age to another, and some ended then, so long ago; all [run]."""
+        weights = np.broadcast_to(np.exp(-np.asarray(ago_s) / self._trust.memory_s), to_s.shape)
+        np.add.at(self._exposure, classes, exposure(from_s, to_s) * weights[:, None])
+        np.add.at(self._events, (classes[ended], age_interval(to_s[ended])), weights[ended])
 
     def fade(self, passed_s: float) -> None:
         """So much time passed: what was counted counts less."""

@@ -18,6 +18,10 @@ class ForecastSettings(HttpSettings):
     # A window is closed this long after its end, so that its events have arrived.
     lateness_s: float = Field(2.0, ge=0)
     horizons_s: tuple[float, ...] = Field((600.0, 3600.0), min_length=1)
+    # Longer horizons, forecast from the structure of the jobs alone: a day.
+    structure_horizons_s: tuple[float, ...] = (86_400.0,)
+    # Jobs that are forecast each by itself, the largest first.
+    forecast_jobs: int = Field(200, ge=0)
     # Seasons that are tried when the history holds two of them.
     seasons_s: tuple[float, ...] = (3600.0, 86_400.0)
     # Windows kept, and looked at: three days of one-minute windows.

@@ -25,6 +25,7 @@ jobs = sa.Table(
     sa.Column("submitted", sa.Boolean),
     sa.Column("finished", sa.Boolean),
     sa.Column("changed_at", _TIME),
+    sa.Column("spec", sa.LargeBinary),
 )
 units = sa.Table(
     "units",
@@ -36,10 +37,14 @@ units = sa.Table(
     sa.Column("cpus_per_rank", sa.Double),
     sa.Column("depends_on", postgresql.ARRAY(sa.Integer)),
     sa.Column("only_domain", sa.Text),
+    sa.Column("only_chip", sa.Text),
+    sa.Column("limit_s", sa.Double),
     sa.Column("state", sa.Text),
     sa.Column("epoch", sa.BigInteger),
     sa.Column("held", postgresql.JSONB),
     sa.Column("ranks_held", postgresql.JSONB),
+    sa.Column("chips_held", postgresql.JSONB),
+    sa.Column("began_s", sa.Double),
     sa.Column("ended_epoch", sa.BigInteger),
     sa.Column("ended_domains", postgresql.ARRAY(sa.Text)),
 )
@@ -94,6 +99,7 @@ capacity = sa.Table(
     sa.Column("accelerators", sa.Integer),
     sa.Column("cpus", sa.Double),
     sa.Column("version", sa.BigInteger),
+    sa.Column("chip", sa.Text),
 )
 
 chips = sa.Table(
@@ -133,6 +139,7 @@ _FORGET_IDLE = sa.text(
     DELETE FROM levels WHERE accelerators = 0 AND cpus = 0 AND NOT EXISTS (
         SELECT 1 FROM windows WHERE windows.subject_kind = levels.subject_kind
         AND windows.subject_id = levels.subject_id AND (windows.accelerators > 0 OR windows.cpus > 0))
+    AND NOT (subject_kind = 'domain' AND subject_id IN (SELECT domain_id FROM capacity))
     RETURNING subject_kind, subject_id
     """
 )
@@ -156,6 +163,8 @@ class NodeCapacity:
     accelerators: int
     cpus: float
     version: int
+    # The model of its accelerators; empty without, or with several.
+    chip: str = ""
 
 
 def _any(column: sa.Column[Any], values: Iterable[str]) -> sa.ColumnElement[bool]:
@@ -183,7 +192,7 @@ class Store:
         found: dict[str, dict[int, Unit]] = {row.job_id: {} for row in heads}
         query_units = sa.select(units).where(_any(units.c.job_id, wanted))
         for row in (await self._connection.execute(query_units)).all():
-            found[row.job_id][row.unit_index] = _unit(row)
+            found[row.job_id][row.unit_index] = unit_of(row)
         return {
             row.job_id: Job(row.job_id, row.tenant_id, row.submitted, row.finished, found[row.job_id]) for row in heads
         }
@@ -202,7 +211,12 @@ class Store:
         ]
         if not heads:
             return
-        await self._connection.execute(_replacing(jobs), heads)
+        statement = insert(jobs)
+        names = ("tenant_id", "submitted", "finished", "changed_at")
+        statement = statement.on_conflict_do_update(
+            index_elements=[jobs.c.job_id], set_={name: statement.excluded[name] for name in names}
+        )
+        await self._connection.execute(statement, heads)
         rows = [
             _unit_row(after.job_id, unit)
             for before, after in changed
@@ -335,13 +349,16 @@ class Store:
                     "accelerators": node.accelerators,
                     "cpus": node.cpus,
                     "version": node.version,
+                    "chip": node.chip,
                 }
                 for node in newest.values()
             ]
             statement = insert(capacity)
             statement = statement.on_conflict_do_update(
                 index_elements=[capacity.c.node_id],
-                set_={name: statement.excluded[name] for name in ("domain_id", "accelerators", "cpus", "version")},
+                set_={
+                    name: statement.excluded[name] for name in ("domain_id", "accelerators", "cpus", "version", "chip")
+                },
                 where=capacity.c.version <= statement.excluded.version,
             )
             await self._connection.execute(statement, rows)
@@ -387,17 +404,22 @@ def _replacing(table: sa.Table) -> postgresql.Insert:
     )
 
 
-def _unit(row: sa.Row[Any]) -> Unit:
+def unit_of(row: sa.Row[Any]) -> Unit:
+    """A row of units."""
     return Unit(
         row.unit_index,
         Amount(row.accelerators, row.cpus),
         row.cpus_per_rank,
         tuple(row.depends_on),
         row.only_domain,
+        row.only_chip,
+        row.limit_s,
         UnitState(row.state),
         row.epoch,
         row.held,
         row.ranks_held,
+        row.chips_held,
+        row.began_s,
         row.ended_epoch,
         frozenset(row.ended_domains),
     )
@@ -412,10 +434,14 @@ def _unit_row(job_id: str, unit: Unit) -> dict[str, Any]:
         "cpus_per_rank": unit.cpus_per_rank,
         "depends_on": list(unit.depends_on),
         "only_domain": unit.only_domain,
+        "only_chip": unit.only_chip,
+        "limit_s": unit.limit_s,
         "state": unit.state,
         "epoch": unit.epoch,
         "held": dict(unit.held),
         "ranks_held": dict(unit.ranks_held),
+        "chips_held": {domain: dict(parts) for domain, parts in unit.chips_held.items()},
+        "began_s": unit.began_s,
         "ended_epoch": unit.ended_epoch,
         "ended_domains": sorted(unit.ended_domains),
     }

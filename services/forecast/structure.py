@@ -31,20 +31,28 @@ _SQRT2 = 2**0.5
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Runs and waiting units, all [item]; a unit over several domains is one item for each.
+    """Runs and waiting units, all [item].
 
     ``classes`` of `RunTimes`; ``ages_s`` since the start; ``waits_s`` until the expected start, 0 when running;
     ``remaining_s`` once it runs, by its steps, NaN where that is unknown, with the relative ``spread``; ``limits_s`` is
     the whole time that it may run, infinite without.
     """
 
-    accelerators: Array
     classes: Index
     ages_s: Array
     waits_s: Array
     remaining_s: Array
     spread: Array
     limits_s: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Which item counts for which subject with how many accelerators, all [share]; an item may count for several."""
+
+    items: Index
+    subjects: Index
+    accelerators: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,24 +104,20 @@ def asking(work: Work, hazards: Hazards, after_s: float, early_rate: float = 0.0
 
 def demand_of_work(
     work: Work,
-    shares: Sequence[tuple[Index, Index]] | tuple[Index, Index],
+    shares: Shares,
     subjects: int,
     hazards: Hazards,
     horizons_s: Sequence[float],
     window_s: float,
     early_rate: float = 0.0,
 ) -> Moments:
-    """The demand of ``subjects`` subjects in the windows that end ``horizons_s`` from now.
-
-    ``shares`` is (item, subject): which item counts for which subject; an item may count for several.
-    """
-    items, owners = (np.asarray(part, np.intp) for part in shares)
+    """The demand of ``subjects`` subjects in the windows that end ``horizons_s`` from now."""
     sums = np.zeros((3, len(horizons_s), subjects))
     for place, horizon_s in enumerate(horizons_s):
         looks = [asking(work, hazards, horizon_s - (1 - within) * window_s, early_rate) for within in _WITHIN]
-        p = np.mean(looks, axis=0)
-        for moment, part in enumerate(_moments(work.accelerators, p)):
-            sums[moment, place] = np.bincount(owners, part[items], subjects)
+        p = np.mean(looks, axis=0)[shares.items]
+        for moment, part in enumerate(_moments(shares.accelerators, p)):
+            sums[moment, place] = np.bincount(shares.subjects, part, subjects)
     return Moments(*sums)
 
 

@@ -81,6 +81,8 @@ class Handlers:
 
     async def on_forecasts(self, transaction: Transaction, envelopes: Sequence[Envelope]) -> None:
         """Keep the newest forecast of each subject and requirement of each job; phases are only streamed."""
+        # A job's forecast that does not say whose job it is could be shown to nobody.
+        envelopes = [envelope for envelope in envelopes if not _is_of_job(envelope.data) or _tenant_of(envelope.data)]
         rows, requirements = [], []
         for envelope in envelopes:
             body = to_body(envelope.data)
@@ -131,6 +133,8 @@ def _event(envelope: Envelope, tenants: dict[str, str]) -> NewEvent:
     tenant_id = tenants.get(job_id, "")
     if _is_of_tenant(message):
         tenant_id = message.subject_id
+    elif _is_of_job(message):
+        job_id, tenant_id = message.subject_id, message.tenant_id
     trace = envelope.traceparent.split("-")
     return NewEvent(
         type=message.DESCRIPTOR.name,
@@ -149,6 +153,15 @@ def _event(envelope: Envelope, tenants: dict[str, str]) -> NewEvent:
 def _is_of_tenant(message: Any) -> bool:
     is_forecast = isinstance(message, forecast_pb2.DemandForecast)
     return is_forecast and message.subject_kind == forecast_pb2.FORECAST_SUBJECT_KIND_TENANT
+
+
+def _is_of_job(message: Any) -> bool:
+    is_forecast = isinstance(message, forecast_pb2.DemandForecast)
+    return is_forecast and message.subject_kind == forecast_pb2.FORECAST_SUBJECT_KIND_JOB
+
+
+def _tenant_of(message: Any) -> str:
+    return str(message.tenant_id)
 
 
 def _public(message: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,6 +23,8 @@ _SET_STATES = sa.text(
     "UPDATE node SET state = given.state, state_reason = given.state_reason "
     "FROM json_populate_recordset(CAST(NULL AS node), CAST(:rows AS json)) AS given WHERE node.node_id = given.node_id"
 )
+# A job whose forecast is older has ended, or is not among the largest any more.
+_JOB_FORECASTS = timedelta(hours=1)
 _TOUCH_DOMAINS = sa.text(
     "UPDATE domain SET version = greatest(domain.version, given.version), updated_at = given.updated_at "
     "FROM json_populate_recordset(CAST(NULL AS domain), CAST(:rows AS json)) AS given "
@@ -80,11 +83,14 @@ async def save_incidents(connection: AsyncConnection, changes: IncidentChanges) 
 
 
 async def save_forecasts(connection: AsyncConnection, rows: Sequence[Body]) -> None:
-    """Keep the newest forecast of each subject."""
+    """Keep the newest forecast of each subject; those of jobs while they are renewed."""
     newest: dict[tuple[str, str], Body] = {}
     for row in rows:
         newest[row["subject_kind"], row["subject_id"]] = row
     await upsert(connection, forecast, [newest[key] for key in sorted(newest)], newest_by="made_at")
+    if rows:
+        old = max(row["made_at"] for row in rows) - _JOB_FORECASTS
+        await connection.execute(sa.delete(forecast).where(forecast.c.subject_kind == "job", forecast.c.made_at < old))
 
 
 async def save_requirements(connection: AsyncConnection, bodies: Sequence[Body]) -> None:
@@ -177,12 +183,17 @@ async def links(connection: AsyncConnection) -> list[Body]:
 
 
 async def forecasts(connection: AsyncConnection, *, tenant_id: str | None, subject_id: str | None) -> list[Body]:
-    """The newest forecasts: of domains, and of that tenant (None: of all tenants)."""
+    """The newest forecasts: of domains, models of accelerators, and of that tenant and its jobs (None: of all tenants)."""
     query = sa.select(forecast.c.body).order_by(forecast.c.subject_kind, forecast.c.subject_id)
     if subject_id is not None:
         query = query.where(forecast.c.subject_id == subject_id)
     if tenant_id is not None:
-        query = query.where((forecast.c.subject_kind != "tenant") | (forecast.c.subject_id == tenant_id))
+        of_tenant = sa.case(
+            (forecast.c.subject_kind == "tenant", forecast.c.subject_id),
+            (forecast.c.subject_kind == "job", forecast.c.body["tenant_id"].as_string()),
+            else_=tenant_id,
+        )
+        query = query.where(of_tenant == tenant_id)
     return [row.body for row in await connection.execute(query)]
 
 

@@ -106,6 +106,7 @@ async def test_incidents_open_and_close_and_show_each_tenant_its_own_runs(stack:
 async def test_forecasts_and_requirements(stack: Stack) -> None:
     def forecast(kind: int, subject: str, current: float) -> forecast_pb2.DemandForecast:
         event = forecast_pb2.DemandForecast(subject_kind=kind, subject_id=subject, method="seasonal", current=current)
+        event.tenant_id = {"job-b": "tenant-b", "job-a": "tenant-a"}.get(subject, "")
         event.made_at.GetCurrentTime()
         event.points.add(horizon_s=600, expected=3, low=2, high=float("inf"))
         return event
@@ -115,14 +116,20 @@ async def test_forecasts_and_requirements(stack: Stack) -> None:
         job_id=job_id, tenant_id="tenant-a", parameters=7e9, memory_parts_bytes={"weights": 1.4e10}
     )
     domain, tenant = forecast_pb2.FORECAST_SUBJECT_KIND_DOMAIN, forecast_pb2.FORECAST_SUBJECT_KIND_TENANT
+    of_job = forecast_pb2.FORECAST_SUBJECT_KIND_JOB
     await stack.bus.publish(
         forecast(domain, "beijing", 1), forecast(domain, "beijing", 2), forecast(tenant, "tenant-a", 3),
-        forecast(tenant, "tenant-b", 4), requirement,
+        forecast(tenant, "tenant-b", 4), forecast(of_job, "job-a", 5), forecast(of_job, "job-b", 6),
+        forecast(of_job, "job-of-nobody", 7), requirement,
     )  # fmt: skip
-    page = await eventually(lambda: read(stack, "/v1/forecasts"), lambda page: len(page["items"]) == 2)
-    assert [(item["subject_id"], item["current"]) for item in page["items"]] == [("beijing", 2), ("tenant-a", 3)]
+    page = await eventually(lambda: read(stack, "/v1/forecasts"), lambda page: len(page["items"]) == 3)
+    assert [(item["subject_id"], item["current"]) for item in page["items"]] == [
+        ("beijing", 2),
+        ("job-a", 5),
+        ("tenant-a", 3),
+    ]
     assert page["items"][0]["points"] == [{"horizon_s": 600, "expected": 3, "low": 2, "high": None}]
-    assert len((await read(stack, "/v1/forecasts", tenant="ops", scope="operator"))["items"]) == 3
+    assert len((await read(stack, "/v1/forecasts", tenant="ops", scope="operator"))["items"]) == 5
     assert (await read(stack, "/v1/forecasts?subject=tenant-b"))["items"] == []
     headers = stack.issuer.headers()
     answer = await eventually(

@@ -15,6 +15,7 @@ from services.forecast.run_times import AGES, Hazards, RunTimes, Trust, age_inte
 from services.forecast.structure import (
     Coming,
     Moments,
+    Shares,
     Work,
     asking,
     demand_of_coming,
@@ -29,7 +30,6 @@ PER_HOUR = Hazards(np.full((2, len(AGES)), 1 / 3600))
 
 def work(count: int, **fields: object) -> Work:
     whole: dict[str, object] = {
-        "accelerators": np.ones(count),
         "classes": np.zeros(count, np.intp),
         "ages_s": np.zeros(count),
         "waits_s": np.zeros(count),
@@ -40,8 +40,8 @@ def work(count: int, **fields: object) -> Work:
     return Work(**{**whole, **{name: np.asarray(value) for name, value in fields.items()}})  # type: ignore[arg-type]
 
 
-def all_of(count: int) -> tuple[np.ndarray, np.ndarray]:
-    return np.arange(count), np.zeros(count, np.intp)
+def all_of(count: int) -> Shares:
+    return Shares(np.arange(count), np.zeros(count, np.intp), np.ones(count))
 
 
 def test_sizes() -> None:
@@ -151,9 +151,9 @@ def test_without_steps_the_age_speaks_and_the_limit_ends_it() -> None:
 
 
 def test_demand_is_the_sum_of_what_its_parts_ask_for() -> None:
-    items = work(3, accelerators=[8.0, 4.0, 2.0])
+    items = work(3)
     # The third counts for both subjects.
-    shares = (np.array([0, 1, 2, 2]), np.array([0, 1, 0, 1]))
+    shares = Shares(np.array([0, 1, 2, 2]), np.array([0, 1, 0, 1]), np.array([8.0, 4.0, 2.0, 2.0]))
     found = demand_of_work(items, shares, 2, PER_HOUR, [3600.0], 1e-6)
     p = math.exp(-1)
     assert found.mean[0] == pytest.approx([10 * p, 6 * p])
@@ -186,17 +186,20 @@ def test_what_comes_is_there_as_long_as_it_lasts() -> None:
     assert found.variance[:, 0] == pytest.approx(2 * found.mean[:, 0])
 
 
-def test_rates_of_arrivals_are_right_from_the_first_hour_on() -> None:
+def test_rates_of_arrivals_are_right_from_the_second_day_on() -> None:
     chance = np.random.default_rng(4)
     arrivals = Arrivals(Memory(3600.0, 86_400.0, 0.5))
     found = []
     for _ in range(3000):
         count = int(chance.poisson(3.0))
-        arrivals.advance(600.0, np.full(count, 1), np.full(count, 4.0))
-        found.append(arrivals.rates()[0][1] if arrivals.rates()[0].size > 1 else 0.0)
-    assert np.mean(found[:60]) == pytest.approx(3 / 600, rel=0.25)
-    assert np.mean(found[60:]) == pytest.approx(3 / 600, rel=0.06)
-    assert arrivals.rates()[1].tolist() == [0.0, pytest.approx(4.0)]
+        arrivals.advance(600.0)
+        arrivals.count(np.full(count, 1), np.full(count, 4.0), chance.uniform(0, 600, count))
+        found.append(arrivals.rates()[0][1])
+    # After an hour: as if the rest of the day had been quiet.
+    assert found[5] == pytest.approx(3 * 6 / 86_400, rel=0.6)
+    assert np.mean(found[144:200]) == pytest.approx(3 / 600, rel=0.15)
+    assert np.mean(found[200:]) == pytest.approx(3 / 600, rel=0.06)
+    assert arrivals.rates()[1][:2].tolist() == [0.0, pytest.approx(4.0)]
 
 
 def test_a_queue_starts_in_order_when_enough_is_released() -> None:

@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from meridian.contracts.options.v1 import options_pb2 as meridian_dot_options_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#meridian/forecast/v1/forecast.proto\x12\x14meridian.forecast.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!meridian/options/v1/options.proto\"\x7f\n\rForecastPoint\x12\x11\n\thorizon_s\x18\x01 \x01(\x01\x12\x10\n\x08\x65xpected\x18\x02 \x01(\x01\x12\x0b\n\x03low\x18\x03 \x01(\x01\x12\x0c\n\x04high\x18\x04 \x01(\x01\x12\x10\n\x08has_band\x18\x05 \x01(\x08\x12\x12\n\x05skill\x18\x06 \x01(\x01H\x00\x88\x01\x01\x42\x08\n\x06_skill\"\xeb\x02\n\x0e\x44\x65mandForecast\x12?\n\x0csubject_kind\x18\x01 \x01(\x0e\x32).meridian.forecast.v1.ForecastSubjectKind\x12\x12\n\nsubject_id\x18\x02 \x01(\t\x12+\n\x07made_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06method\x18\x04 \x01(\t\x12\x0f\n\x07\x63urrent\x18\x05 \x01(\x01\x12\x33\n\x06points\x18\x06 \x03(\x0b\x32#.meridian.forecast.v1.ForecastPoint\x12\x17\n\x0fhistory_windows\x18\x07 \x01(\x05\x12\x10\n\x08window_s\x18\x08 \x01(\x01:V\x92\xb5\x18R\n\x1bmeridian.forecast.demand.v1\x12\nsubject_id\x1a\'Expected demand of a domain or a tenant\"c\n\x0bPhaseDemand\x12\x14\n\x0cglobal_batch\x18\x01 \x01(\x05\x12\x16\n\x0e\x66lops_per_step\x18\x02 \x01(\x01\x12\x12\n\nbusy_share\x18\x03 \x01(\x01\x12\x12\n\nuntil_step\x18\x04 \x01(\x03\"\xeb\x03\n\x14TrainingPhaseChanged\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\ttenant_id\x18\x02 \x01(\t\x12\x12\n\nunit_index\x18\x03 \x01(\x05\x12\x0e\n\x06run_id\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\x12\x0c\n\x04step\x18\x06 \x01(\x03\x12\x13\n\x0btotal_steps\x18\x07 \x01(\x03\x12\x32\n\x05phase\x18\x08 \x01(\x0e\x32#.meridian.forecast.v1.TrainingPhase\x12\x33\n\x06\x62\x65\x66ore\x18\t \x01(\x0e\x32#.meridian.forecast.v1.TrainingPhase\x12\x0e\n\x06reason\x18\n \x01(\t\x12\x0f\n\x07reports\x18\x0b \x01(\x03\x12\x31\n\x06\x64\x65mand\x18\x0c \x01(\x0b\x32!.meridian.forecast.v1.PhaseDemand\x12&\n\x02\x61t\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp:u\x92\xb5\x18q\n\x1bmeridian.forecast.demand.v1\x12\x06job_id\x1aJA training run came into another phase, told from what its program reports\"\xe0\x03\n\x17JobRequirementEstimated\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\ttenant_id\x18\x02 \x01(\t\x12\x12\n\nparameters\x18\x03 \x01(\x01\x12\x16\n\x0e\x66lops_per_step\x18\x04 \x01(\x01\x12\x13\n\x0btotal_flops\x18\x05 \x01(\x01\x12$\n\x1cmemory_bytes_per_accelerator\x18\x06 \x01(\x01\x12_\n\x12memory_parts_bytes\x18\x07 \x03(\x0b\x32\x43.meridian.forecast.v1.JobRequirementEstimated.MemoryPartsBytesEntry\x12\x0f\n\x07\x66ormula\x18\x08 \x01(\t\x12\x30\n\x0c\x65stimated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a\x37\n\x15MemoryPartsBytesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01:^\x92\xb5\x18Z\n\x1bmeridian.forecast.demand.v1\x12\x06job_id\x1a\x33What a training job needs by the published formulas*\x80\x01\n\x13\x46orecastSubjectKind\x12%\n!FORECAST_SUBJECT_KIND_UNSPECIFIED\x10\x00\x12 \n\x1c\x46ORECAST_SUBJECT_KIND_DOMAIN\x10\x01\x12 \n\x1c\x46ORECAST_SUBJECT_KIND_TENANT\x10\x02*\x9b\x01\n\rTrainingPhase\x12\x1e\n\x1aTRAINING_PHASE_UNSPECIFIED\x10\x00\x12\x1a\n\x16TRAINING_PHASE_UNKNOWN\x10\x01\x12\x1a\n\x16TRAINING_PHASE_WARM_UP\x10\x02\x12\x17\n\x13TRAINING_PHASE_FAST\x10\x03\x12\x19\n\x15TRAINING_PHASE_STABLE\x10\x04\x42X\x8a\xb5\x18T\n\x1bmeridian.forecast.demand.v1\x12)Demand forecasts and requirements of jobs\x18\x02 \x01(\x80\x88\xb2\xa0\x02\x30\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#meridian/forecast/v1/forecast.proto\x12\x14meridian.forecast.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a!meridian/options/v1/options.proto\"\x98\x01\n\rForecastPoint\x12\x11\n\thorizon_s\x18\x01 \x01(\x01\x12\x10\n\x08\x65xpected\x18\x02 \x01(\x01\x12\x0b\n\x03low\x18\x03 \x01(\x01\x12\x0c\n\x04high\x18\x04 \x01(\x01\x12\x10\n\x08has_band\x18\x05 \x01(\x08\x12\x12\n\x05skill\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x17\n\x0fstructure_share\x18\x07 \x01(\x01\x42\x08\n\x06_skill\"\x9e\x03\n\x0e\x44\x65mandForecast\x12?\n\x0csubject_kind\x18\x01 \x01(\x0e\x32).meridian.forecast.v1.ForecastSubjectKind\x12\x12\n\nsubject_id\x18\x02 \x01(\t\x12+\n\x07made_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06method\x18\x04 \x01(\t\x12\x0f\n\x07\x63urrent\x18\x05 \x01(\x01\x12\x33\n\x06points\x18\x06 \x03(\x0b\x32#.meridian.forecast.v1.ForecastPoint\x12\x17\n\x0fhistory_windows\x18\x07 \x01(\x05\x12\x10\n\x08window_s\x18\x08 \x01(\x01\x12\x11\n\ttenant_id\x18\t \x01(\t:v\x92\xb5\x18r\n\x1bmeridian.forecast.demand.v1\x12\nsubject_id\x1aGExpected demand of a domain, a tenant, a model of accelerators or a job\"c\n\x0bPhaseDemand\x12\x14\n\x0cglobal_batch\x18\x01 \x01(\x05\x12\x16\n\x0e\x66lops_per_step\x18\x02 \x01(\x01\x12\x12\n\nbusy_share\x18\x03 \x01(\x01\x12\x12\n\nuntil_step\x18\x04 \x01(\x03\"\xeb\x03\n\x14TrainingPhaseChanged\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\ttenant_id\x18\x02 \x01(\t\x12\x12\n\nunit_index\x18\x03 \x01(\x05\x12\x0e\n\x06run_id\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\x12\x0c\n\x04step\x18\x06 \x01(\x03\x12\x13\n\x0btotal_steps\x18\x07 \x01(\x03\x12\x32\n\x05phase\x18\x08 \x01(\x0e\x32#.meridian.forecast.v1.TrainingPhase\x12\x33\n\x06\x62\x65\x66ore\x18\t \x01(\x0e\x32#.meridian.forecast.v1.TrainingPhase\x12\x0e\n\x06reason\x18\n \x01(\t\x12\x0f\n\x07reports\x18\x0b \x01(\x03\x12\x31\n\x06\x64\x65mand\x18\x0c \x01(\x0b\x32!.meridian.forecast.v1.PhaseDemand\x12&\n\x02\x61t\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp:u\x92\xb5\x18q\n\x1bmeridian.forecast.demand.v1\x12\x06job_id\x1aJA training run came into another phase, told from what its program reports\"\xe0\x03\n\x17JobRequirementEstimated\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\ttenant_id\x18\x02 \x01(\t\x12\x12\n\nparameters\x18\x03 \x01(\x01\x12\x16\n\x0e\x66lops_per_step\x18\x04 \x01(\x01\x12\x13\n\x0btotal_flops\x18\x05 \x01(\x01\x12$\n\x1cmemory_bytes_per_accelerator\x18\x06 \x01(\x01\x12_\n\x12memory_parts_bytes\x18\x07 \x03(\x0b\x32\x43.meridian.forecast.v1.JobRequirementEstimated.MemoryPartsBytesEntry\x12\x0f\n\x07\x66ormula\x18\x08 \x01(\t\x12\x30\n\x0c\x65stimated_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x1a\x37\n\x15MemoryPartsBytesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01:^\x92\xb5\x18Z\n\x1bmeridian.forecast.demand.v1\x12\x06job_id\x1a\x33What a training job needs by the published formulas*\xbf\x01\n\x13\x46orecastSubjectKind\x12%\n!FORECAST_SUBJECT_KIND_UNSPECIFIED\x10\x00\x12 \n\x1c\x46ORECAST_SUBJECT_KIND_DOMAIN\x10\x01\x12 \n\x1c\x46ORECAST_SUBJECT_KIND_TENANT\x10\x02\x12\x1e\n\x1a\x46ORECAST_SUBJECT_KIND_CHIP\x10\x03\x12\x1d\n\x19\x46ORECAST_SUBJECT_KIND_JOB\x10\x04*\x9b\x01\n\rTrainingPhase\x12\x1e\n\x1aTRAINING_PHASE_UNSPECIFIED\x10\x00\x12\x1a\n\x16TRAINING_PHASE_UNKNOWN\x10\x01\x12\x1a\n\x16TRAINING_PHASE_WARM_UP\x10\x02\x12\x17\n\x13TRAINING_PHASE_FAST\x10\x03\x12\x19\n\x15TRAINING_PHASE_STABLE\x10\x04\x42X\x8a\xb5\x18T\n\x1bmeridian.forecast.demand.v1\x12)Demand forecasts and requirements of jobs\x18\x02 \x01(\x80\x88\xb2\xa0\x02\x30\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,27 +35,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\212\265\030T\n\033meridian.forecast.demand.v1\022)Demand forecasts and requirements of jobs\030\002 \001(\200\210\262\240\0020\006'
   _globals['_DEMANDFORECAST']._loaded_options = None
-  _globals['_DEMANDFORECAST']._serialized_options = b'\222\265\030R\n\033meridian.forecast.demand.v1\022\nsubject_id\032\'Expected demand of a domain or a tenant'
+  _globals['_DEMANDFORECAST']._serialized_options = b'\222\265\030r\n\033meridian.forecast.demand.v1\022\nsubject_id\032GExpected demand of a domain, a tenant, a model of accelerators or a job'
   _globals['_TRAININGPHASECHANGED']._loaded_options = None
   _globals['_TRAININGPHASECHANGED']._serialized_options = b'\222\265\030q\n\033meridian.forecast.demand.v1\022\006job_id\032JA training run came into another phase, told from what its program reports'
   _globals['_JOBREQUIREMENTESTIMATED_MEMORYPARTSBYTESENTRY']._loaded_options = None
   _globals['_JOBREQUIREMENTESTIMATED_MEMORYPARTSBYTESENTRY']._serialized_options = b'8\001'
   _globals['_JOBREQUIREMENTESTIMATED']._loaded_options = None
   _globals['_JOBREQUIREMENTESTIMATED']._serialized_options = b'\222\265\030Z\n\033meridian.forecast.demand.v1\022\006job_id\0323What a training job needs by the published formulas'
-  _globals['_FORECASTSUBJECTKIND']._serialized_start=1703
-  _globals['_FORECASTSUBJECTKIND']._serialized_end=1831
-  _globals['_TRAININGPHASE']._serialized_start=1834
-  _globals['_TRAININGPHASE']._serialized_end=1989
-  _globals['_FORECASTPOINT']._serialized_start=129
-  _globals['_FORECASTPOINT']._serialized_end=256
-  _globals['_DEMANDFORECAST']._serialized_start=259
-  _globals['_DEMANDFORECAST']._serialized_end=622
-  _globals['_PHASEDEMAND']._serialized_start=624
-  _globals['_PHASEDEMAND']._serialized_end=723
-  _globals['_TRAININGPHASECHANGED']._serialized_start=726
-  _globals['_TRAININGPHASECHANGED']._serialized_end=1217
-  _globals['_JOBREQUIREMENTESTIMATED']._serialized_start=1220
-  _globals['_JOBREQUIREMENTESTIMATED']._serialized_end=1700
-  _globals['_JOBREQUIREMENTESTIMATED_MEMORYPARTSBYTESENTRY']._serialized_start=1549
-  _globals['_JOBREQUIREMENTESTIMATED_MEMORYPARTSBYTESENTRY']._serialized_end=1604
+  _globals['_FORECASTSUBJECTKIND']._serialized_start=1780
+  _globals['_FORECASTSUBJECTKIND']._serialized_end=1971
+  _globals['_TRAININGPHASE']._serialized_start=1974
+  _globals['_TRAININGPHASE']._serialized_end=2129
+  _globals['_FORECASTPOINT']._serialized_start=130
+  _globals['_FORECASTPOINT']._serialized_end=282
+  _globals['_DEMANDFORECAST']._serialized_start=285
+  _globals['_DEMANDFORECAST']._serialized_end=699
+  _globals['_PHASEDEMAND']._serialized_start=701
+  _globals['_PHASEDEMAND']._serialized_end=800
+  _globals['_TRAININGPHASECHANGED']._serialized_start=803
+  _globals['_TRAININGPHASECHANGED']._serialized_end=1294
+  _globals['_JOBREQUIREMENTESTIMATED']._serialized_start=1297
+  _globals['_JOBREQUIREMENTESTIMATED']._serialized_end=1777
+  _globals['_JOBREQUIREMENTESTIMATED_MEMORYPARTSBYTESENTRY']._serialized_start=1626
+  _globals['_JOBREQUIREMENTESTIMATED_MEMORYPARTSBYTESENTRY']._serialized_end=1681
 # @@protoc_insertion_point(module_scope)

@@ -16,6 +16,8 @@ class ForecastSubjectKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FORECAST_SUBJECT_KIND_UNSPECIFIED: _ClassVar[ForecastSubjectKind]
     FORECAST_SUBJECT_KIND_DOMAIN: _ClassVar[ForecastSubjectKind]
     FORECAST_SUBJECT_KIND_TENANT: _ClassVar[ForecastSubjectKind]
+    FORECAST_SUBJECT_KIND_CHIP: _ClassVar[ForecastSubjectKind]
+    FORECAST_SUBJECT_KIND_JOB: _ClassVar[ForecastSubjectKind]
 
 class TrainingPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -27,6 +29,8 @@ class TrainingPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 FORECAST_SUBJECT_KIND_UNSPECIFIED: ForecastSubjectKind
 FORECAST_SUBJECT_KIND_DOMAIN: ForecastSubjectKind
 FORECAST_SUBJECT_KIND_TENANT: ForecastSubjectKind
+FORECAST_SUBJECT_KIND_CHIP: ForecastSubjectKind
+FORECAST_SUBJECT_KIND_JOB: ForecastSubjectKind
 TRAINING_PHASE_UNSPECIFIED: TrainingPhase
 TRAINING_PHASE_UNKNOWN: TrainingPhase
 TRAINING_PHASE_WARM_UP: TrainingPhase
@@ -34,23 +38,25 @@ TRAINING_PHASE_FAST: TrainingPhase
 TRAINING_PHASE_STABLE: TrainingPhase
 
 class ForecastPoint(_message.Message):
-    __slots__ = ("horizon_s", "expected", "low", "high", "has_band", "skill")
+    __slots__ = ("horizon_s", "expected", "low", "high", "has_band", "skill", "structure_share")
     HORIZON_S_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
     LOW_FIELD_NUMBER: _ClassVar[int]
     HIGH_FIELD_NUMBER: _ClassVar[int]
     HAS_BAND_FIELD_NUMBER: _ClassVar[int]
     SKILL_FIELD_NUMBER: _ClassVar[int]
+    STRUCTURE_SHARE_FIELD_NUMBER: _ClassVar[int]
     horizon_s: float
     expected: float
     low: float
     high: float
     has_band: bool
     skill: float
-    def __init__(self, horizon_s: _Optional[float] = ..., expected: _Optional[float] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., has_band: _Optional[bool] = ..., skill: _Optional[float] = ...) -> None: ...
+    structure_share: float
+    def __init__(self, horizon_s: _Optional[float] = ..., expected: _Optional[float] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., has_band: _Optional[bool] = ..., skill: _Optional[float] = ..., structure_share: _Optional[float] = ...) -> None: ...
 
 class DemandForecast(_message.Message):
-    __slots__ = ("subject_kind", "subject_id", "made_at", "method", "current", "points", "history_windows", "window_s")
+    __slots__ = ("subject_kind", "subject_id", "made_at", "method", "current", "points", "history_windows", "window_s", "tenant_id")
     SUBJECT_KIND_FIELD_NUMBER: _ClassVar[int]
     SUBJECT_ID_FIELD_NUMBER: _ClassVar[int]
     MADE_AT_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +65,7 @@ class DemandForecast(_message.Message):
     POINTS_FIELD_NUMBER: _ClassVar[int]
     HISTORY_WINDOWS_FIELD_NUMBER: _ClassVar[int]
     WINDOW_S_FIELD_NUMBER: _ClassVar[int]
+    TENANT_ID_FIELD_NUMBER: _ClassVar[int]
     subject_kind: ForecastSubjectKind
     subject_id: str
     made_at: _timestamp_pb2.Timestamp
@@ -67,7 +74,8 @@ class DemandForecast(_message.Message):
     points: _containers.RepeatedCompositeFieldContainer[ForecastPoint]
     history_windows: int
     window_s: float
-    def __init__(self, subject_kind: _Optional[_Union[ForecastSubjectKind, str]] = ..., subject_id: _Optional[str] = ..., made_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., method: _Optional[str] = ..., current: _Optional[float] = ..., points: _Optional[_Iterable[_Union[ForecastPoint, _Mapping]]] = ..., history_windows: _Optional[int] = ..., window_s: _Optional[float] = ...) -> None: ...
+    tenant_id: str
+    def __init__(self, subject_kind: _Optional[_Union[ForecastSubjectKind, str]] = ..., subject_id: _Optional[str] = ..., made_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., method: _Optional[str] = ..., current: _Optional[float] = ..., points: _Optional[_Iterable[_Union[ForecastPoint, _Mapping]]] = ..., history_windows: _Optional[int] = ..., window_s: _Optional[float] = ..., tenant_id: _Optional[str] = ...) -> None: ...
 
 class PhaseDemand(_message.Message):
     __slots__ = ("global_batch", "flops_per_step", "busy_share", "until_step")
