@@ -235,7 +235,7 @@ def _link(domain: Domain, link: Link, measured: MeasuredLink | None) -> resource
 
 
 def _nodes(domain: Domain, compute_ids: ComputeIds, asleep: Collection[str]) -> Iterable[resource_pb2.NodeInventory]:
-    can_wake = domain.sleeping
+    can_wake = domain.can_sleep
     for node in domain.nodes:
         power = {POWER_STATE_LABEL: "asleep" if node.node_id in asleep else "awake"} if node.node_id in can_wake else {}
         message = resource_pb2.NodeInventory(

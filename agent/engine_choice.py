@@ -34,6 +34,7 @@ def engine_of(
             agent_silence_s=silence_s,
             restart_after_s=settings.restart_after_s,
             sleeping=domain.sleeping,
+            can_sleep=domain.can_sleep,
             **_of_programs(settings),
         )
         return LocalEngine(local, book, clock)

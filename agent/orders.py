@@ -28,6 +28,7 @@ from meridian.catalogue import catalogue
 from meridian.clock import Clock
 from meridian.codec import decode
 from meridian.contracts.run.v1.run_pb2 import (
+    ASSIGNMENT_ACTION_SLEEP,
     ASSIGNMENT_ACTION_START,
     ASSIGNMENT_ACTION_STOP,
     ASSIGNMENT_ACTION_WAKE,
@@ -177,6 +178,8 @@ class Orders:
                 await self._start(order)
             elif order.action == ASSIGNMENT_ACTION_WAKE:
                 await self._engine.wake(order.node_ids)
+            elif order.action == ASSIGNMENT_ACTION_SLEEP:
+                await self._engine.put_to_sleep(order.node_ids)
             else:
                 _log.error("order for run %r has no action", order.run_id)
 

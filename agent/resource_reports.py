@@ -184,11 +184,12 @@ class ResourceReports:
                         group.peak_flops,
                         group.idle_watts,
                         group.peak_watts,
+                        group.sleep_watts,
                     )
                     for index, group in enumerate(groups)
                 ]
         if declared:
-            collectors.append(DeclaredCollector(tuple(declared), lambda: self._in_use))
+            collectors.append(DeclaredCollector(tuple(declared), lambda: self._in_use, self._engine.asleep))
         else:
             counts = {node.node_id: sum(group.count for group in node.accelerators) for node in domain.nodes}
             collectors.append(AllocationCollector(counts, lambda: self._in_use))

@@ -39,12 +39,13 @@ class AcceleratorGroup(_Section):
     peak_flops: float = Field(0.0, ge=0)
     idle_watts: float = Field(0.0, ge=0)
     peak_watts: float = Field(0.0, ge=0)
+    sleep_watts: float = Field(0.0, ge=0)
     uuids: tuple[str, ...] = ()
 
 
 class Node(_Section):
-    """A machine. ``address`` is where ranks of other nodes reach it. One of an emulated domain whose label ``power_state`` is
-    ``asleep`` sleeps when the agent starts, and is awake ``wake_s`` after it was asked to wake."""
+    """A machine. ``address`` is where ranks of other nodes reach it. One of an emulated domain with ``wake_s`` can be put to sleep,
+    and is awake so long after it was asked to wake; with the label ``power_state: asleep`` it sleeps when the agent starts."""
 
     node_id: Name
     cpus: float = Field(0.0, ge=0)
@@ -164,13 +165,15 @@ class Domain(_Section):
     @property
     def sleeping(self) -> dict[str, float]:
         """Waking times, by node, of the emulated nodes that sleep when the agent starts."""
+        asleep = {node.node_id for node in self.nodes if node.labels.get(POWER_STATE_LABEL) == "asleep"}
+        return {node_id: wake_s for node_id, wake_s in self.can_sleep.items() if node_id in asleep}
+
+    @property
+    def can_sleep(self) -> dict[str, float]:
+        """Waking times (s), by node, of the emulated nodes that can be put to sleep and woken."""
         if not self.emulated:
             return {}
-        return {
-            node.node_id: node.wake_s
-            for node in self.nodes
-            if node.labels.get(POWER_STATE_LABEL) == "asleep" and node.wake_s > 0
-        }
+        return {node.node_id: node.wake_s for node in self.nodes if node.wake_s > 0}
 
 
 class ProbingSettings(_Section):

@@ -29,6 +29,7 @@ class DeclaredAccelerator:
     peak_flops: float = 0.0
     idle_watts: float = 0.0
     peak_watts: float = 0.0
+    sleep_watts: float = 0.0
 
 
 Allocation = Callable[[], Mapping[str, Set[int]]]
@@ -38,9 +39,16 @@ Allocation = Callable[[], Mapping[str, Set[int]]]
 class DeclaredCollector(Collector):
     """Readings of declared accelerators, all marked as emulated."""
 
-    def __init__(self, accelerators: tuple[DeclaredAccelerator, ...], allocation: Allocation) -> None:
+    def __init__(
+        self,
+        accelerators: tuple[DeclaredAccelerator, ...],
+        allocation: Allocation,
+        asleep: Callable[[], Set[str]] = frozenset,
+    ) -> None:
+        """``asleep`` names the nodes that sleep: their accelerators draw what they draw asleep."""
         self._accelerators = accelerators
         self._allocation = allocation
+        self._asleep = asleep
 
     def collect(self, now: datetime) -> list[Reading]:
         in_use = self._allocation()
@@ -75,6 +83,8 @@ class DeclaredCollector(Collector):
             readings.append(reading(Metric.COMPUTE_EFFECTIVE, item.peak_flops * busy, Source.ESTIMATION))
         if item.peak_watts:
             watts = item.idle_watts + (item.peak_watts - item.idle_watts) * busy
+            if item.node_id in self._asleep():
+                watts = item.sleep_watts
             readings.append(reading(Metric.POWER, watts, Source.ESTIMATION))
         return readings
 

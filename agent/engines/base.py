@@ -275,6 +275,11 @@ class Engine(ABC):
         awake. An engine whose nodes do not sleep does nothing."""
         return frozenset()
 
+    async def put_to_sleep(self, node_ids: Collection[str]) -> frozenset[str]:
+        """Put nodes to sleep on which nothing runs, nor is going to; returns those that sleep now. An engine whose nodes cannot
+        sleep does nothing."""
+        return frozenset()
+
     def asleep(self) -> frozenset[str]:
         """Nodes that sleep, also those that are waking and not awake yet."""
         return frozenset()

@@ -21,9 +21,10 @@ from services.scheduler.core import fleet as facts
 from services.scheduler.core import lifecycle
 from services.scheduler.core.book import Draft
 from services.scheduler.core.errors import MalformedJobError
-from services.scheduler.core.fleet import Mark, MarkKind
+from services.scheduler.core.fleet import Fleet, Mark, MarkKind
 from services.scheduler.core.lifecycle import Failure, RunReport
 from services.scheduler.core.policy import RestartRules
+from services.scheduler.core.sleeping import asleep_now
 from services.scheduler.core.state import Checkpoint
 from services.scheduler.live import LiveScheduler
 from services.scheduler.wire import domain_from, failure_kind, node_from, node_state, plan_from, seconds, spec_from
@@ -104,19 +105,26 @@ def graph_updated(batch: Batch, message: graph_pb2.GraphUpdated) -> None:
         if not inventory.domain_id:
             inventory.domain_id = message.domain_id
         domain = domain_from(inventory, message.links, before, full=message.full)
-    batch.draft.fleet = facts.with_domain(
+    fleet = facts.with_domain(
         fleet,
         domain,
         [node_from(node, message.domain_id) for node in message.nodes],
         full_of=message.domain_id if message.full else "",
         removed=message.removed_node_ids,
     )
+    batch.draft.fleet = _rested(fleet)
 
 
 def node_state_changed(batch: Batch, message: graph_pb2.NodeStateChanged) -> None:
     """A node changed its state in the graph."""
     state = node_state(message.state)
-    batch.draft.fleet = facts.with_node_state(batch.draft.fleet, message.node_id, state, message.reason)
+    batch.draft.fleet = _rested(facts.with_node_state(batch.draft.fleet, message.node_id, state, message.reason))
+
+
+def _rested(fleet: Fleet) -> Fleet:
+    """Nodes that were told to sleep, and do, are asleep like any other."""
+    names = asleep_now(fleet)
+    return facts.without_marks(fleet, [(MarkKind.NODE_RESTING, name) for name in names]) if names else fleet
 
 
 # -- incidents ---------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ the state; the next leader begins a new book in it.
 | ``tick`` | nothing: deadlines up to its time were carried out |
 | ``policy`` | the policy from now on |
 | ``steps`` | what was measured of programs' steps since it was told last |
+| ``rest`` | nothing: idle nodes were told to sleep, or those that did not are used again |
 | ``cycle`` | what was decided |
 
 Every entry has its time in seconds. Events themselves stay in the log of the bus. What the parties of two levels note besides
@@ -112,6 +113,10 @@ class Journal(JournalWriter):
     def policy(self, at_s: float, policy: Policy) -> None:
         """Another policy applies."""
         self._add("policy", at_s, policy)
+
+    def rest(self, at_s: float) -> None:
+        """Idle nodes were told to sleep."""
+        self._add("rest", at_s, None)
 
     def steps(self, at_s: float, news: News) -> None:
         """Rates and steps done were told to the book."""

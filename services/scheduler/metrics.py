@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from services.scheduler.core.fleet import Fleet, NodeState
+
 
 class SchedulerMetrics:
     """One set per service, on its registry."""
@@ -45,6 +47,22 @@ class SchedulerMetrics:
             registry=registry,
             buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600, 3600),
         )
+        self.asleep = Gauge(
+            "meridian_scheduler_asleep_nodes",
+            "Nodes that sleep, while the policy puts them to sleep",
+            registry=registry,
+        )
+        self.asleep_s = Counter(
+            "meridian_scheduler_asleep_node_seconds_total",
+            "Time that nodes slept, summed over nodes",
+            registry=registry,
+        )
         self.finished = Counter(
             "meridian_scheduler_jobs_finished_total", "Jobs by outcome", ("outcome",), registry=registry
         )
+
+    def slept(self, fleet: Fleet, seconds: float) -> None:
+        """Count the nodes that sleep, and the time since they were counted last."""
+        asleep = sum(node.state is NodeState.ASLEEP for node in fleet.nodes.values())
+        self.asleep.set(asleep)
+        self.asleep_s.inc(asleep * max(seconds, 0.0))

@@ -37,6 +37,7 @@ from services.scheduler.core import builtin as _plugins  # noqa: F401 - makes th
 from services.scheduler.core.admission import LIMITS
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.filters import FILTERS
+from services.scheduler.core.idle_nodes import IDLE_NODES
 from services.scheduler.core.planning import PLANNERS
 from services.scheduler.core.policy import DISCIPLINES, ESTIMATES, Policy, RestartRules, policy_from_json
 from services.scheduler.core.preemption import PREEMPTIONS
@@ -165,6 +166,7 @@ class _Document:
             "queues": None,
             "shares": None,
             "service_levels": None,
+            IDLE_NODES: None,
             "selection": self._selection,
             "allocation": self._allocation,
         }
@@ -184,6 +186,8 @@ class _Document:
                 self.problems.add(top["shares"], text)
         if "service_levels" in top:
             self._promised("service_levels", read_service_levels(top["service_levels"], self.problems))
+        if IDLE_NODES in top:
+            self._promised(IDLE_NODES, top[IDLE_NODES])
         if not self.problems.found:
             self._complete(base)
 
@@ -217,7 +221,7 @@ class _Document:
         rules = {**inherited["restarts"], **self.flat.get("restarts", {})}
         self.flat = {**inherited, **self.flat, "restarts": rules}
         used = {name for field in ("filters", "order", "limits", "preemptions") for name in self.flat[field]}
-        used |= {*self.flat["scores"], self.flat["planner"], SERVICE_LEVELS}
+        used |= {*self.flat["scores"], self.flat["planner"], SERVICE_LEVELS, IDLE_NODES}
         kept = {name: options for name, options in inherited["options"].items() if name in used}
         self.flat["options"] = {**kept, **own_options}
         self.flat["tenant_weights"] = {**inherited["tenant_weights"], **own_weights}

@@ -24,9 +24,10 @@ from typing import Any
 
 from meridian.codec import Envelope
 from meridian.errors import MeridianError
-from services.scheduler.core import lifecycle
+from services.scheduler.core import lifecycle, sleeping
 from services.scheduler.core.book import Book
 from services.scheduler.core.cycle import run_cycle
+from services.scheduler.core.idle_nodes import idle_rules_of
 from services.scheduler.core.measured import News
 from services.scheduler.core.policy import Policy, policy_from_json
 from services.scheduler.core.replicas import follow
@@ -88,6 +89,7 @@ class Replay:
             "tick": self._tick,
             "policy": self.change,
             "steps": self._learn,
+            "rest": self._rest,
             "cycle": self._decide,
         }
         self._events = events
@@ -122,6 +124,7 @@ class Replay:
         )
         if loaded.saved is not None:
             self._book.promises.begin(loaded.saved, entry.at_s)
+        self._book.begin(entry.at_s)
         self.report.books += 1
 
     def named(self, names: Iterable[str]) -> list[Envelope]:
@@ -162,6 +165,15 @@ class Replay:
         draft.at_s = entry.at_s
         lifecycle.tick(draft, book.due(entry.at_s), entry.at_s, self.policy.restarts)
         book.merge(draft)
+
+    def _rest(self, entry: Entry) -> None:
+        rules = idle_rules_of(self.policy)
+        if rules is None or self.book.idle is None:
+            raise ReplayError("nodes were told to sleep by a policy that lets them be")
+        draft = self.book.draft()
+        draft.at_s = entry.at_s
+        sleeping.follow(draft, self.book.idle, rules, entry.at_s)
+        self.book.merge(draft)
 
     def _learn(self, entry: Entry) -> None:
         draft = self.book.draft()

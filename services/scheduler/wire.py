@@ -276,6 +276,14 @@ def message_of(effect: effects.Effect, at_s: float) -> Message:
                 reason=effect.reason,
                 assigned_at=timestamp(at_s),
             )
+        case effects.Sleep():
+            return run_pb2.Assignment(
+                domain_id=effect.domain_id,
+                action=run_pb2.ASSIGNMENT_ACTION_SLEEP,
+                node_ids=effect.node_ids,
+                reason=effect.reason,
+                assigned_at=timestamp(at_s),
+            )
         case effects.Preempted():
             run = effect.run
             return job_pb2.JobPreempted(

@@ -69,6 +69,7 @@ class LocalEngineSettings:
     device_memory_bytes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     # Emulated nodes that sleep at the start, with their waking times.
     sleeping: Mapping[str, float] = field(default_factory=dict)
+    can_sleep: Mapping[str, float] = field(default_factory=dict)
 
     def log_path(self, run_id: str, rank: int) -> Path:
         """The log file of a rank; it does not exist while the rank has printed nothing."""
@@ -191,6 +192,14 @@ class LocalEngine(Engine, EmulatedMachines):
         self._waking.discard(node_id)
         del self._asleep[node_id]
         self.power_changed.set()
+
+    async def put_to_sleep(self, node_ids: Collection[str]) -> frozenset[str]:
+        requests = [*(run.gang.request for run in self._runs.values()), *self._waiting.values()]
+        needed = {placement.node_id for request in requests for placement in request.ranks}
+        for node_id in sorted(set(node_ids) & self._settings.can_sleep.keys() - self._asleep.keys() - needed):
+            self._asleep[node_id] = self._settings.can_sleep[node_id]
+            self.power_changed.set()
+        return frozenset(self._asleep.keys() & set(node_ids))
 
     def asleep(self) -> frozenset[str]:
         return frozenset(self._asleep)

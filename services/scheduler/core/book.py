@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.effects import DecisionRecord, Effect
 from services.scheduler.core.fleet import Fleet
+from services.scheduler.core.idle_nodes import IDLE_NODES, IdleNodes, idle_rules_of
 from services.scheduler.core.kept import Kept, pending_unit
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.measured import Measured, News
@@ -63,6 +64,7 @@ class Book:
         self.replicas = Replicas()
         self.cluster.view.facts["measured"] = self.measured
         self.promises = Promises(self)
+        self.idle: IdleNodes | None = None
 
     @classmethod
     def restored(
@@ -134,6 +136,10 @@ class Book:
     def merge(self, draft: Draft) -> None:
         """Take over the changes of a draft that was made on this book and on nothing newer."""
         self.promises.pass_time(draft.at_s)
+        if self.idle is not None:
+            self.idle.at_s = max(self.idle.at_s, self.now_s if math.isnan(draft.at_s) else draft.at_s)
+            if draft.fleet is not self.fleet:
+                self.idle.fleet_changed(self.fleet, draft.fleet)
         observations = self.promises.seen(draft)
         before, self.fleet = self.fleet, draft.fleet
         self._kept.refit(before, self.fleet)
@@ -151,9 +157,18 @@ class Book:
         self.promises.pass_time(draft.at_s)
 
     def use(self, policy: Policy, now_s: float) -> None:
-        """Another policy applies from now on, with its promises."""
+        """Another policy applies from now on, with its promises and its rules about idle nodes."""
         self.cluster.use(policy)
         self.promises.use(policy, now_s)
+        self.begin(now_s)
+
+    def begin(self, now_s: float) -> None:
+        """The book is used from ``now_s`` on: nodes that hold nothing are idle since then, where the policy asks for it."""
+        if idle_rules_of(self.cluster.policy) is None:
+            self.cluster.unwatch(IDLE_NODES)
+            self.idle = None
+        else:
+            self.idle = self.cluster.watch(IDLE_NODES, None, lambda: IdleNodes(now_s))
 
     def advance(self, now_s: float) -> None:
         """Time has come to ``now_s``: back-offs and exclusions that are over, estimates that were outlived or got old."""

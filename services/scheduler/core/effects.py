@@ -63,6 +63,15 @@ class Wake:
 
 
 @dataclass(frozen=True, slots=True)
+class Sleep:
+    """The agent of ``domain_id`` is to put nodes to sleep: nobody needs them."""
+
+    domain_id: str
+    node_ids: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Preempted:
     """A run lost its nodes; to ``beneficiary`` when a unit took them."""
 
@@ -81,7 +90,7 @@ class Finished:
     reason: str
 
 
-Effect = Queued | Placed | Start | Stop | Wake | Preempted | Finished
+Effect = Queued | Placed | Start | Stop | Wake | Sleep | Preempted | Finished
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,7 @@ class MarkKind(StrEnum):
     NODE_REVOKED = "node_revoked"
     DEVICE_REVOKED = "device_revoked"
     AGENT_REVOKED = "agent_revoked"
+    NODE_RESTING = "node_resting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,8 @@ class Fleet:
             return "declared failed"
         if (MarkKind.NODE_SUSPECTED, node.node_id) in self.marks:
             return "suspected to have failed"
+        if node.state is not NodeState.ASLEEP and (MarkKind.NODE_RESTING, node.node_id) in self.marks:
+            return "it was told to go to sleep"
         if (MarkKind.DOMAIN_UNREACHABLE, node.domain_id) in self.marks:
             return "its domain is unreachable"
         if self._revoked(MarkKind.NODE_REVOKED, node.compute_id, node.node_id):

@@ -9,6 +9,7 @@ from typing import Any
 
 from services.scheduler.core.admission import Limit, limits
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.idle_nodes import IDLE_NODES, idle_rules_of
 from services.scheduler.core.options import configured
 from services.scheduler.core.placement import plugins_of
 from services.scheduler.core.planning import Planner, Rounds, planner
@@ -64,7 +65,8 @@ def check(policy: Policy) -> None:
     if policy.planner:
         used.add(policy.planner)
     service_levels_of(policy)
-    used.add(SERVICE_LEVELS)
+    idle_rules_of(policy)
+    used |= {SERVICE_LEVELS, IDLE_NODES}
     for name, _ in policy.options:
         if name not in used:
             raise PolicyError(f"options.{name}: the policy uses no plugin of this name")

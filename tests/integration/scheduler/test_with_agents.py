@@ -63,9 +63,14 @@ class Network:
 
 @asynccontextmanager
 async def network(
-    database_url: str, directory: Path, accelerators: int, nodes: int = 1, last: dict[str, Any] | None = None
+    database_url: str,
+    directory: Path,
+    accelerators: int,
+    nodes: int = 1,
+    last: dict[str, Any] | None = None,
+    each: dict[str, Any] | None = None,
 ) -> AsyncIterator[Network]:
-    """One domain with nodes of so many accelerators; ``last`` adds to the declaration of the last one."""
+    """One domain with nodes of so many accelerators; ``each`` adds to the declaration of all of them, ``last`` of the last."""
     async with AsyncExitStack() as life:
         stack = await life.enter_async_context(environment(database_url))
         quick = {"MERIDIAN_FAILOVER_START_GRACE_S": "0.5", "MERIDIAN_FAILOVER_AGENT_GRACE_S": "0.5"}
@@ -77,7 +82,7 @@ async def network(
         settings = configuration(directory, stack.bootstrap_servers)
         group = {**settings["domain"]["nodes"][0]["accelerators"][0], "count": accelerators}
         settings["domain"]["nodes"] = [
-            {"node_id": f"north-{n}", "cpus": 8, "memory_bytes": 2**34, "accelerators": [group]}
+            {"node_id": f"north-{n}", "cpus": 8, "memory_bytes": 2**34, "accelerators": [group], **(each or {})}
             for n in range(1, nodes + 1)
         ]
         settings["domain"]["nodes"][-1] |= last or {}

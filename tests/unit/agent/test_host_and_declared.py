@@ -72,6 +72,16 @@ def test_declared_accelerators_say_that_they_are() -> None:
     assert readings["n2", 0, Metric.GPU_MEMORY_LIMIT].value == 80 * 10**9
 
 
+def test_accelerators_of_a_node_that_sleeps_draw_what_they_draw_asleep() -> None:
+    items = tuple(
+        DeclaredAccelerator(node, 0, "NVIDIA", "A100", idle_watts=60, peak_watts=400, sleep_watts=4)
+        for node in ("n1", "n2")
+    )
+    collector = DeclaredCollector(items, lambda: {"n1": frozenset(), "n2": frozenset()}, lambda: {"n2"})
+    watts = {item.node_id: item.value for item in collector.collect(NOW) if item.metric is Metric.POWER}
+    assert watts == {"n1": 60, "n2": 4}
+
+
 def test_free_is_what_the_agent_has_not_given_away() -> None:
     readings = AllocationCollector({"n1": 2, "n2": 1}, lambda: {"n1": frozenset({1})}).collect(NOW)
     assert [(item.node_id, item.accelerator_index, item.value) for item in readings] == [
