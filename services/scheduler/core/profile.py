@@ -14,6 +14,7 @@ Steps:
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -108,6 +109,8 @@ class Profile:
         np.cumsum(part, axis=0, out=part)
         self._reserved: dict[UnitKey, Reservation] = {}
         self._taken: dict[UnitKey, tuple[Ints, Floats]] = {}
+        self._starts: list[tuple[float, UnitKey]] = []
+        """Begins of reservations, as a heap; those that were given up stay until they come first."""
         self.reserved_from_s = np.inf
         """No reservation begins before this."""
 
@@ -130,10 +133,22 @@ class Profile:
         soon_s = now_s + _SLACK
         if soon_s < self.reserved_from_s:
             return []
-        found = [key for key, item in self._reserved.items() if item.start_s <= soon_s]
-        if not found:
-            self.reserved_from_s = min((item.start_s for item in self._reserved.values()), default=np.inf)
-        return found
+        begun: list[tuple[float, UnitKey]] = []
+        starts = self._starts
+        while starts:
+            start_s, key = starts[0]
+            item = self._reserved.get(key)
+            if item is None or item.start_s != start_s or (begun and begun[-1] == starts[0]):
+                heapq.heappop(starts)
+            elif start_s <= soon_s:
+                begun.append(heapq.heappop(starts))
+            else:
+                break
+        if not begun:
+            self.reserved_from_s = starts[0][0] if starts else np.inf
+        for entry in begun:
+            heapq.heappush(starts, entry)
+        return [key for _, key in begun]
 
     def copy(self) -> Profile:
         """A profile that can be changed without changing this one. What is free is shared until one of the two changes it."""
@@ -142,6 +157,7 @@ class Profile:
         self._sharing.add(other)
         other._times = self._times.copy()
         other._held, other._reserved, other._taken = dict(self._held), dict(self._reserved), dict(self._taken)
+        other._starts = list(self._starts)
         return other
 
     def _own(self) -> None:
@@ -209,8 +225,9 @@ class Profile:
         freed = late = False
         held = self._held
         estimate = self._estimate
-        current = {id(unit): unit for unit in running}
-        gone = [held.pop(number) for number in held.keys() - current.keys()]
+        units = list(running)
+        numbers = list(map(id, units))
+        gone = [held.pop(number) for number in held.keys() - numbers]
         by_key = {item.unit.unit.key: item for item in gone} if gone else {}
         soon_s = now_s + _SLACK
         for number in [
@@ -222,8 +239,7 @@ class Profile:
         ]:
             gone.append(held.pop(number))
             late = True
-        for number in [number for number in current if number not in held]:
-            unit = current[number]
+        for number, unit in [pair for pair in zip(numbers, units, strict=True) if pair[0] not in held]:
             if unit.unit.demand.device_milli < 1000:
                 return None
             before = by_key.get(unit.unit.key)
@@ -261,8 +277,12 @@ class Profile:
         """When and where a unit fits for ``duration_s`` (seconds, may be infinite); None when it never does."""
         demand = candidates.demand
         size, times = self._size, self._times[: self._size]
-        table = self._fits(demand, candidates.columns, candidates.allowed, 0, size)
-        np.minimum(table, demand.ranks, out=table)
+        table: Any
+        if demand.ranks == 1:
+            table = self._holds(demand, candidates.columns, candidates.allowed, 0, size)
+        else:
+            table = self._fits(demand, candidates.columns, candidates.allowed, 0, size)
+            np.minimum(table, demand.ranks, out=table)
         ends = np.full(size, size) if duration_s == np.inf else np.searchsorted(times, times + duration_s, side="left")
         if self._reserved:
             table = _least(table, ends)
@@ -272,11 +292,11 @@ class Profile:
                 return float(times[start]), choice
         return None
 
-    def _enough(self, table: Floats, candidates: Candidates) -> Ints:
+    def _enough(self, table: Any, candidates: Candidates) -> Ints:
         """Segments (of S, N) in which a domain, or all together, may hold all ranks."""
         ranks = candidates.demand.ranks
         if ranks == 1:
-            found: Bools = table.max(axis=1, initial=0.0) >= 1
+            found: Bools = np.any(table, axis=1)
         elif candidates.demand.cross_domain or len(self._table.domain_ids) == 1:
             found = table.sum(axis=1) >= ranks
         else:
@@ -296,6 +316,31 @@ class Profile:
         table = self._fits(candidates.demand, candidates.columns, candidates.allowed, first, end)
         least: Ints = table.min(axis=0).astype(np.int64)
         return least
+
+    def _holds(self, demand: Demand, columns: Ints, allowed: Bools, first: int, end: int) -> Bools:
+        """Whether a rank fits, by segment and node (S, N): `_fits` of at least 1, without counting."""
+        whole = demand.accelerators == 0 or (demand.device_milli >= 1000 and len(columns) > 0)
+        if not whole or any(name not in self._table.resource_names for name, _ in demand.resources):
+            counted: Bools = np.greater_equal(self._fits(demand, columns, allowed, first, end), 1)
+            return counted
+        free = self._free[first:end]
+        parts: list[Bools] = []
+        if demand.cpus > 0:
+            parts.append(free[:, _CPUS] + _SLACK >= demand.cpus)
+        if demand.memory_bytes > 0:
+            parts.append(free[:, _MEMORY] >= demand.memory_bytes)
+        if demand.accelerators > 0:
+            # All devices of a rank are of one model.
+            devices = [free[:, _DEVICES + column] >= demand.accelerators for column in columns.tolist()]
+            parts.append(np.logical_or.reduce(devices) if len(devices) > 1 else devices[0])
+        for name, amount in demand.resources:
+            layer = _DEVICES + self._models + self._table.resource_names.index(name)
+            if amount > 0:
+                parts.append(free[:, layer] + _SLACK >= amount)
+        table = parts[0] if parts else np.ones(free[:, _CPUS].shape, dtype=np.bool_)
+        for each in (*parts[1:], allowed):
+            np.logical_and(table, each, out=table)
+        return table
 
     def _fits(self, demand: Demand, columns: Ints, allowed: Bools, first: int, end: int) -> Floats:
         """Ranks that fit, by segment and node (S, N), as `table.fits` counts them for one moment."""
@@ -360,6 +405,7 @@ class Profile:
         self._free[first:last, :, rows] -= amounts[None]
         self.reserved_from_s = min(self.reserved_from_s, start_s)
         self._reserved[key] = Reservation(key, start_s, end_s, choice, demand.domains)
+        heapq.heappush(self._starts, (start_s, key))
         self._taken[key] = rows, amounts
 
     def drop(self, key: UnitKey) -> Reservation | None:
@@ -433,19 +479,27 @@ def _ratio(free: Any, amount: float, slack: float = 0.0) -> Any:
     return np.floor(out, out=out)
 
 
-def _least(table: Floats, ends: npt.NDArray[Any]) -> Floats:
+def _least(table: Any, ends: npt.NDArray[Any]) -> Any:
     """The least of each node (S, N) over the segments from each one to its end (S; exclusive)."""
-    size = len(table)
+    if table.dtype == np.bool_:
+        return _next_lack(table) >= ends[:, None]
     most = int(table.max(initial=0.0))
     if most > _MOST_LEVELS:
         return np.array([table[start : max(end, start + 1)].min(axis=0) for start, end in enumerate(ends.tolist())])
-    numbers = np.arange(size)[:, None]
     out = np.zeros_like(table)
     for level in range(1, most + 1):
-        lacking = np.where(table < level, numbers, size)
-        following = np.minimum.accumulate(lacking[::-1], axis=0)[::-1]
-        out += following >= ends[:, None]
+        out += _next_lack(table >= level) >= ends[:, None]
     return out
+
+
+def _next_lack(holds: Bools) -> npt.NDArray[np.int32]:
+    """The first segment from each one on (S, N) that does not hold what is asked for; S where all do."""
+    size = len(holds)
+    numbers = np.arange(size, dtype=np.int32)[:, None]
+    lacking = np.where(holds, np.int32(size), numbers)
+    backwards = lacking[::-1]
+    np.minimum.accumulate(backwards, axis=0, out=backwards)
+    return lacking
 
 
 def _cuts(ends: Floats, most: int) -> tuple[Floats, Ints]:

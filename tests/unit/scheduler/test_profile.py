@@ -360,3 +360,45 @@ def test_copies_share_nothing_that_one_of_them_changes() -> None:
     starts = [item.earliest(wide, 1.0) for item in (profile, copy, another)]
     # Two runs of 8 processors leave 48: 56 are free at once where one was taken off, else when the first ends.
     assert [found[0] for found in starts if found is not None] == [0.0, 0.0, 10.0]
+
+
+_RANKS = st.builds(
+    Demand,
+    st.just(1),
+    cpus=st.sampled_from((0.0, 0.5, 1.0, 3.0)),
+    memory_bytes=st.sampled_from((0, GIB, 40 * GIB)),
+    accelerators=st.integers(0, 5),
+    device_milli=st.sampled_from((1000, 1000, 500)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(held=st.lists(st.tuples(_RANKS, st.integers(1, 5)), max_size=8), wanted=_RANKS)
+def test_whether_a_rank_fits_is_as_counted(held: list[tuple[Demand, int]], wanted: Demand) -> None:
+    cluster = a_cluster(a_fleet({"a": 2, "b": 1}))
+    for number, (demand, ends) in enumerate(held):
+        if cluster.candidates(demand)[0].choose() is not None:
+            begin(cluster, f"r{number}", demand, 10.0 * ends)
+    future = profile(cluster)
+    asked = cluster.candidates(wanted)[0]
+    where = wanted, asked.columns, asked.allowed, 0, len(future.times)
+    assert (future._holds(*where) == (future._fits(*where) >= 1)).all()
+
+
+def test_reservations_are_due_when_they_begin_and_until_they_are_given_up() -> None:
+    cluster = a_cluster(a_fleet({"a": 1}))
+    begin(cluster, "long", gpus(4), 100.0)
+    future = profile(cluster)
+    assert keep(cluster, future, "one", gpus(4), 50.0) == 100.0
+    assert keep(cluster, future, "two", gpus(4), 50.0) == 150.0
+    assert future.due(99.0) == []
+    assert [future.due(100.0), future.due(100.0)] == [[UnitKey("one", 0)]] * 2
+    assert sorted(future.due(150.0)) == [UnitKey("one", 0), UnitKey("two", 0)]
+    other = future.copy()
+    other.drop(UnitKey("one", 0))
+    assert other.due(149.0) == []
+    assert other.due(150.0) == [UnitKey("two", 0)]
+    # Made again at the same time, after a copy: due once.
+    assert keep(cluster, other, "one", gpus(4), 50.0) == 100.0
+    assert other.due(100.0) == [UnitKey("one", 0)]
+    assert future.due(100.0) == [UnitKey("one", 0)]
