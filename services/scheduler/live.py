@@ -34,9 +34,9 @@ from services.scheduler.core.cycle import Cycle, begin_cycle, carry_out
 from services.scheduler.core.decide import Snapshot, Waiting, decide, snapshot_of
 from services.scheduler.core.effects import Finished, Placed, Sleep
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.idle_nodes import idle_rules_of
 from services.scheduler.core.placement import plugins_of
 from services.scheduler.core.planning import Rounds
-from services.scheduler.core.idle_nodes import idle_rules_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.replicas import follow
@@ -84,6 +84,7 @@ class LiveScheduler:
         self.accounts = PromisesKept(kernel.database)
         self.tenants = Tenants()
         self._steps = StepsHeard()
+        self._rested_at_s = 0.0
         self._saved_observations = 0
 
     @property
@@ -94,7 +95,6 @@ class LiveScheduler:
     def now_s(self) -> float:
         """The present time in seconds since 1970."""
         return self._kernel.clock.now().timestamp()
-        self._rested_at_s = 0.0
 
     def snapshot(self) -> Snapshot:
         """The book as a cycle would see it now, built anew."""
@@ -176,6 +176,7 @@ class LiveScheduler:
         self._steps.begin()
         if loaded.saved is not None:
             self.book.promises.begin(loaded.saved, now_s)
+        self.book.begin(now_s)
         self._waiting = WaitingUnits()
         self._doubtful = False
         self._poked.set()
@@ -202,7 +203,6 @@ class LiveScheduler:
         """Write a draft and its events; the book takes it over at the commit."""
         if not draft.changed:
             return
-        self.book.begin(now_s)
         await store.save(transaction.connection, draft, new_specs or {})
         await self.accounts.note(transaction.connection, self.book, draft)
         now_s = self.now_s()
@@ -299,6 +299,8 @@ class LiveScheduler:
                 if not self._wanted() and not self._rest_due():
                     continue
             self._poked.clear()
+            if self._rest_due():
+                await self._until_done(self._rest)
             if self._steps.due(self.book, self.now_s(), deciding=self._wanted()):
                 await self._until_done(self._tell_steps)
             if self._wanted():
@@ -322,11 +324,30 @@ class LiveScheduler:
                 wanted.append(max(at_s - self.now_s(), self._settings.cycle_pause_s))
         return min(wanted, default=None)
 
+    def _next_rest_s(self) -> float:
+        rules = idle_rules_of(self.policy)
+        return float("inf") if rules is None else self._rested_at_s + sleeping.pause_s(rules)
+
+    def _rest_due(self) -> bool:
+        return self.now_s() >= self._next_rest_s()
+
+    async def _rest(self) -> None:
+        """Put idle nodes to sleep, by the policy's rules."""
+        async with self._kernel.outbox.transaction() as transaction:
+            draft = await self.draft(transaction)
+            now_s = draft.at_s = self.now_s()
+            rules, idle = idle_rules_of(self.policy), self.book.idle
+            before_s, self._rested_at_s = self._rested_at_s, now_s
+            if rules is None or idle is None:
+                return
+            self._metrics.slept(self.book.fleet, now_s - before_s if before_s else 0.0)
+            if sleeping.follow(draft, idle, rules, now_s):
+                await self.write(transaction, draft)
+                transaction.on_commit(lambda: self.journal.rest(now_s))
+
     async def _cycle(self) -> None:
         started_s = time.perf_counter()
         async with self._kernel.outbox.transaction() as transaction:
-            if self._rest_due():
-                await self._until_done(self._rest)
             draft = await self.draft(transaction)
             before_s = time.perf_counter()
             now_s = draft.at_s = self.now_s()
@@ -350,27 +371,6 @@ class LiveScheduler:
             self._poked.set()
 
     async def _tell_steps(self) -> None:
-    def _next_rest_s(self) -> float:
-        rules = idle_rules_of(self.policy)
-        return float("inf") if rules is None else self._rested_at_s + sleeping.pause_s(rules)
-
-    def _rest_due(self) -> bool:
-        return self.now_s() >= self._next_rest_s()
-
-    async def _rest(self) -> None:
-        """Put idle nodes to sleep, by the policy's rules."""
-        async with self._kernel.outbox.transaction() as transaction:
-            draft = await self.draft(transaction)
-            now_s = draft.at_s = self.now_s()
-            rules, idle = idle_rules_of(self.policy), self.book.idle
-            before_s, self._rested_at_s = self._rested_at_s, now_s
-            if rules is None or idle is None:
-                return
-            self._metrics.slept(self.book.fleet, now_s - before_s if before_s else 0.0)
-            if sleeping.follow(draft, idle, rules, now_s):
-                await self.write(transaction, draft)
-                transaction.on_commit(lambda: self.journal.rest(now_s))
-
         """Tell the book what was measured; services get as many replicas as their loads ask for."""
         async with self._kernel.outbox.transaction() as transaction:
             draft = await self.draft(transaction)
