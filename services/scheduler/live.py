@@ -15,6 +15,7 @@ import logging
 import time
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import asyncpg
 import sqlalchemy as sa
@@ -30,6 +31,7 @@ from meridian.service import Kernel
 from services.scheduler import policy_changes, store, store_measured
 from services.scheduler.core import lifecycle, sleeping
 from services.scheduler.core.book import Book, Draft
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.cycle import Cycle, begin_cycle, carry_out
 from services.scheduler.core.decide import Snapshot, Waiting, decide, snapshot_of
 from services.scheduler.core.effects import Finished, Placed, Sleep
@@ -55,6 +57,14 @@ from services.scheduler.tenants import Tenants
 from services.scheduler.wire import message_of
 
 log = logging.getLogger(__name__)
+
+
+class SeenPart(NamedTuple):
+    """Where a scheduler sees a part only: among whose units places are counted, and what its answers take for granted."""
+
+    among: str
+    assumes: str
+
 
 _SAVE_AFTER = 100
 """Observed run times after which what was learned is written to the database."""
@@ -104,6 +114,22 @@ class LiveScheduler:
     def waiting(self) -> Mapping[UnitKey, Waiting]:
         """Why each unit waits that a cycle looked at, with its place in the queue."""
         return self._waiting.all(self.book.cluster, self.book.now_s)
+
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    def for_questions(self) -> Cluster:
+        """A copy of the cluster that a question may change."""
+        return self.book.cluster.copy()
+
+    def known_of_domains(self, demand: Demand, key: UnitKey | None = None) -> list[dict[str, Any]]:
+        """What domains told of themselves and how they stand for a demand, and for a unit that waits; empty where this
+        scheduler sees all nodes itself."""
+        return []
+
+    @property
+    def seen_part(self) -> SeenPart | None:
+        """What answers leave out; None where this scheduler sees everything."""
+        return None
 
     # -- life --------------------------------------------------------------------------------------------------------
 

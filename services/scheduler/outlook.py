@@ -19,7 +19,7 @@ from services.scheduler.core.prospect import ahead_of, order_of, prospects
 from services.scheduler.core.state import Job, JobSpec, UnitKey
 from services.scheduler.core.units import units_of
 from services.scheduler.hypothesis import as_it_would_be, hypothesis
-from services.scheduler.live import LiveScheduler
+from services.scheduler.live import LiveScheduler, SeenPart
 from services.scheduler.times import rfc3339
 from services.scheduler.what_if import answer, predicted
 
@@ -39,7 +39,11 @@ async def add(live: LiveScheduler, job_id: str, bodies: list[Json], *, flips: bo
     asked = [key for key in by_key if key in cluster.pending or key in cluster.running][:_MOST_FLIPPED] if flips else []
     if not waiting and not asked:
         return
-    await asyncio.to_thread(_add, cluster.copy(), policy, now_s, by_key, waiting, asked)
+    for key in waiting:
+        unit = cluster.pending.get(key)
+        if unit is not None and (rows := live.known_of_domains(unit.demand, key)):
+            by_key[key].setdefault("waiting", {})["domains"] = rows
+    await asyncio.to_thread(_add, live.for_questions(), policy, now_s, by_key, waiting, asked, live.seen_part)
 
 
 def _add(
@@ -49,6 +53,7 @@ def _add(
     by_key: dict[UnitKey, Json],
     waiting: list[UnitKey],
     asked: list[UnitKey],
+    part: SeenPart | None,
 ) -> None:
     reserved = _reserved(cluster)
     order = order_of(cluster, now_s) if waiting else []
@@ -59,6 +64,9 @@ def _add(
         body["ahead"] = {"units": ahead.units, "accelerators": ahead.accelerators}
         if key in starts:
             body["prediction"] = predicted(starts[key], rfc3339)
+        if part is not None:
+            body["ahead"]["among"] = part.among
+            _qualify(body.get("prediction"), part)
         body["blocked_by"] = _blocked_by(cluster, key, now_s, reserved)
     for key in asked:
         by_key[key]["counterfactuals"] = [item.as_json() for item in counterfactuals(cluster, policy, key, now_s)]
@@ -94,6 +102,14 @@ def _blocked_by(cluster: Cluster, key: UnitKey, now_s: float, reserved: tuple[Re
     }
 
 
+def _qualify(prediction: Json | None, part: SeenPart) -> None:
+    """Say what a prediction takes for granted; that something never fits cannot be known from a part."""
+    if prediction is not None:
+        prediction["assumes"] = part.assumes
+        if prediction.get("never"):
+            prediction["never"] = False
+
+
 def _held(item: Holder) -> Json:
     until = rfc3339(item.end_s) if item.end_s < math.inf else None
     return {"accelerators": item.accelerators, "cpus": item.cpus, "until": until}
@@ -104,11 +120,18 @@ async def what_if(live: LiveScheduler, spec: JobSpec, tenant_id: str, change: Js
     now_s, book = live.now_s(), live.book
     if change:
         changed = hypothesis(change, book.fleet, live.policy)
-        cluster, policy = as_it_would_be(book.cluster, book.fleet, changed), changed.policy
+        cluster, policy = as_it_would_be(live.for_questions(), book.fleet, changed), changed.policy
     else:
-        cluster, policy = book.cluster.copy(), live.policy
+        cluster, policy = live.for_questions(), live.policy
     job = Job("what-if", tenant_id, spec, units_of(spec), now_s)
     known = [book.run_times.estimate(job, unit, 0.0) for unit in job.units[:1000]]
-    return await asyncio.to_thread(
+    rows = live.known_of_domains(job.units[0].demand)
+    found = await asyncio.to_thread(
         answer, cluster, policy, spec, tenant_id, now_s, estimate=lambda unit: known[unit.index], times=rfc3339
     )
+    part = live.seen_part
+    if part is not None:
+        found |= {"domains": rows, "among": part.among, "assumes": part.assumes}
+        for item in found["items"]:
+            _qualify(item.get("prediction"), part)
+    return found

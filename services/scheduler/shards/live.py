@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -25,20 +26,23 @@ from services.scheduler import store
 from services.scheduler.core.apart.carrying import ports_of
 from services.scheduler.core.apart.dispatching import Dispatcher
 from services.scheduler.core.apart.messages import Session
+from services.scheduler.core.apart.others import lay_over
 from services.scheduler.core.apart.quotas import check_shards
 from services.scheduler.core.apart.rounds import Step
 from services.scheduler.core.apart.shares import shares_of
 from services.scheduler.core.apart.turns import take_answers, turn
 from services.scheduler.core.book import Draft
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import Blocked, Decisions
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.explanation import Explanation, Ranking
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.run_times import RunTimes
+from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.two_level import DomainSummary, check_policy
 from services.scheduler.events import Events
-from services.scheduler.live import LiveScheduler
+from services.scheduler.live import LiveScheduler, SeenPart
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.shards.journal import Heard, ShardJournal
 from services.scheduler.shards.wire import answer_from, request_message, shares_from, shares_message, summary_from
@@ -91,6 +95,26 @@ class TwoLevelScheduler(LiveScheduler):
         # Rooms of classes were told to the session before.
         self._dispatcher = self._new_dispatcher(self._dispatcher.public())
         self._notes.session(self.now_s(), self._dispatcher, self._ports, self._settings.answer_limit_s)
+
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    def for_questions(self) -> Cluster:
+        """See `LiveScheduler.for_questions`; what domains tell to be taken by others is taken."""
+        cluster = super().for_questions()
+        lay_over(cluster, self._dispatcher.told, self.now_s())
+        return cluster
+
+    def known_of_domains(self, demand: Demand, key: UnitKey | None = None) -> list[dict[str, Any]]:
+        """See `LiveScheduler.known_of_domains`."""
+        return [item.as_json() for item in self._dispatcher.known(demand, key)]
+
+    @property
+    def seen_part(self) -> SeenPart | None:
+        """See `LiveScheduler.seen_part`."""
+        others = "units of other shards" if self._others else "what domains hold besides"
+        return SeenPart(
+            f"tenants of {self._name}", f"{others} stay as domains told them last; their ends are not known"
+        )
 
     # -- writing -----------------------------------------------------------------------------------------------------
 

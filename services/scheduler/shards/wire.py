@@ -118,8 +118,16 @@ def answer_message(reply: Reply, at_s: float) -> scheduler_pb2.PlacementAnswer:
         session=reply.session.number,
         round=reply.round,
         domain_term=reply.domain_term,
-        placed=[scheduler_pb2.PlacedUnit(name=_name(name), ranks=rank_messages(ranks)) for name, ranks in reply.placed],
-        refused=[scheduler_pb2.RefusedUnit(name=_name(name), reason=reason) for name, reason in reply.refused],
+        placed=[
+            scheduler_pb2.PlacedUnit(
+                name=_name(name), ranks=rank_messages(ranks), explanation=reply.explanations.get(name, "")
+            )
+            for name, ranks in reply.placed
+        ],
+        refused=[
+            scheduler_pb2.RefusedUnit(name=_name(name), reason=reason, explanation=reply.explanations.get(name, ""))
+            for name, reason in reply.refused
+        ],
         summary=summary_message(reply.summary, reply.domain_term, at_s, reply.rooms),
         begin_again=reply.begin_again,
     )
@@ -138,6 +146,10 @@ def answer_from(message: scheduler_pb2.PlacementAnswer) -> Reply:
         summary_from(message.summary),
         _rooms_from(message.summary.rooms),
         message.begin_again,
+        {
+            **{_name_from(item.name): item.explanation for item in message.placed if item.explanation},
+            **{_name_from(item.name): item.explanation for item in message.refused if item.explanation},
+        },
     )
 
 

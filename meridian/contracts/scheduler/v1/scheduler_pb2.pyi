@@ -220,22 +220,26 @@ class DomainSummary(_message.Message):
     def __init__(self, domain_id: _Optional[str] = ..., sequence: _Optional[int] = ..., term: _Optional[int] = ..., rooms: _Optional[_Iterable[_Union[ClassRoom, _Mapping]]] = ..., devices: _Optional[_Iterable[_Union[DeviceRoom, _Mapping]]] = ..., free_cpus: _Optional[float] = ..., total_cpus: _Optional[float] = ..., free_memory_bytes: _Optional[int] = ..., running: _Optional[int] = ..., own_scheduler: _Optional[bool] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class PlacedUnit(_message.Message):
-    __slots__ = ("name", "ranks", "handed")
+    __slots__ = ("name", "ranks", "handed", "explanation")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     HANDED_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
     name: GrantName
     ranks: _containers.RepeatedCompositeFieldContainer[_run_pb2.AssignedRank]
     handed: bool
-    def __init__(self, name: _Optional[_Union[GrantName, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[_run_pb2.AssignedRank, _Mapping]]] = ..., handed: _Optional[bool] = ...) -> None: ...
+    explanation: str
+    def __init__(self, name: _Optional[_Union[GrantName, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[_run_pb2.AssignedRank, _Mapping]]] = ..., handed: _Optional[bool] = ..., explanation: _Optional[str] = ...) -> None: ...
 
 class RefusedUnit(_message.Message):
-    __slots__ = ("name", "reason")
+    __slots__ = ("name", "reason", "explanation")
     NAME_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
     name: GrantName
     reason: str
-    def __init__(self, name: _Optional[_Union[GrantName, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+    explanation: str
+    def __init__(self, name: _Optional[_Union[GrantName, _Mapping]] = ..., reason: _Optional[str] = ..., explanation: _Optional[str] = ...) -> None: ...
 
 class PlacementAnswer(_message.Message):
     __slots__ = ("shard", "domain_id", "term", "session", "round", "domain_term", "placed", "refused", "summary", "begin_again")

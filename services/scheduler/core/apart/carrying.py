@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from services.scheduler.core import lifecycle
+from services.scheduler.core.apart.explaining import placed_json
 from services.scheduler.core.apart.rounds import Carried
 from services.scheduler.core.book import Draft
 from services.scheduler.core.effects import DecisionRecord
@@ -37,16 +38,7 @@ def carry_out(
             port_range=port_range,
         )
         assert run.epoch == item.epoch
-        nodes: dict[str, int] = {}
-        for rank in item.ranks:
-            nodes[rank.node_id] = nodes.get(rank.node_id, 0) + 1
-        body = {
-            "reason": reason,
-            "levels": "two",
-            "policy_version": policy.version,
-            "ranks": len(item.ranks),
-            "chosen": {"place": place, "nodes": nodes},
-        }
+        body = placed_json(item, place, reason, policy.version)
         draft.record(DecisionRecord(decision_id, item.unit.key, "placed", now_s, policy.version, body))
         begun.append(run)
     return begun

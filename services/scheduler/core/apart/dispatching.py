@@ -25,6 +25,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from services.scheduler.core.apart.knowledge import KnownDomain, known_of
 from services.scheduler.core.apart.messages import GrantName, Holding, Reply, Request, Session, Wanted
 from services.scheduler.core.apart.rounds import (
     Asked,
@@ -45,7 +46,7 @@ from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import Demand, RunState, UnitKey
-from services.scheduler.core.two_level import MOST_ROUNDS, Assignment, DomainSummary, InterDomain
+from services.scheduler.core.two_level import MOST_ROUNDS, Dispatch, DomainSummary, InterDomain
 
 ANSWER_LIMIT_S = 5.0
 """A domain that has not answered for so long counts as full."""
@@ -92,6 +93,7 @@ class Dispatcher:
         self._splits_refused: dict[UnitKey, int] = {}
         self._resting: dict[UnitKey, float] = {}
         self._told_off: dict[UnitKey, dict[str, tuple[int, str]]] = {}
+        self._refusals: dict[UnitKey, dict[str, str]] = {}
 
     # -- what comes ----------------------------------------------------------------------------------------------------
 
@@ -144,6 +146,8 @@ class Dispatcher:
         for asked in list(now.units.values()):
             if name not in asked.parts:
                 continue
+            if asked.name in reply.explanations and not self._links[name].own_scheduler:
+                asked.said[name] = reply.explanations[asked.name]
             if asked.name in placed:
                 asked.placed[name] = placed[asked.name]
             else:
@@ -169,6 +173,12 @@ class Dispatcher:
         return [self._release(name, names) for name, names in back.items()]
 
     # -- what goes -----------------------------------------------------------------------------------------------------
+
+    def known(self, demand: Demand, key: UnitKey | None = None) -> list[KnownDomain]:
+        """What is known of all domains for a class, and for a unit of it that waits; nothing before one has told of itself."""
+        if self._inter is None:
+            return []
+        return known_of(self._inter, self._links, demand, self._refusals.get(key, {}) if key is not None else {})
 
     def due_s(self) -> float:
         """When `step` has something to do though nothing happens; infinite for never."""
@@ -241,6 +251,8 @@ class Dispatcher:
         gates = [limit.open(context) for limit in stages_of(self._policy).limits]
         certain = self._rounds < MOST_ROUNDS - 1
         self._rest(book, now_s)
+        for key in [key for key in self._refusals if key not in cluster.pending]:
+            del self._refusals[key]
         found = inter.dispatch(
             cluster.pending,
             context,
@@ -248,10 +260,11 @@ class Dispatcher:
             refused=self._twice | self._resting.keys(),
             gates=gates,
             certain=certain,
+            explain=True,
         )
         if found.assigned:
             self._rounds += 1
-            self._ask(found.assigned, book, now_s, found.stopped, step)
+            self._ask(found, book, now_s, step)
             return
         step.waiting = {
             unit.key: self._why.get(unit.key) or self._told_why(unit.key) or self._no_room(unit, gates)
@@ -306,15 +319,16 @@ class Dispatcher:
             step.requests += [self._request(name, self._round.number, inter=inter) for name in asked]
         return bool(asked)
 
-    def _ask(self, assigned: Iterable[Assignment], book: Book, now_s: float, more: bool, step: Step) -> None:
+    def _ask(self, found: Dispatch, book: Book, now_s: float, step: Step) -> None:
         units: dict[UnitKey, Asked] = {}
         by_domain: dict[str, list[Wanted]] = {}
-        for item in assigned:
+        for item in found.assigned:
             key = item.unit.key
             unit = book.cluster.pending.get(key)
             assert unit is not None, f"{key} was dispatched and does not wait"
             name = GrantName(key, book.units[key].epoch + 1)
-            units.setdefault(key, Asked(unit, name, {})).parts[item.domain_id] = item
+            asked = units.setdefault(key, Asked(unit, name, {}, explanation=found.explanations.get(key)))
+            asked.parts[item.domain_id] = item
             # One with a scheduler of its own is not told of classes.
             known = item.whole and item.unit.demand in self._links[item.domain_id].classes
             number = self._numbers[item.unit.demand] if known else 0
@@ -329,7 +343,7 @@ class Dispatcher:
             )
             by_domain.setdefault(item.domain_id, []).append(wanted)
         number = self._next_round()
-        self._round = Round(number, now_s + self._answer_limit_s, set(by_domain), units, again=more)
+        self._round = Round(number, now_s + self._answer_limit_s, set(by_domain), units, again=found.stopped)
         step.asked = len(units)
         step.requests += [self._request(name, number, wanted=tuple(items)) for name, items in by_domain.items()]
 
@@ -372,7 +386,9 @@ class Dispatcher:
         if not asked.refused and draft is not None and waits_still(draft, asked.name):
             ranks = tuple(sorted((rank for part in asked.placed.values() for rank in part), key=lambda rank: rank.rank))
             considered = len(self._inter.summaries) if self._inter is not None else 0
-            carried.append(Carried(asked.unit, asked.name.epoch, ranks, considered))
+            self._refusals.pop(key, None)
+            item = Carried(asked.unit, asked.name.epoch, ranks, considered, asked.explanation, asked.said)
+            carried.append(item)
             return
         for name in asked.placed:
             back.setdefault(name, []).append(asked.name)
@@ -383,6 +399,7 @@ class Dispatcher:
             if key in self._excluded:
                 self._twice.add(key)
             self._excluded[key] = self._excluded.get(key, frozenset()) | asked.refused.keys()
+            self._refusals.setdefault(key, {}).update(asked.refused)
             self._why[key] = "; ".join(f"{name}: {reason}" for name, reason in asked.refused.items())
             now.again = True
 

@@ -10,11 +10,14 @@ Rules that hold whatever comes, twice or late:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from services.scheduler.core.apart.messages import GrantName, Holding, Reply, Request, Session, Wanted
 from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.explanation import Explanation
 from services.scheduler.core.fleet import Domain, Fleet
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
@@ -23,6 +26,8 @@ from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.two_level import Assignment, DomainSummary, Tally, place_in_domain, summarise
 
+MOST_EXPLAINED = 20
+"""Units of a request that are told why they were placed or refused; explanations are larger than all else in an answer."""
 _TERM_BITS = 32
 """A sequence of summaries begins with the decider's term, so that it grows over restarts."""
 
@@ -116,8 +121,13 @@ class DomainGrants:
         for name in request.released:
             self._release(request.shard, name, now_s)
         self._learn(request, session)
-        placed, refused = self._place(request, session, now_s)
-        return self._reply(request, session, placed, refused) if request.round else None
+        explanations: dict[UnitKey, Explanation] = {}
+        placed, refused = self._place(request, session, now_s, explanations)
+        if not request.round:
+            return None
+        names = {item.name.key: item.name for item in request.wanted}
+        said = {names[key]: compact_json(item.as_json()) for key, item in explanations.items()}
+        return replace(self._reply(request, session, placed, refused), explanations=said)
 
     def refit(self, fleet: Fleet) -> bool:
         """There is news of the fleet; whether it is about this domain."""
@@ -173,7 +183,7 @@ class DomainGrants:
             session.classes.pop(number, None)
 
     def _place(
-        self, request: Request, session: ShardSession, now_s: float
+        self, request: Request, session: ShardSession, now_s: float, explanations: dict[UnitKey, Explanation]
     ) -> tuple[tuple[tuple[GrantName, tuple[PlacedRank, ...]], ...], tuple[tuple[GrantName, str], ...]]:
         placed: list[tuple[GrantName, tuple[PlacedRank, ...]]] = []
         refused: list[tuple[GrantName, str]] = []
@@ -193,7 +203,7 @@ class DomainGrants:
                 unit = PendingUnit(item.name.key, item.tenant_id, 0, now_s, demand, limit_s=item.time_limit_s)
                 wanted[unit.key] = item
                 assignments.append(Assignment(unit, self.domain_id, item.first_rank, item.whole))
-        begun, without = place_in_domain(self.cluster, assignments, now_s)
+        begun, without = place_in_domain(self.cluster, assignments, now_s, explanations, MOST_EXPLAINED)
         for running in begun:
             item = wanted[running.unit.key]
             ranks = tuple([replace(rank, rank=item.first_rank + rank.rank) for rank in running.ranks])
@@ -258,6 +268,11 @@ class DomainGrants:
         self._changes.grants[grant.name.key] = None
         self.cluster.release(grant.name.key, now_s)
         self.counted += 1
+
+
+def compact_json(body: Mapping[str, Any]) -> str:
+    """An explanation as text."""
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=False)
 
 
 def part_of(fleet: Fleet, domain_id: str, before: Fleet | None = None) -> Fleet:

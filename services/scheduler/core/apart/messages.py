@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
@@ -75,7 +75,8 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What a domain answers to a shard, or with ``round`` 0 tells it unasked. ``rooms`` are the ranks that fit by the number
-    of the shard's classes, ``summary`` the rest. ``begin_again``: the session is not known to the domain."""
+    of the shard's classes, ``summary`` the rest. ``begin_again``: the session is not known to the domain. ``explanations`` are
+    JSON objects, of some of those that were placed or refused."""
 
     shard: str
     domain_id: str
@@ -87,3 +88,4 @@ class Reply:
     summary: DomainSummary
     rooms: Mapping[int, Mapping[DeviceModel | None, int]]
     begin_again: bool = False
+    explanations: Mapping[GrantName, str] = field(default_factory=dict)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from services.scheduler.core.apart.messages import GrantName, Holding, Request
 from services.scheduler.core.book import Book, Draft
+from services.scheduler.core.explanation import Explanation
 from services.scheduler.core.kept import held_demand
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, PlacedRank, Run, UnitKey, UnitState
@@ -14,12 +16,15 @@ from services.scheduler.core.two_level import Assignment, DomainSummary
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A unit that all its domains granted, to be placed: ``considered`` domains were known."""
+    """A unit that all its domains granted, to be placed: ``considered`` domains were known. ``explanation`` says why these
+    domains, ``said`` what each of them said of its nodes (JSON objects)."""
 
     unit: PendingUnit
     epoch: int
     ranks: tuple[PlacedRank, ...]
     considered: int
+    explanation: Explanation | None = None
+    said: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -53,13 +58,15 @@ class Link:
 
 @dataclass(slots=True)
 class Asked:
-    """A unit of a round: its parts by domain, and what was said of them."""
+    """A unit of a round: its parts by domain, and what was said of them. ``explanation`` and ``said`` as in `Carried`."""
 
     unit: PendingUnit
     name: GrantName
     parts: dict[str, Assignment]
     placed: dict[str, tuple[PlacedRank, ...]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    explanation: Explanation | None = None
+    said: dict[str, str] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:

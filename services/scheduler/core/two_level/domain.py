@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.explanation import Explanation
 from services.scheduler.core.preemption import best
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
@@ -14,10 +15,15 @@ from services.scheduler.core.two_level.summary import Tally, summarise
 
 
 def place_in_domain(
-    cluster: Cluster, assignments: Sequence[Assignment], now_s: float
+    cluster: Cluster,
+    assignments: Sequence[Assignment],
+    now_s: float,
+    explanations: dict[UnitKey, Explanation] | None = None,
+    most_explained: int = 0,
 ) -> tuple[list[RunningUnit], list[tuple[UnitKey, str]]]:
     """Place parts in order, each with all its ranks or not at all; they run on the cluster then. Returns what was begun, and
-    what was refused with the reason. The cluster's own policy orders the nodes."""
+    what was refused with the reason. The cluster's own policy orders the nodes. ``explanations`` takes why, of the first
+    ``most_explained``."""
     view = cluster.view
     chosen: list[tuple[PendingUnit, tuple[PlacedRank, ...]]] = []
     refused: list[tuple[UnitKey, str]] = []
@@ -34,11 +40,17 @@ def place_in_domain(
                 continue
             group = cluster.candidates(unit.demand)
             found = best(group)
+            kept = explanations if explanations is not None and len(explanations) < most_explained else None
             if found is None:
-                reason = group[0].explain_waiting().blocked if group else "no node is known yet"
+                explained = group[0].explain_waiting() if group else None
+                reason = explained.blocked if explained is not None else "no node is known yet"
                 none[unit.demand] = reason
                 refused.append((unit.key, reason))
+                if kept is not None and explained is not None:
+                    kept[unit.key] = explained
             else:
+                if kept is not None:
+                    kept[unit.key] = found[0].explain(found[1])
                 chosen.append((unit, found[0].take(found[1])))
     finally:
         view.rollback()

@@ -11,6 +11,7 @@ import numpy as np
 from services.scheduler.core.admission import Gate
 from services.scheduler.core.cluster import alternatives
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.explanation import Candidate, Explanation, Ranking, best_of
 from services.scheduler.core.fleet import Fleet, Node
 from services.scheduler.core.pending import Pending, Selection
 from services.scheduler.core.placement import Candidates, Choice, plugins_of
@@ -31,11 +32,13 @@ _MOST_TOUCHED = 100_000
 
 @dataclass(slots=True)
 class Dispatch:
-    """What one look at the summaries gave: parts in order, and units without room. ``stopped``: not all were looked at."""
+    """What one look at the summaries gave: parts in order, and units without room. ``stopped``: not all were looked at.
+    ``explanations`` say why a unit goes to its domains, where that was asked for."""
 
     assigned: list[Assignment] = field(default_factory=list)
     waiting: list[PendingUnit] = field(default_factory=list)
     stopped: bool = False
+    explanations: dict[UnitKey, Explanation] = field(default_factory=dict)
 
 
 class InterDomain:
@@ -102,6 +105,7 @@ class InterDomain:
         refused: Collection[UnitKey] = (),
         gates: Sequence[Gate] = (),
         certain: bool = False,
+        explain: bool = False,
     ) -> Dispatch:
         """A domain, or several with a part each, for each waiting unit that seems to have room. ``excluded`` names domains
         where a unit may not go, ``refused`` units that are not asked about. With ``certain`` it stops, having given
@@ -117,7 +121,8 @@ class InterDomain:
             if any(gate.refuses(unit) for gate in gates):
                 found.waiting += [unit, *selection.drop()]
                 continue
-            parts = self._assign(unit, excluded.get(unit.key, frozenset()), certain and bool(found.assigned))
+            kept = found.explanations if explain else None
+            parts = self._assign(unit, excluded.get(unit.key, frozenset()), certain and bool(found.assigned), kept)
             if parts is None:
                 found.stopped = True
                 return found
@@ -258,11 +263,18 @@ class InterDomain:
 
     # -- choosing ----------------------------------------------------------------------------------------------------
 
-    def _assign(self, unit: PendingUnit, excluded: frozenset[str], certain: bool) -> list[Assignment] | None:
+    def _assign(
+        self,
+        unit: PendingUnit,
+        excluded: frozenset[str],
+        certain: bool,
+        explanations: dict[UnitKey, Explanation] | None,
+    ) -> list[Assignment] | None:
         """The parts of a unit; none when there is no room; None when that is not ``certain``."""
         if self._per_tenant:
             state_tenant(self.view, unit.tenant_id)
         found: list[tuple[_Room, Choice]] = []
+        rankings: list[Ranking] = []
         shut = [self._index[name] for name in excluded if name in self._index]
         for room in self._room[unit.demand]:
             # By what fits at most the choice may be too good, but nothing is overlooked.
@@ -272,11 +284,15 @@ class InterDomain:
             choice = room.candidates.choose_of(fits, fits)
             if choice is not None:
                 found.append((room, choice))
+            if explanations is not None:
+                rankings.append(replace(room.candidates.domain_ranking(), fits=fits))
         if not found:
             return []
         room, choice = max(found, key=lambda pair: (-len(pair[1].domains), pair[1].score))
         if certain and not self._is_certain(unit.demand, room, choice):
             return None
+        if explanations is not None:
+            explanations[unit.key] = self._explanation(room, choice, rankings)
         names = self.view.table.domain_ids
         parts, first = [], 0
         for row, count in choice.rows:
@@ -288,6 +304,26 @@ class InterDomain:
             self._consume(unit.demand, room, row, count)
             first += count
         return parts
+
+    def explain(self, demand: Demand) -> Explanation:
+        """How the domains stand for a class now, by what they told; `Explanation.rejections` name domains, not nodes."""
+        rooms = self._room.get(demand) or self._rooms_of(demand)
+        rankings = []
+        for room in rooms:
+            room.candidates.refresh()
+            fits = self._fits(demand, room, most=False)
+            rankings.append(replace(room.candidates.domain_ranking(), fits=fits))
+        return replace(rooms[0].candidates.explain_waiting(), domains=best_of(rankings))
+
+    def _explanation(self, room: _Room, choice: Choice, rankings: Sequence[Ranking]) -> Explanation:
+        """Why a unit goes to these domains, whatever nodes they choose."""
+        domains = best_of(rankings)
+        sets: tuple[Candidate, ...] = ()
+        if len(choice.domains) > 1:
+            fits = int(domains.fits[list(choice.domains)].sum())
+            place = "+".join(self.view.table.domain_ids[row] for row in choice.domains)
+            sets = (Candidate(place, choice.score, fits, ()),)
+        return replace(room.candidates.explain(choice), domains=domains, nodes=(), sets=sets)
 
     def _is_certain(self, demand: Demand, room: _Room, choice: Choice) -> bool:
         """Whether the choice stands wherever the room lies between its bounds: that of other domains can only be less, so

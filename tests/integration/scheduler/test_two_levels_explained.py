@@ -1,0 +1,91 @@
+"""What a shard answers on two levels: why a job waits or runs there, and what if, with what it knows of all domains."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from meridian.contracts.job.v1.job_pb2 import JobPlaced
+from meridian.sharding import shard_of_tenant
+from services.scheduler.core.explanation import rederive
+from tests.harness import RunningService, environment
+from tests.integration.scheduler.two_levels import Parts, graph, submission
+
+TENANTS = {shard_of_tenant(name, 2): name for name in ("lab", "works", "school", "mill")}
+FIRST = {
+    "MERIDIAN_SCHEDULER_LEVELS": "two",
+    "MERIDIAN_SCHEDULER_SHARDS": "2",
+    "MERIDIAN_SCHEDULER_SHARD": "0",
+}
+
+
+async def explained(service: RunningService, job_id: str) -> dict[str, Any]:
+    answer = await service.http.get(f"/v1/jobs/{job_id}/explanation")
+    assert answer.status_code == 200, answer.text
+    unit: dict[str, Any] = answer.json()["units"][0]
+    return unit
+
+
+async def what_if(service: RunningService, accelerators: int) -> dict[str, Any]:
+    body = {"kind": "task", "command": ["x"], "resources": {"accelerators": accelerators}}
+    answer = await service.http.post("/v1/what-if", json=body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def by_domain(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {row["place"]: row for row in rows}
+
+
+async def test_a_shard_tells_what_it_knows_of_all_domains(database_url: str) -> None:
+    async with environment(database_url) as stack:
+        parts, bus = Parts(stack, shards=2), stack.bus
+        await parts.prepare()
+        await bus.publish(graph("beijing", 1), graph("shanghai", 1, accelerators=4))
+        with parts.decider(), parts.shard(1):
+            # A tenant of the other shard takes all of beijing.
+            await bus.publish(submission("theirs", TENANTS[1], accelerators=8))
+            await bus.expect(JobPlaced, lambda event: event.job_id == "theirs", timeout_s=30)
+            async with stack.service("scheduler", FIRST) as service:
+                await bus.publish(submission("large", TENANTS[0], accelerators=8))
+                async with asyncio.timeout(30):
+                    while "domains" not in (waiting := await waits(service, "large")):
+                        await asyncio.sleep(0.05)
+                rows = by_domain(waiting["domains"])
+                assert [rows[name]["told"]["accelerators_free"] for name in ("beijing", "shanghai")] == [0, 4]
+                assert [rows[name]["ranks_that_fit"] for name in ("beijing", "shanghai")] == [0, 0]
+                assert rows["beijing"]["told"]["running"] == 1
+                assert waiting["ahead"] == {"units": 0, "accelerators": 0.0, "among": "tenants of scheduler_0"}
+                assert "units of other shards stay" in waiting["prediction"]["assumes"]
+                assert waiting["prediction"]["never"] is False
+                holders = waiting["blocked_by"]["tenants"]
+                assert [(item["tenant_id"], item["accelerators"], item["until"]) for item in holders] == [
+                    ("(others)", 8.0, None)
+                ]
+
+                large, small = await what_if(service, 8), await what_if(service, 4)
+                assert (large["placeable"], small["placeable"]) == (False, True)
+                assert {rank["domain_id"] for rank in small["items"][0]["ranks"]} == {"shanghai"}
+                assert by_domain(small["domains"])["shanghai"]["ranks_that_fit"] == 1
+                assert "units of other shards stay" in small["assumes"]
+
+                await bus.publish(submission("small", TENANTS[0], accelerators=2))
+                placed = await bus.expect(JobPlaced, lambda event: event.job_id == "small")
+                unit = await explained(service, "small")
+                placement = unit["placement"]
+                assert placement["chosen"]["place"] == placed.ranks[0].domain_id == "shanghai"
+                assert set(by_domain(placement["domains"])) == {"shanghai"}, "beijing has no room to be compared"
+                assert list(placement["said_by"]) == ["shanghai"]
+                found = rederive(placement)
+                assert [node for node, _ in found.nodes] == [rank["node_id"] for rank in unit["run"]["ranks"]]
+                assert unit["sentences"]
+        assert not bus.dead_letters
+
+
+async def waits(service: RunningService, job_id: str) -> dict[str, Any]:
+    """Why a job waits; empty as long as the shard has not heard of it."""
+    if (await service.http.get(f"/v1/jobs/{job_id}/explanation")).status_code == 404:
+        return {}
+    waiting: dict[str, Any] = (await explained(service, job_id)).get("waiting", {})
+    return waiting
