@@ -208,8 +208,13 @@ class ShortestRemainingOrder:
 
     def running_keys(self, running: Sequence[Any], context: OrderContext) -> list[float]:
         """The same of many."""
-        now_s = context.now_s
-        return [item.end_s(now_s, "expected") - now_s for item in running]
+        now_s, soon_s = context.now_s, context.now_s + _SLACK_S
+        return [
+            # What is as it was expected needs no estimate of how much longer.
+            (end_s if soon_s < end_s < INFINITE else item.end_s(now_s, "expected")) - now_s
+            for item in running
+            for end_s in (item.expected_end_s,)
+        ]
 
 
 class LeastWorkOrder:
@@ -327,13 +332,17 @@ class LeastAttainedOrder:
     def running_keys(self, running: Sequence[Any], context: OrderContext) -> list[float]:
         """The same of many."""
         now_s, thresholds = context.now_s, self._thresholds
+        width: dict[int, float] = {}
         keys = []
         for item in running:
             unit = item.unit
-            demand = unit.demand
-            devices = demand.ranks * demand.accelerators * (demand.device_milli / 1000.0)
-            served_s = max(unit.served_s, unit.attained_s) + max(now_s - item.since_s, 0.0)
-            keys.append(float(bisect_right(thresholds, served_s * max(devices, 1.0) + _SLACK_S)))
+            devices = width.get(id(unit.demand))
+            if devices is None:
+                devices = width[id(unit.demand)] = max(unit.devices, 1.0)
+            served_s = max(unit.attained_s, unit.served_s)
+            if now_s > item.since_s:
+                served_s += now_s - item.since_s
+            keys.append(float(bisect_right(thresholds, served_s * devices + _SLACK_S)))
         return keys
 
     def changes_at_s(self, running: Any, now_s: float) -> float:

@@ -44,13 +44,13 @@ class Reach:
 
     def _most_devices(self, first: int) -> int:
         """The most devices on one node."""
-        known, gained = self._devices, self._gained
-        while len(known) <= first:
-            most = known[-1]
-            for row, devices in self._order[len(known) - 1].rows:
-                if self._here is None or self._here[row]:
-                    gained[row] += len(devices)
-                    most = max(most, gained[row])
+        known, gained, here = self._devices, self._gained, self._here
+        most = known[-1]
+        for unit in self._order[len(known) - 1 : first]:
+            for row, devices in unit.rows:
+                if here is None or here[row]:
+                    gained[row] = now = gained[row] + len(devices)
+                    most = max(most, now)
             known.append(most)
         return known[first]
 
@@ -60,10 +60,10 @@ class Reach:
         if found is None:
             found = self._ranks[devices] = [sum([free // devices for free in self._free])], list(self._free)
         known, gained = found
-        while len(known) <= first:
-            ranks = known[-1]
-            for row, held in self._order[len(known) - 1].rows:
-                if self._here is None or self._here[row]:
+        ranks, here = known[-1], self._here
+        for unit in self._order[len(known) - 1 : first]:
+            for row, held in unit.rows:
+                if here is None or here[row]:
                     before = gained[row]
                     gained[row] = after = before + len(held)
                     ranks += after // devices - before // devices

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.errors import PolicyError
@@ -94,3 +97,39 @@ def test_smallest_first_is_true_or_false() -> None:
 def test_a_ratio_below_one_is_refused(ratio: float, word: str) -> None:
     with pytest.raises(PolicyError, match=f"options.order.ratio: .*{word}"):
         OrderPreemption().configured({"ratio": ratio})
+
+
+@pytest.mark.parametrize("name", ["shortest_remaining", "least_attained", "age"])
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from((0.0, 100.0, 999.0, 1000.0, 1200.0)),
+            st.sampled_from((0.0, 50.0, 3600.0)),
+            st.sampled_from((0.0, 70.0, 900.0)),
+            st.sampled_from((500.0, 1000.0, 1000.5, 4000.0, math.inf)),
+            st.integers(0, 4),
+        )
+    )
+)
+def test_keys_of_many_that_run_are_those_of_each(name: str, runs: list[tuple[float, float, float, float, int]]) -> None:
+    """Begun in the past, now and later; with and without former runs; expected to end in the past, now, later, never."""
+    units = [
+        RunningUnit(
+            PendingUnit(
+                UnitKey(f"r{number}", 0),
+                "lab",
+                0,
+                since_s,
+                Demand(1, accelerators=devices),
+                attained_s=attained_s,
+                served_s=served_s,
+            ),
+            (),
+            since_s,
+            expected_end_s=end_s,
+        )
+        for number, (since_s, attained_s, served_s, end_s, devices) in enumerate(runs)
+    ]
+    plugin: Any = orders((name,))[0]
+    context = OrderContext(Shares({}, 1.0, 1.0, {}), NOW_S, {})
+    assert plugin.running_keys(units, context) == [plugin.running_key(item, context) for item in units]
