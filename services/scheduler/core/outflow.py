@@ -8,7 +8,9 @@ costs microseconds, as only what decides when a unit starts is followed:
 2. Ranks go where the node scores of most policies would put them: to the tightest node that holds all that are left, else to
    the one that holds most (best fit). Cpus and memory must suffice in sum.
 3. At each end the units that wait are asked in the order of the policy, each class until one of it has no room: nothing that
-   starts makes room. Where nothing may overtake, the first without room closes its partition.
+   starts makes room. Where nothing may overtake (strict), the first without room closes its partition. Where room is reserved
+   (easy, conservative), a pool is kept for the first without room, from when enough has ended there by number: others go
+   there if they are thought to end before, or if so much is free besides (Lifka, JSSPP 1995: EASY).
 
 4. Ends that lie in the same twentieth of the time since now are taken as one: so there are at most some 260 moments to look
    at in 30 days, and the answer says between which ends a start lies.
@@ -20,12 +22,14 @@ from __future__ import annotations
 
 import heapq
 import math
+from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.pending import estimated_s
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
@@ -33,6 +37,8 @@ from services.scheduler.core.state import Demand, UnitKey
 _SLACK = 1e-6
 _TOGETHER = 0.05
 _LEAST_WIDTH_S = 1.0
+_LOOKED_AT = 200
+"""Units of a class among which one is looked for that is short enough."""
 
 Nodes = tuple[tuple[int, int], ...]
 """(node row, accelerators)."""
@@ -60,6 +66,8 @@ class Pool:
     free: int = 0
     cpus: float = 0.0
     memory_bytes: float = 0.0
+    ends: list[tuple[float, int, int, float]] = field(default_factory=list)
+    """(time, number, accelerators, cpus) of what ends here, in order of time; kept where room is reserved."""
 
     def ranks(self, demand: Demand) -> int:
         """Ranks of the demand that fit, counted up to those it has."""
@@ -124,43 +132,86 @@ class _Held:
             pool.give(self.demand, ranks, nodes)
 
 
+@dataclass(slots=True)
+class _Kept:
+    """A pool is kept from a time on; so much is free besides."""
+
+    pool: Pool
+    start_s: float
+    accelerators: float
+    cpus: float
+
+    def lets(self, demand: Demand) -> bool:
+        """Whether so much may go there for good."""
+        return (
+            demand.ranks * demand.accelerators <= self.accelerators and demand.ranks * demand.cpus <= self.cpus + _SLACK
+        )
+
+
 @dataclass(slots=True, eq=False)
 class _Class:
-    """Units with equal demands, each with its place in the order; ``next`` is the first that waits."""
+    """Units with equal demands: (place in the order, unit, how long it is thought to run)."""
 
     demand: Demand
     pools: list[Pool]
-    units: list[tuple[int, PendingUnit]] = field(default_factory=list)
-    next: int = 0
+    units: list[tuple[int, PendingUnit, float]] = field(default_factory=list)
 
-    def start(self) -> _Held | None:
-        """Take room for one unit; None when there is none."""
-        demand = self.demand
+    def start(self, end_s: float, kept: Sequence[_Kept]) -> tuple[_Held | None, float]:
+        """Take room for a unit that is thought to end at ``end_s``. Without room: None, and how early it would have to end to
+        go where room is kept for others."""
+        demand, least_s = self.demand, -math.inf
         whole = demand.ranks * demand.accelerators
         for pool in self.pools:
-            if pool.free >= whole and pool.ranks(demand) == demand.ranks:
-                return _Held(demand, [(pool, demand.ranks, pool.take(demand, demand.ranks))])
-        if not demand.cross_domain:
-            return None
-        counts = [pool.ranks(demand) for pool in self.pools]
+            if pool.free < whole or pool.ranks(demand) < demand.ranks:
+                continue
+            reservation = next((item for item in kept if item.pool is pool), None)
+            if reservation is not None and end_s > reservation.start_s:
+                if not reservation.lets(demand):
+                    least_s = max(least_s, reservation.start_s)
+                    continue
+                reservation.accelerators -= whole
+                reservation.cpus -= demand.ranks * demand.cpus
+            return _Held(demand, [(pool, demand.ranks, pool.take(demand, demand.ranks))]), 0.0
+        return (self._span(kept) if demand.cross_domain else None), least_s
+
+    def _span(self, kept: Sequence[_Kept]) -> _Held | None:
+        demand = self.demand
+        free = [pool for pool in self.pools if all(item.pool is not pool for item in kept)]
+        counts = [pool.ranks(demand) for pool in free]
         if sum(counts) < demand.ranks:
             return None
         parts, left = [], demand.ranks
         for count, number in sorted(((count, number) for number, count in enumerate(counts)), reverse=True):
-            taken, pool = min(count, left), self.pools[number]
+            taken, pool = min(count, left), free[number]
             if taken:
                 parts.append((pool, taken, pool.take(demand, taken)))
                 left -= taken
         return _Held(demand, parts)
 
+    def keep(self) -> _Kept | None:
+        """The pool where there is room first for one of the class, by number."""
+        demand, best = self.demand, None
+        accelerators, cpus = demand.ranks * demand.accelerators, demand.ranks * demand.cpus
+        for pool in self.pools:
+            free, free_cpus = pool.free, pool.cpus
+            for end_s, _, more, more_cpus in pool.ends:
+                if best is not None and end_s >= best.start_s:
+                    break
+                free += more
+                free_cpus += more_cpus
+                if free >= accelerators and free_cpus + _SLACK >= cpus:
+                    best = _Kept(pool, end_s, free - accelerators, free_cpus - cpus)
+                    break
+        return best
+
 
 class Layout:
     """Which nodes are alike, and which of them the units may use: what is the same in every course of things. ``units`` wait,
-    in the order of the policy; with ``strict`` none overtakes another that may go to the same domains."""
+    in the order of the policy; ``discipline`` is the policy's."""
 
-    def __init__(self, cluster: Cluster, units: Sequence[PendingUnit], *, strict: bool = False) -> None:
-        self.units, self.strict = units, strict
-        self.running = cluster.running
+    def __init__(self, cluster: Cluster, units: Sequence[PendingUnit], discipline: str) -> None:
+        self.units, self.strict = units, discipline == "strict"
+        self.reserving = discipline in {"easy", "conservative"}
         self._view, table = cluster.view, cluster.table
         kinds = np.column_stack([table.node_domain, table.devices > 0])
         _, numbers = np.unique(kinds, axis=0, return_inverse=True)
@@ -173,6 +224,7 @@ class Layout:
             ).tolist()
             for demand in {unit.demand for unit in units}
         }
+        self.running = [(item, self._holding(item)) for item in cluster.running.values()]
 
     def pools(self) -> list[Pool]:
         """What is free now, anew; nodes that take no work have no place in it."""
@@ -192,15 +244,14 @@ class Layout:
             pool.free, pool.cpus, pool.memory_bytes = int(counts[number]), cpus[number], memory[number]
         return found
 
-    def holding(self, running: RunningUnit, pools: Sequence[Pool]) -> _Held:
-        """What a unit that runs holds on nodes that take work."""
-        demand = running.unit.demand
-        parts: list[tuple[Pool, int, Nodes]] = []
-        for row, devices in running.rows:
-            pool = pools[self.pool_of[row]]
-            if row in pool.level_of:
-                parts.append((pool, 1, ((row, len(devices)),) if devices else ()))
-        return _Held(demand, parts)
+    def _holding(self, running: RunningUnit) -> list[tuple[int, int, Nodes]]:
+        """(number of the pool, ranks, nodes) of a unit that runs, on nodes that take work."""
+        up, pool_of = self._view.up, self.pool_of
+        return [
+            (int(pool_of[row]), 1, ((row, len(devices)),) if devices else ())
+            for row, devices in running.rows
+            if up[row]
+        ]
 
 
 class Course:
@@ -229,14 +280,28 @@ class Course:
             if found is None:
                 chosen = [pools[number] for number in layout.pools_of[unit.demand]]
                 found = by_demand[unit.demand] = _Class(unit.demand, chosen)
-            found.units.append((place, unit))
+            found.units.append((place, unit, estimated_s(unit, "expected")))
         self._waiting = list(by_demand.values())
         self._number = 0
         self._ends: list[tuple[float, int, _Held]] = []
-        for running in layout.running.values():
-            self._number += 1
-            self._ends.append((ends(running), self._number, layout.holding(running, pools)))
-        heapq.heapify(self._ends)
+        for running, parts in layout.running:
+            held = [(pools[number], ranks, nodes) for number, ranks, nodes in parts]
+            self._will_end(ends(running), _Held(running.unit.demand, held))
+
+    def _will_end(self, end_s: float, held: _Held) -> None:
+        self._number += 1
+        heapq.heappush(self._ends, (end_s, self._number, held))
+        if self._layout.reserving and end_s < math.inf:
+            demand = held.demand
+            for pool, ranks, _ in held.parts:
+                insort(pool.ends, (end_s, self._number, ranks * demand.accelerators, ranks * demand.cpus))
+
+    def _over(self, end_s: float, number: int, held: _Held) -> None:
+        held.end()
+        if self._layout.reserving:
+            for pool, _, _ in held.parts:
+                place = bisect_left(pool.ends, (end_s, number))
+                del pool.ends[place]
 
     def run(self, wanted: Collection[UnitKey], horizon_s: float) -> Course:
         """Follow it until all wanted units have started, or the horizon."""
@@ -257,34 +322,49 @@ class Course:
             first_s = at_s = ends[0][0]
             until_s = first_s + max(_TOGETHER * (first_s - self._now_s), _LEAST_WIDTH_S)
             while ends and ends[0][0] <= until_s:
-                at_s, _, held = heapq.heappop(ends)
-                held.end()
+                at_s, number, held = heapq.heappop(ends)
+                self._over(at_s, number, held)
 
     def _start(self, first_s: float, at_s: float, left: set[UnitKey]) -> None:
-        heads = [(item.units[item.next][0], number) for number, item in enumerate(self._waiting)]
+        heads = [(item.units[0][0], number, 0) for number, item in enumerate(self._waiting)]
         heapq.heapify(heads)
         closed: set[frozenset[str]] = set()
-        over = False
+        kept: list[_Kept] = []
+        empty = False
         while heads:
-            _, number = heads[0]
+            _, number, index = heads[0]
             item = self._waiting[number]
-            held = None if item.demand.domains in closed else item.start()
+            partition = item.demand.domains
+            _, unit, estimate_s = item.units[index]
+            shut = self._layout.strict and partition in closed
+            held, latest_s = (None, -math.inf) if shut else item.start(at_s + estimate_s, kept)
             if held is None:
-                heapq.heappop(heads)
-                if self._layout.strict:
-                    closed.add(item.demand.domains)
-                continue
-            unit = item.units[item.next][1]
-            item.next += 1
-            if item.next < len(item.units):
-                heapq.heapreplace(heads, (item.units[item.next][0], number))
+                if self._layout.reserving and partition not in closed:
+                    reservation = item.keep()
+                    if reservation is not None:
+                        kept.append(reservation)
+                closed.add(partition)
+                index = self._shorter(item, index + 1, latest_s - at_s)
+            else:
+                del item.units[index]
+                self._will_end(at_s + self._lasts(unit), held)
+                if unit.key in left:
+                    left.remove(unit.key)
+                    self.found[unit.key] = first_s, at_s
+                empty = empty or not item.units
+            if 0 <= index < len(item.units):
+                heapq.heapreplace(heads, (item.units[index][0], number, index))
             else:
                 heapq.heappop(heads)
-                over = True
-            self._number += 1
-            heapq.heappush(self._ends, (at_s + self._lasts(unit), self._number, held))
-            if unit.key in left:
-                left.remove(unit.key)
-                self.found[unit.key] = first_s, at_s
-        if over:
-            self._waiting = [item for item in self._waiting if item.next < len(item.units)]
+        if empty:
+            self._waiting = [item for item in self._waiting if item.units]
+
+    @staticmethod
+    def _shorter(item: _Class, index: int, most_s: float) -> int:
+        """The next unit of a class that is thought to run at most ``most_s``; -1 when there is none among the next few."""
+        if most_s <= 0:
+            return -1
+        units = item.units
+        return next(
+            (place for place in range(index, min(index + _LOOKED_AT, len(units))) if units[place][2] <= most_s), -1
+        )

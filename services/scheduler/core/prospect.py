@@ -1,18 +1,19 @@
 """When a waiting unit is thought to start: the cluster followed forward from what runs and waits now.
 
 Steps:
-1. Three futures: runs end at their median, low and high quantiles (`PendingUnit.low_s`, ``high_s``); nobody new arrives.
-2. Where the policy keeps an order (reservations or strict), units behind the one asked about are left out, and those ahead of
-   it go as they fit: a profile of reservations at each step would cost far more than the answer is worth. Where whatever fits
-   goes (greedy), all stay in.
-3. Each future goes from end to end. Where nothing but room and order decides, only those are followed (outflow.py); under
-   other policies the same core decides at each end, on a copy. Ends that lie close together are taken as one, closer where
+1. Five futures, or three where much runs and waits, with run times drawn from their predictions (scenario.py); nobody new
+   arrives.
+2. Where none behind it can come before the one asked about (strict, conservative), those are left out.
+3. Each future goes from end to end. Where nothing but room and order decides, only those are followed (outflow.py). Under
+   other policies the same core decides at each end, on a copy; with reservations as if whatever fits might go, as a profile
+   at each step would cost far more than the answer is worth. Ends that lie close together are taken as one, closer where
    the freed capacity makes a start likely: so a future costs at most as many moments as it was given, and the answer says
    between which ends it lies.
-4. The band goes from the earliest start in any future to the latest; without a start in time it is "later than".
+4. The start is the median over the futures, the band goes from the earliest to the latest; without a start in time it is
+   "later than".
 
-It is a prediction: those who come later with a better claim may delay the unit, and the quantiles are those of single runs.
-So the band is too narrow: `track_record.py` widens it by how earlier predictions turned out. bench/prospect.py measures both.
+It is a prediction: those who come later with a better claim may delay the unit. track_record.py moves the ends of the band by
+how earlier predictions turned out; bench/prospect.py measures both.
 """
 
 from __future__ import annotations
@@ -23,22 +24,21 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.outflow import Course, Layout, speaks_for
-from services.scheduler.core.pending import estimated_s
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import OrderContext, PendingUnit
+from services.scheduler.core.scenario import COARSE, FINE, Scenario, scenarios
 from services.scheduler.core.state import UnitKey
 
-FUTURES = (("expected", 0.5), ("low", 0.25), ("high", 0.25))
-"""Which quantiles run times take, and what part of all cycles each future gets."""
 _CELLS = 600_000
 """Nodes times classes that all cycles together look at (about 0.15 s)."""
 _LEAST_CYCLES, _MOST_CYCLES = 16, 400
 _DAY_S = 86_400.0
 _COARSER = 1.5
-_LEAST_RUN_S = 60.0
+_MOST_FINE = 600
+"""Units that run or stand before the last one asked about, up to which there are five futures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +84,29 @@ def ahead_of(order: Collection[PendingUnit], key: UnitKey) -> Ahead:
 
 
 def prospects(
-    cluster: Cluster, policy: Policy, now_s: float, keys: Collection[UnitKey], *, horizon_s: float = 30 * _DAY_S
+    cluster: Cluster,
+    policy: Policy,
+    now_s: float,
+    keys: Collection[UnitKey],
+    *,
+    horizon_s: float = 30 * _DAY_S,
+    seed: int = 0,
 ) -> dict[UnitKey, Prospect]:
-    """When each of these waiting units is thought to start; the cluster is left as it is. Keys that do not wait are left out."""
+    """When each of these waiting units is thought to start; the cluster is left as it is. Keys that do not wait are left out.
+    ``seed`` is that of the run times that are drawn."""
     order = order_of(cluster, now_s)
     last = max((place for place, unit in enumerate(order) if unit.key in keys), default=-1)
     if last < 0:
         return {}
     wanted = {unit.key for unit in order[: last + 1] if unit.key in keys}
     until_s = now_s + horizon_s
-    greedy = policy.discipline == "greedy"
-    followed = order if greedy else order[: last + 1]
+    courses_of = scenarios(FINE if last + len(cluster.running) <= _MOST_FINE else COARSE, seed)
+    followed = order[: last + 1] if policy.discipline in {"strict", "conservative"} else order
     if speaks_for(cluster, policy, followed):
-        layout = Layout(cluster, followed, strict=policy.discipline == "strict")
+        layout = Layout(cluster, followed, policy.discipline)
         courses = [
-            Course(
-                layout, now_s, partial(end_at_s, now_s=now_s, quantile=quantile), partial(lasts_s, quantile=quantile)
-            ).run(wanted, until_s)
-            for quantile, _ in FUTURES
+            Course(layout, now_s, partial(scenario.end_s, now_s=now_s), scenario.lasts_s).run(wanted, until_s)
+            for scenario in courses_of
         ]
         return {key: _together(key, courses) for key in wanted}
     base = cluster.copy()
@@ -119,8 +124,8 @@ def prospects(
     cycles = min(max(cycles, _LEAST_CYCLES), _MOST_CYCLES)
     need = sum(unit.devices or unit.demand.ranks for unit in order[: last + 1])
     futures = [
-        _Future(base, policy, now_s, quantile, max(int(cycles * part), 1), until_s, need).run(wanted)
-        for quantile, part in FUTURES
+        _Future(base, policy, now_s, scenario, max(cycles // len(courses_of), 1), until_s, need).run(wanted)
+        for scenario in courses_of
     ]
     return {key: _together(key, futures) for key in wanted}
 
@@ -128,13 +133,13 @@ def prospects(
 def _together(key: UnitKey, futures: Sequence[_Future | Course]) -> Prospect:
     cycles = sum(future.cycles for future in futures)
     spans = [future.found.get(key) for future in futures]
-    median = spans[0]
-    known = [span for span in spans if span is not None]
-    start_s = median[1] if median is not None else math.inf
+    known = sorted(span for span in spans if span is not None)
+    middle = len(spans) // 2
+    start_s = known[middle][1] if middle < len(known) else math.inf
     low_s = min((span[0] for span in known), default=math.inf)
     high_s = max((span[1] for span in known), default=math.inf) if len(known) == len(spans) else math.inf
-    later = 0.0 if median is not None else futures[0].until_s
-    never = median is None and futures[0].exhausted
+    later = 0.0 if start_s < math.inf else futures[0].until_s
+    never = start_s == math.inf and futures[0].exhausted
     return Prospect(key, start_s, low_s, high_s, later, never, cycles)
 
 
@@ -142,15 +147,22 @@ class _Future:
     """One future; see the module. ``found`` gives for each start the first and last of the ends that were taken as one."""
 
     def __init__(
-        self, base: Cluster, policy: Policy, now_s: float, quantile: str, cycles: int, horizon_s: float, need: float
+        self,
+        base: Cluster,
+        policy: Policy,
+        now_s: float,
+        scenario: Scenario,
+        cycles: int,
+        horizon_s: float,
+        need: float,
     ) -> None:
         self._cluster, self._policy, self._now_s = base.copy(), policy, now_s
-        self._quantile, self._allowed, self._horizon_s, self._need = quantile, cycles, horizon_s, need
+        self._scenario, self._allowed, self._horizon_s, self._need = scenario, cycles, horizon_s, need
         self.found: dict[UnitKey, tuple[float, float]] = {}
         self.until_s = now_s
         self.cycles = 0
         self.exhausted = False
-        self._ends = [(end_at_s(item, now_s, quantile), key) for key, item in self._cluster.running.items()]
+        self._ends = [(scenario.end_s(item, now_s), key) for key, item in self._cluster.running.items()]
         heapq.heapify(self._ends)
 
     def run(self, wanted: Collection[UnitKey]) -> _Future:
@@ -203,43 +215,6 @@ class _Future:
             self._ends = [entry for entry in self._ends if entry[1] not in gone]
             heapq.heapify(self._ends)
         for running in begun:
-            heapq.heappush(self._ends, (end_at_s(running, at_s, self._quantile), running.unit.key))
+            heapq.heappush(self._ends, (self._scenario.end_s(running, at_s), running.unit.key))
             if running.unit.key in wanted:
                 self.found.setdefault(running.unit.key, (first_s, at_s))
-
-
-def end_at_s(running: RunningUnit, now_s: float, quantile: str) -> float:
-    """When a run ends in the future where run times take their ``quantile`` ("expected", "low", "high"); after ``now_s``.
-
-    A run that outlived its quantile is given the same part of its median that is left as the quantile was of the median; one
-    without a band ends in all futures alike.
-    """
-    median_s = running.end_s(now_s, "expected")
-    unit = running.unit
-    if quantile == "expected" or median_s == math.inf or not 0 < unit.expected_s < math.inf:
-        return median_s
-    whole_s = unit.low_s if quantile == "low" else unit.high_s
-    if not 0 < whole_s < math.inf:
-        return min(median_s, running.limit_end_s) if quantile == "low" else max(median_s, _finite(running.limit_end_s))
-    end_s = running.since_s + max(whole_s - unit.attained_s, 0.0)
-    if end_s <= now_s:
-        end_s = now_s + max((median_s - now_s) * min(whole_s / unit.expected_s, 1.0), 1.0)
-    return min(end_s, median_s) if quantile == "low" else max(end_s, median_s)
-
-
-def lasts_s(unit: PendingUnit, quantile: str) -> float:
-    """How long a unit that begins will run where run times take their ``quantile``: as `end_at_s` says of one that just began."""
-    left_s = estimated_s(unit, "expected") or _LEAST_RUN_S
-    if quantile == "expected" or left_s == math.inf or not 0 < unit.expected_s < math.inf:
-        return left_s
-    low = quantile == "low"
-    whole_s = unit.low_s if low else unit.high_s
-    if not 0 < whole_s < math.inf:
-        limit_s = estimated_s(unit, "limit")
-        return min(left_s, limit_s) if low else max(left_s, _finite(limit_s))
-    said_s = max(whole_s - unit.attained_s, 0.0) or max(left_s * min(whole_s / unit.expected_s, 1.0), 1.0)
-    return min(said_s, left_s) if low else max(said_s, left_s)
-
-
-def _finite(value: float) -> float:
-    return value if value < math.inf else 0.0

@@ -10,8 +10,8 @@ from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.outflow import Course, Layout, speaks_for
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.prospect import end_at_s, lasts_s
 from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.scenario import scenarios
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
 from tests.unit.scheduler.world import a_fleet
@@ -32,9 +32,10 @@ def a_cluster(nodes: dict[str, int], discipline: str, running: list[PendingUnit]
     return cluster
 
 
-def course_of(cluster: Cluster, units: list[PendingUnit], *, strict: bool = False) -> Course:
-    layout = Layout(cluster, units, strict=strict)
-    course = Course(layout, 0.0, lambda item: end_at_s(item, 0.0, "expected"), lambda unit: lasts_s(unit, "expected"))
+def course_of(cluster: Cluster, units: list[PendingUnit], discipline: str = "greedy") -> Course:
+    layout = Layout(cluster, units, discipline)
+    scenario = scenarios((0.5,))[0]
+    course = Course(layout, 0.0, lambda item: scenario.end_s(item, 0.0), scenario.lasts_s)
     return course.run({unit.key for unit in units}, _HORIZON_S)
 
 
@@ -76,7 +77,7 @@ def test_who_may_overtake() -> None:
     small = a_unit("small", 50.0, Demand(1, accelerators=4))
     cluster = a_cluster({"a": 2}, "greedy", running)
     assert starts(course_of(cluster, [gang, small])) == {"gang": 200.0, "small": 100.0}
-    assert starts(course_of(cluster, [gang, small], strict=True)) == {"gang": 200.0, "small": 250.0}
+    assert starts(course_of(cluster, [gang, small], "strict")) == {"gang": 200.0, "small": 250.0}
 
 
 def test_cpus_and_memory_must_suffice_in_sum() -> None:
@@ -135,7 +136,7 @@ def test_it_goes_as_the_whole_policy_decides(seed: int, discipline: str) -> None
     cluster.extend(units)
     cluster.apply(decide(cluster, policy, 0.0, explain=False), 0.0)
     waiting = sorted(cluster.pending, key=lambda unit: unit.queued_at_s)
-    course = course_of(cluster, waiting, strict=discipline == "strict")
+    course = course_of(cluster, waiting, discipline)
     exact: dict[str, float] = {}
     while len(cluster.pending):
         at_s = min(item.end_s(0.0, "expected") for item in cluster.running.values())
