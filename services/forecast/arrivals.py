@@ -9,7 +9,6 @@ import numpy as np
 from services.forecast.past import Array
 from services.forecast.run_times import Index
 
-
 # Nobody knows a rate after one arrival: it is that of a watch of at least so long.
 LEAST_S = 86_400.0
 

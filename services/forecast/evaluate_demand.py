@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from meridian.cli.evaluation import USER_FILE, one_thread, refused, result_option, say_each, write_result
-from meridian.result import print_table
+from meridian.result import Row, print_table
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -27,7 +28,7 @@ class _Horizon(click.ParamType):  # type: ignore[type-arg]
 
 
 @click.command()
-@click.argument("path", metavar="SERIES.csv", type=USER_FILE)
+@click.argument("path", metavar="FILE.csv", type=USER_FILE)
 @click.option(
     "--horizon",
     "horizons",
@@ -37,28 +38,67 @@ class _Horizon(click.ParamType):  # type: ignore[type-arg]
     show_default=True,
     help="How far ahead; may be given several times.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of bootstrapped intervals.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of intervals and shown steps.")
+@click.option(
+    "--steps",
+    "shares",
+    type=click.FloatRange(0, 1),
+    multiple=True,
+    default=(0.0, 1.0),
+    show_default=True,
+    help="Lists of jobs: share of the jobs that show steps; may be given several times.",
+)
+@click.option(
+    "--seeds", type=click.IntRange(1, 100), default=5, show_default=True, help="Lists of jobs: draws of shown steps."
+)
+@click.option(
+    "--without",
+    "left_out",
+    multiple=True,
+    metavar="DOMAIN",
+    help="Lists of jobs: a domain to leave out, for example one that was tuned on.",
+)
+@click.option("--window", type=_Horizon(), default="10m", show_default=True, help="Lists of jobs: length of a window.")
 @result_option
 @click.option("--all-rows", is_flag=True, help="Print the figures of every series, not the pooled ones only.")
-def demand(path: Path, horizons: tuple[tuple[str, float], ...], seed: int, out: Path | None, all_rows: bool) -> None:
-    """Forecast the last fifth of each series of SERIES.csv from its past, origin by origin.
+def demand(
+    path: Path,
+    horizons: tuple[tuple[str, float], ...],
+    seed: int,
+    shares: tuple[float, ...],
+    seeds: int,
+    left_out: tuple[str, ...],
+    window: tuple[str, float],
+    out: Path | None,
+    all_rows: bool,
+) -> None:
+    """Forecast recorded demand from its past, origin by origin.
 
-    Columns: series, time (seconds, or a date of ISO 8601), value (from 0), and optionally capacity. Other columns are
-    ignored. The file may be compressed (.gz). Samples are gathered in windows as long as they are mostly apart.
+    FILE.csv holds series: columns series, time (seconds, or a date of ISO 8601), value (from 0), and optionally capacity;
+    the last fifth of each is forecast. Samples are gathered in windows as long as they are mostly apart. Or it is a list
+    of jobs: columns start, duration_s, accelerators, and optionally user and domain; these are replayed with their ends
+    hidden, and the demand of each domain is forecast from its history, from the structure of its jobs, and from both,
+    in all but the first fifth of the windows. Other columns are ignored. The file may be compressed (.gz).
     """
     one_thread()
     import numpy as np
 
     from services.forecast.demand_report import rows_of
     from services.forecast.demand_series import read_demand
+    from services.forecast.job_list import is_job_list
     from services.forecast.tables import InvalidTableError
 
     try:
+        if is_job_list(path):
+            rows = _replayed(path, list(dict.fromkeys(horizons)), window[1], shares, seed, seeds, frozenset(left_out))
+            write_result(out, [path], seed, rows)
+            print_table(rows)
+            return
         table = read_demand(path)
     except InvalidTableError as error:
-        raise refused("SERIES.csv", str(error)) from None
+        raise refused("FILE.csv", str(error)) from None
     if not table.series and not table.unusable:
-        raise refused("SERIES.csv", f"{path.name}: no line names a series")
+        raise refused("FILE.csv", f"{path.name}: no line names a series")
     rows = rows_of(table, list(dict.fromkeys(horizons)), np.random.default_rng(seed))
     write_result(out, [path], seed, rows)
     for sentence in table.left_aside.sentences():
@@ -66,3 +106,50 @@ def demand(path: Path, horizons: tuple[tuple[str, float], ...], seed: int, out: 
     unusable = [f"series {name} is left aside: {reason}" for name, reason in table.unusable.items()]
     say_each(unusable, "series (all are in the rows of --json)")
     print_table([row for row in rows if all_rows or row.slice == "all"])
+
+
+def _replayed(
+    path: Path,
+    horizons: Sequence[tuple[str, float]],
+    window_s: float,
+    shares: Sequence[float],
+    seed: int,
+    seeds: int,
+    left_out: frozenset[str],
+) -> list[Row]:
+    import numpy as np
+
+    from services.forecast.job_list import read_jobs, without
+    from services.forecast.job_replay import Learning, Steps, replay
+    from services.forecast.job_report import JobReport
+
+    table = read_jobs(path)
+    for sentence in table.left_aside.sentences():
+        click.echo(sentence, err=True)
+    unknown = left_out - set(table.jobs.domain_names)
+    if unknown or left_out == set(table.jobs.domain_names):
+        name = min(unknown, default="every domain")
+        raise refused("--without", f"--without: {name} cannot be left out of {path.name}")
+    jobs = without(table.jobs, left_out)
+    windows = int(table.last_start_s // window_s)
+    ahead = [max(1, round(horizon_s / window_s)) for _, horizon_s in horizons]
+    first = max(windows // 5, *ahead)
+    if windows - first <= max(ahead):
+        raise refused(
+            "FILE.csv",
+            f"{path.name}: {windows} windows of {window_s:g} s are too few to forecast {horizons[-1][0]} ahead",
+        )
+    labels = [label for label, _ in horizons]
+    rows = [
+        Row("jobs", "jobs_count", float(len(jobs.start_s)), n=len(jobs.start_s)),
+        Row("jobs", "lines_left_aside_count", float(table.left_aside.total), n=table.left_aside.total),
+    ]
+    for share in dict.fromkeys(shares):
+        report = JobReport(f"steps={share:g}", labels, ahead, window_s)
+        # Without steps nothing is drawn.
+        draws = seeds if share else 1
+        for number in range(draws):
+            found = replay(jobs, ahead, window_s, windows, Steps(share=share), Learning(), seed + number)
+            report.add(found, first, windows)
+        rows += report.rows(np.random.default_rng(seed), draws)
+    return rows

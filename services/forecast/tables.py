@@ -44,6 +44,18 @@ class LeftAside:
         ]
 
 
+def columns_of(path: Path) -> list[str]:
+    """The names in the header of a CSV file (also .gz); InvalidTableError where it is no text table."""
+    try:
+        with (
+            gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as raw,
+            io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as stream,
+        ):
+            return [name.strip() for name in next(csv.reader(stream), [])]
+    except (UnicodeDecodeError, csv.Error, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InvalidTableError(f"{path.name}: not a table of text ({error})") from None
+
+
 def lines_of(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """The lines of a CSV file (also .gz) with a header, as (line number, cells by column; a missing cell is empty).
 
