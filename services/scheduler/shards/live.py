@@ -57,7 +57,7 @@ class TwoLevelScheduler(LiveScheduler):
 
     def __init__(self, kernel: Kernel, settings: SchedulerSettings, policy: Policy) -> None:
         check_policy(policy)
-        check_shards(policy, settings.shards)
+        check_shards(policy, settings.shards, shard_of_tenant)
         super().__init__(kernel, settings, policy)
         self.journal = self._notes = ShardJournal(kernel.database)
         self._name = kernel.name
@@ -80,7 +80,7 @@ class TwoLevelScheduler(LiveScheduler):
         await super().start()
         try:
             check_policy(self.policy)
-            check_shards(self.policy, self._settings.shards)
+            check_shards(self.policy, self._settings.shards, shard_of_tenant)
         except PolicyError as error:
             raise ConfigurationError(f"the policy {self.policy.version} in force: {error.detail}") from None
 
@@ -165,7 +165,7 @@ class TwoLevelScheduler(LiveScheduler):
     def try_policy(self, policy: Policy) -> None:
         """See `LiveScheduler.try_policy`; PolicyError for one that looks at all nodes at once, or at tenants of other shards."""
         check_policy(policy)
-        check_shards(policy, self._settings.shards)
+        check_shards(policy, self._settings.shards, shard_of_tenant)
         super().try_policy(policy)
 
     def _use(self, policy: Policy) -> None:

@@ -38,7 +38,7 @@ def tree(**acme: Any) -> list[dict[str, Any]]:
 
 def test_organisations_in_two_shards_are_taken() -> None:
     assert len({shard_of_tenant(name, SHARDS) for name in ORGANISATIONS}) == 2
-    check_shards(policy(tree()), SHARDS)
+    check_shards(policy(tree()), SHARDS, shard_of_tenant)
 
 
 @pytest.mark.parametrize(
@@ -57,17 +57,17 @@ def test_organisations_in_two_shards_are_taken() -> None:
 )
 def test_what_several_shards_would_have_to_count_together_is_refused(queues: list[dict[str, Any]], field: str) -> None:
     with pytest.raises(PolicyError, match=field):
-        check_shards(policy(queues), SHARDS)
-    check_shards(policy(queues), 1)
+        check_shards(policy(queues), SHARDS, shard_of_tenant)
+    check_shards(policy(queues), 1, shard_of_tenant)
 
 
 def test_a_queue_for_all_other_tenants_is_refused() -> None:
     with pytest.raises(PolicyError, match=r"options\.quota\.others"):
-        check_shards(policy(tree(), others="globex"), SHARDS)
+        check_shards(policy(tree(), others="globex"), SHARDS, shard_of_tenant)
 
 
 def test_without_the_limit_nothing_is_looked_at() -> None:
-    check_shards(replace(policy(tree(lending_limit={})), limits=()), SHARDS)
+    check_shards(replace(policy(tree(lending_limit={})), limits=()), SHARDS, shard_of_tenant)
 
 
 AMOUNTS = st.integers(0, 6)
@@ -109,7 +109,7 @@ def test_each_shard_alone_decides_as_one_that_counts_all(specs: list[QueueSpec],
         for spec in specs
     ]
     queues[0] = {"name": "all", "nominal": queues[0]["nominal"]}
-    check_shards(policy(queues), SHARDS)
+    check_shards(policy(queues), SHARDS, shard_of_tenant)
     whole, alone = QuotaTree(specs), [QuotaTree(specs) for _ in range(SHARDS)]
     for place, accelerators in asked:
         name = specs[place % len(specs)].name

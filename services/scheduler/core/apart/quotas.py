@@ -1,6 +1,6 @@
 """Which quotas hold exactly when tenants are split over shards, each of which counts its own tenants only.
 
-Tenants of one organisation lie in one shard (`meridian.sharding.organisation_of`), so the quotas of an organisation and of all
+Tenants of one organisation lie in one shard (``organisation_of`` in meridian/sharding.py), so the quotas of an organisation and of all
 below it are counted in one place. Above that, at a queue under which several shards meet, nobody counts all: its parts must
 have nothing to do with each other. They have not when they neither borrow from it nor lend to it, and when no number of running
 units is common to them; then what one of them may take depends on its own usage alone (core/quota.py: counted(x) <=
@@ -9,9 +9,8 @@ subtree(x) holds at such a queue whenever it holds at each child).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from meridian.sharding import shard_of_tenant
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.quota import QueueSpec, QuotaTree
@@ -20,8 +19,9 @@ from services.scheduler.core.selection.quotas import QUOTA, queue_specs
 _WHERE = f"options.{QUOTA}"
 
 
-def check_shards(policy: Policy, shards: int) -> None:
-    """PolicyError names the first quota of a policy that would not be exact over so many shards."""
+def check_shards(policy: Policy, shards: int, shard_of: Callable[[str, int], int]) -> None:
+    """PolicyError names the first quota of a policy that would not be exact over so many shards; ``shard_of`` tells that of a
+    tenant of so many."""
     if shards == 1 or QUOTA not in policy.limits:
         return
     options = policy.options_of(QUOTA)
@@ -36,16 +36,16 @@ def check_shards(policy: Policy, shards: int) -> None:
     for spec in specs:
         children.setdefault(spec.parent, []).append(spec)
     for spec in specs:
-        meeting = _shards_below(spec, children, shards)
+        meeting = _below(spec, children, lambda name: shard_of(name, shards))
         if len(meeting) > 1:
             _check_apart(spec, children[spec.name], resources, sorted(meeting))
 
 
-def _shards_below(spec: QueueSpec, children: Mapping[str, Sequence[QueueSpec]], shards: int) -> set[int]:
+def _below(spec: QueueSpec, children: Mapping[str, Sequence[QueueSpec]], shard_of: Callable[[str], int]) -> set[int]:
     """The shards of the tenants of a queue and of all below it: a queue may be a tenant's, whose name it has."""
-    found = {shard_of_tenant(spec.name, shards)}
+    found = {shard_of(spec.name)}
     for child in children.get(spec.name, ()):
-        found |= _shards_below(child, children, shards)
+        found |= _below(child, children, shard_of)
     return found
 
 
