@@ -85,7 +85,7 @@ class ColdJob:
 class Replay:
     """Forecasts by origin, all [horizon, domain, origin] but ``value`` [domain, window] and ``level`` [domain, origin].
 
-    ``value`` is the mean over a window, ``level`` what runs at its end. ``coming`` is what was expected to be asked for by
+    ``value`` is the mean over a window, ``level`` what runs at its end, ``spread`` the structure's standard deviation. ``coming`` is what was expected to be asked for by
     jobs that start within the horizon, ``arrived`` what was.
     """
 
@@ -93,6 +93,7 @@ class Replay:
     level: Array
     history: Array
     structure: Array
+    spread: Array
     fused: Array
     low: Array
     high: Array
@@ -114,6 +115,7 @@ class Replay:
             np.zeros_like(value),
             history=blank(),
             structure=blank(),
+            spread=blank(),
             fused=blank(),
             low=blank(),
             high=blank(),
@@ -162,11 +164,12 @@ class _Shown:
         self.predicted_s = self.whole_s * np.exp(chance.normal(0, steps.prediction, count))
         self._waves = np.clip(chance.normal(0, steps.drift, (count, _WAVES)), -0.3, 0.3)
 
-    def done(self, job: int, age_s: float) -> float:
-        """The share of its steps that a job has done."""
-        u = age_s / self.whole_s[job]
+    def done(self, jobs: Index, ages_s: Array) -> Array:
+        """The shares of their steps that ``jobs`` have done at these ages."""
+        u = ages_s / self.whole_s[jobs]
         k = np.arange(1, _WAVES + 1) * np.pi
-        return float(u + np.sum(self._waves[job] * np.sin(k * u) / k))
+        found: Array = u + np.sum(self._waves[jobs] * np.sin(k * u[:, None]) / k, axis=1)
+        return found
 
 
 def replay(
@@ -243,9 +246,10 @@ class _Replaying:
         self._arrivals.advance(window_s)
         self._arrivals.count(self._kinds[new], jobs.accelerators[new], now_s - jobs.start_s[new])
         has = self._shown.has
-        for job in active[ended & has[active]].tolist():
+        over = active[ended & has[active]]
+        for job in over.tolist():
             self._progress.pop(job, None)
-            self._early_events += self._shown.done(job, jobs.duration_s[job]) < _DONE
+        self._early_events += int(np.count_nonzero(self._shown.done(over, jobs.duration_s[over]) < _DONE))
         self._active = active[~ended]
         self._early_s += window_s * np.count_nonzero(has[self._active])
         return new
@@ -278,6 +282,7 @@ class _Replaying:
         for into, part in (
             (result.history, current.history),
             (result.structure, said.expected),
+            (result.spread, said.spread),
             (result.fused, current.expected),
             (result.low, current.low),
             (result.high, current.high),
@@ -301,11 +306,14 @@ class _Replaying:
         """What is left of each active job by its steps, NaN without, and its spread."""
         shown, active = self._shown, self._active
         remaining, spread = np.full(len(active), np.nan), np.ones(len(active))
-        for place in np.flatnonzero(shown.has[active]):
-            job = int(active[place])
-            start_s = float(self._jobs.start_s[job])
+        places = np.flatnonzero(shown.has[active])
+        of = active[places]
+        starts = self._jobs.start_s[of]
+        for place, job, start_s, done in zip(
+            places.tolist(), of.tolist(), starts.tolist(), shown.done(of, now_s - starts).tolist(), strict=True
+        ):
             before = self._progress.get(job) or Progress(start_s, 0.0, 1.0)
-            after = before.reported(now_s, shown.done(job, now_s - start_s), 1.0)
+            after = before.reported(now_s, done, 1.0)
             self._progress[job] = after
             remaining[place] = after.remaining_s(now_s, 1 / shown.predicted_s[job])
             spread[place] = after.spread
