@@ -8,7 +8,8 @@ Rows are wape, skill, wape on targets that changed by more than 10 %, and the co
 Speed, in processor time of this process: what forecasting takes when one more window has passed, with 4,320 windows of history
 behind it, of several numbers of series (`growth_exponent` is the slope of its logarithm over that of the number); and what
 reading a history again takes, once after a start. Two horizons, all methods; values are no whole numbers, which is the
-slower case. Baseline: going through the whole history for every window.
+slower case. Baseline: going through the whole history for every window. Also what it takes to work out what so many running
+units let expect of 450 domains, tenants and jobs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 # Small arrays: threads would only wait for each other. Read when numpy is loaded.
@@ -32,11 +34,16 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.result import DataSource, Row, Setting, print_table, write
+from services.forecast import ledger
 from services.forecast.backtest import replayed, standard_methods
 from services.forecast.evaluate import SERVED, Score, evaluate
+from services.forecast.expectation import Expectation
 from services.forecast.history import RELEARNED
+from services.forecast.ledger import Job, Placement, Subject, SubjectKind
 from services.forecast.past import Array
+from services.forecast.progress import Progress
 from services.forecast.rolling import Policy
+from services.forecast.work_store import Arrived, AskingJob, Ended, Learned
 
 WINDOW_S = 600.0
 HORIZONS_S = (600.0, 3600.0)
@@ -44,6 +51,7 @@ DAYS = 21
 HISTORY = 4320
 SERIES = (250, 500, 1000, 2000)
 MEASURED = 1000
+UNITS = (1000, 3000, 10_000)
 # Windows over which a window is timed: one round of learning is in them.
 TIMED = 72
 PHILLY = "figures/series_philly_nodes_10min.csv.gz"
@@ -118,6 +126,35 @@ def speed(seed: int) -> list[Row]:
     return [*rows, Row("meridian", "growth_exponent", float(slope), n=len(SERIES))]
 
 
+def structure_speed(seed: int) -> list[Row]:
+    """What it costs to expect demand of the jobs that are known, after one window: every unit is a job of its own."""
+    rows, seconds = list[Row](), list[float]()
+    at_s = 1e9
+    for count in UNITS:
+        chance = np.random.default_rng(seed)
+        jobs = []
+        for number in range(count):
+            domain, tenant = f"d{number % 50}", f"t{number % 200}"
+            given = Placement({domain: 8.0}, {domain: 1}, {domain: {f"c{number % 10}": 8.0}}, at_s - number)
+            job = ledger.place(Job(f"j{number}"), tenant, 0, 1, given)
+            reported = Progress(at_s - 60, 500.0, 1000.0, 1.0, 0.1, 5) if number % 2 else None
+            jobs.append(AskingJob(job, None, {} if reported is None else {0: reported}))
+        subjects = [Subject(SubjectKind.DOMAIN, f"d{place}") for place in range(50)]
+        subjects += [Subject(SubjectKind.TENANT, f"t{place}") for place in range(200)]
+        subjects += [Subject(SubjectKind.JOB, f"j{place}") for place in range(200)]
+        at = datetime.fromtimestamp(at_s - 60, UTC)
+        ended = [Ended(f"t{n % 200}", 8.0, float(chance.lognormal(8, 1)), by_itself=True, at=at) for n in range(count)]
+        came = [Arrived(Subject(SubjectKind.TENANT, f"t{n % 200}"), f"t{n % 200}", 8.0, at) for n in range(count)]
+        expectation = Expectation(lambda _spec, _chip: None)
+        expectation.learn(Learned(ended, came, (0, 0)), at_s)
+        started = time.process_time()
+        expectation.expect(jobs, subjects, {}, (600.0, 3600.0, 86_400.0), 60.0, at_s)
+        seconds.append(time.process_time() - started)
+        rows.append(Row("meridian", "structure_cpu_s", seconds[-1], f"units={count}", n=1))
+    slope = np.polyfit(np.log(UNITS), np.log(seconds), 1)[0]
+    return [*rows, Row("meridian", "structure_growth_exponent", float(slope), n=len(UNITS))]
+
+
 def rows_of(group: str, scores: Sequence[Score]) -> list[Row]:
     """The figures of what serves and of persistence."""
     rows = []
@@ -164,6 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for group, series in groups.items():
         rows += rows_of(group, evaluate(series, WINDOW_S, HORIZONS_S))
     rows += speed(options.seed)
+    rows += structure_speed(options.seed)
     print_table(rows)
     if options.json:
         command = shlex.join(["python", "bench/forecast.py", *(sys.argv[1:] if arguments is None else arguments)])
