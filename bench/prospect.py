@@ -1,11 +1,15 @@
-"""How good predicted starts are, and what they cost.
+"""How good predicted starts are, and what they and what-if questions cost.
 
-`calibration`: the Philly jobs run under a policy (easy backfilling on predicted run times by default); whenever a job still
-waits after the cycle of its arrival its start is predicted, for a sample of them. Compared with when it really started, with
-everybody who came after the prediction. Share of starts inside the band, error of the median, share of "later than".
+`calibration`: the Philly jobs, brought to several loads, run under a policy (easy backfilling on predicted run times by
+default). Whoever waits after the cycle of its arrival is predicted, at most one in ten minutes: so that a burst of equal jobs
+counts once and not a thousand times. Compared with when it really started, with everybody who came after the prediction.
+What was learned from the first part of the trace on is used; reported is the second part. Beside the band with its track
+record (track_record.py) stand the same band without it, and one that looks at no queue: the quantiles of the last 200 waits
+that were over. Share of starts inside, pinball loss of both ends, width, error of the start.
 
-`cost`: processor time of one prediction on a full cluster of 1,000 nodes with 500 running and 1,000 waiting units of 40
-classes, by the place in the queue. Run times are log-normal from a seed.
+`cost`: processor time of one prediction on a full cluster, by the place in the
+queue; of one what-if question with predicted start, by nodes. 1,000 nodes: 500 running and 1,000 waiting units of 40 classes,
+others in proportion. Run times are log-normal from a seed.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,30 +35,49 @@ from services.scheduler.core.fleet import Device, Domain, Fleet, Node, with_doma
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.prospect import Prospect, ahead_of, order_of, prospects
 from services.scheduler.core.queue import PendingUnit
-from services.scheduler.core.state import Demand, UnitKey
-from services.scheduler.core.table import table_of
+from services.scheduler.core.state import Demand, JobKind, JobSpec, UnitKey
+from services.scheduler.core.table import Floats, table_of
+from services.scheduler.core.track_record import TrackRecord
+from services.scheduler.times import rfc3339
+from services.scheduler.what_if import answer
 from simulation.domains import philly_network
 from simulation.engine import Simulation
 from simulation.experiment import setting_of
 from simulation.model import Trace
 from simulation.traces import philly
-from simulation.traces.shaping import limited
+from simulation.traces.shaping import limited, scaled
 
 _GIB = 2**30
+_TIMES = 7
+_FORMER = 200
+_LATEST_S = 90 * 86_400.0
+"""What has no end within what was looked at is taken to end here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A prediction of ``at_s``: as it came from the futures, and as the track record moved it; units ahead."""
+
+    at_s: float
+    ahead: int
+    raw: Prospect
+    said: Prospect
 
 
 class Asked(Simulation):
-    """A simulation in which every ``every``-th job that has to wait is predicted when it comes."""
+    """A simulation in which jobs that have to wait are predicted when they come, at most one in ``every_s``."""
 
-    every = 10
-    waited = 0
+    every_s = 600.0
+    coverage = 0.8
 
     def watch_starts(self) -> None:
         """Begin to note predictions and starts."""
-        self.predicted: dict[UnitKey, tuple[float, int, Prospect]] = {}
+        self.questions: dict[UnitKey, Question] = {}
         self.started: dict[UnitKey, float] = {}
         self.new: list[UnitKey] = []
         self.cost_s: list[float] = []
+        self.record = TrackRecord(self.coverage)
+        self.last_s = -math.inf
 
     def _arrive(self, job) -> None:  # type: ignore[no-untyped-def]
         super()._arrive(job)
@@ -60,101 +85,139 @@ class Asked(Simulation):
 
     def _decide(self) -> None:
         super()._decide()
+        self.record.advance(self.now_s)
         for key in self.new:
-            if key not in self.cluster.pending:
+            if key not in self.cluster.pending or self.now_s < self.last_s + self.every_s:
                 continue
-            self.waited += 1
-            if self.waited % self.every == 0:
-                before = time.process_time()
-                found = prospects(self.cluster, self.policy, self.now_s, [key]).get(key)
-                self.cost_s.append(time.process_time() - before)
-                if found is not None:
-                    ahead = ahead_of(order_of(self.cluster, self.now_s), key).units
-                    self.predicted[key] = (self.now_s, ahead, found)
+            self.last_s = self.now_s
+            before = time.process_time()
+            raw = prospects(self.cluster, self.policy, self.now_s, [key])[key]
+            self.cost_s.append(time.process_time() - before)
+            ahead = ahead_of(order_of(self.cluster, self.now_s), key).units
+            self.questions[key] = Question(self.now_s, ahead, raw, self.record.asked(raw, self.now_s))
         self.new.clear()
 
     def _start(self, item, running) -> None:  # type: ignore[no-untyped-def]
         super()._start(item, running)
-        self.started.setdefault(item.key, self.now_s)
+        if item.key not in self.started:
+            self.started[item.key] = self.now_s
+            self.record.started(item.key, self.now_s)
 
 
-def calibration(trace: Trace, policy: str, accelerators: int, every: int) -> list[Row]:
+def calibration(trace: Trace, policy: str, accelerators: int, load: float, coverage: float) -> list[Row]:
     """Rows of one run."""
     setting, _ = setting_of(policy)
-    run = Asked(philly_network(trace, accelerators), trace, setting)
-    run.every = every
+    network = philly_network(trace, accelerators)
+    run = Asked(network, scaled(trace, network, load), setting)
+    run.coverage = coverage
     run.watch_starts()
     run.run()
-    rows = [
-        (at_s, ahead, found, run.started[key])
-        for key, (at_s, ahead, found) in run.predicted.items()
-        if key in run.started
+    known = [(item, run.started[key]) for key, item in run.questions.items() if key in run.started]
+    jobs = run.trace.jobs
+    middle_s = (jobs[0].submit_s + jobs[-1].submit_s) / 2
+    second = [(item, started) for item, started in known if item.at_s >= middle_s]
+    name = f"{policy}, load {load:g}, band {coverage:g}"
+    out = [
+        Row(policy, "predictions_count", float(len(second)), name, n=len(known)),
+        Row(policy, "wait_median_s", float(np.median([started - item.at_s for item, started in second])), name),
+        Row(policy, "cost_median_ms", 1000 * float(np.median(run.cost_s)), name, n=len(run.cost_s)),
     ]
-    out = [Row(policy, "predictions_count", float(len(rows)), baseline=False)]
-    groups: list[tuple[str, Callable[[int], bool]]] = [
-        ("all", lambda ahead: True),
-        ("at most 10 ahead", lambda ahead: ahead <= 10),
-        ("more than 10 ahead", lambda ahead: ahead > 10),
-    ]
-    for name, belongs in groups:
-        chosen = [row for row in rows if belongs(row[1])]
-        said = [row for row in chosen if row[2].start_s < math.inf]
-        if not said:
-            continue
-        inside = [found.low_s - 1 <= started <= found.high_s + 1 for _, _, found, started in said]
-        late = [started > found.high_s + 1 for _, _, found, started in said]
-        bounded = [found.high_s < math.inf for _, _, found, _ in said]
-        errors = np.array([abs(started - found.start_s) for _, _, found, started in said])
-        waits = np.array([started - at_s for at_s, _, _, started in said])
-        plain = np.array([abs(float(np.median(waits)) - wait) for wait in waits])
-        count = len(said)
-        for measure, value in (
-            ("inside_band_ratio", float(np.mean(inside))),
-            ("later_than_band_ratio", float(np.mean(late))),
-            ("band_with_end_ratio", float(np.mean(bounded))),
-            ("not_said_ratio", 1.0 - len(said) / len(chosen)),
-            ("error_median_s", float(np.median(errors))),
-            ("wait_median_s", float(np.median(waits))),
-            ("error_relative_median_ratio", float(np.median(errors / np.maximum(waits, 60.0)))),
-        ):
-            out.append(Row(policy, measure, value, slice=name, n=count))
-        out.append(
-            Row(
-                "the median wait, known afterwards",
-                "error_median_s",
-                float(np.median(plain)),
-                name,
-                n=count,
-                baseline=True,
-            )
-        )
-    out.append(Row(policy, "cost_median_ms", 1000 * float(np.median(run.cost_s)), n=len(run.cost_s)))
+    bands = {
+        "with its track record": [(item.said.low_s, item.said.start_s, item.said.high_s) for item, _ in second],
+        "from the futures alone": [(item.raw.low_s, item.raw.start_s, item.raw.high_s) for item, _ in second],
+        "of former waits": [_of_waits(known, item.at_s, coverage) for item, _ in second],
+    }
+    at_s = np.array([item.at_s for item, _ in second])
+    waits = np.array([started for _, started in second]) - at_s
+    for label, rows in bands.items():
+        low, start, high = np.array(rows).T - at_s
+        out += [
+            Row(label, measure, value, name, n=len(second), baseline=label != "with its track record")
+            for measure, value in _figures(waits, low, start, np.minimum(high, _LATEST_S), coverage).items()
+        ]
     return out
+
+
+def _of_waits(known: list[tuple[Question, float]], now_s: float, coverage: float) -> tuple[float, float, float]:
+    """Low, start and high for one who knows nothing but the last 200 waits that were over."""
+    over = sorted((started, started - item.at_s) for item, started in known if started <= now_s)[-_FORMER:]
+    waits = np.array([wait for _, wait in over] or [0.0])
+    low, middle, high = np.quantile(waits, [(1 - coverage) / 2, 0.5, (1 + coverage) / 2]).tolist()
+    return now_s + low, now_s + middle, now_s + high
+
+
+def _figures(waits: Floats, low: Floats, start: Floats, high: Floats, coverage: float) -> dict[str, float]:
+    miss = (1 - coverage) / 2
+    loss = sum(
+        np.maximum(level * (waits - end), (level - 1) * (waits - end)) for level, end in ((miss, low), (1 - miss, high))
+    )
+    return {
+        "inside_ratio": float(np.mean((waits >= low - 1) & (waits <= high + 1))),
+        "earlier_ratio": float(np.mean(waits < low - 1)),
+        "later_ratio": float(np.mean(waits > high + 1)),
+        "pinball_mean_s": float(np.mean(loss)),
+        "width_by_wait_median_ratio": float(np.median((high - low) / np.maximum(waits, 60.0))),
+        "error_median_s": float(np.median(np.abs(start - waits))),
+    }
 
 
 def cost(discipline: str, places: tuple[int, ...] = (0, 10, 100, 300, 900)) -> list[Row]:
     """Rows of processor time by the place in the queue."""
-    cluster, policy = _full(discipline)
-    decide(cluster, policy, 1.0, explain=False)
+    cluster, policy = _full(discipline, 1000)
     order = order_of(cluster, 1.0)
-    out = []
-    for place in places:
-        times = []
-        for _ in range(3):
-            before = time.process_time()
-            prospects(cluster, policy, 1.0, [order[place].key])
-            times.append(1000 * (time.process_time() - before))
-        out.append(Row(discipline, "cost_median_ms", sorted(times)[1], slice=f"{place} ahead", n=3))
-    return out
+    return [
+        Row(
+            discipline,
+            "cost_median_ms",
+            _median_ms(partial(prospects, cluster, policy, 1.0, [order[place].key])),
+            slice=f"{place} ahead",
+            n=_TIMES,
+        )
+        for place in places
+    ]
 
 
-def _full(discipline: str) -> tuple[Cluster, Policy]:
+def what_if_cost(discipline: str, nodes: int) -> list[Row]:
+    """Rows of processor time of one question, from the kept cluster to the answer with its predicted start."""
+    cluster, policy = _full(discipline, nodes)
+    cluster.apply(decide(cluster, policy, 1.0), 1.0)
+    gang = JobSpec(JobKind.GANG, Demand(1, cpus=1.0, accelerators=8), ranks=4, max_run_time_s=600.0)
+    task = JobSpec(JobKind.TASK, Demand(1, cpus=1.0, accelerators=1), max_run_time_s=600.0)
+    asked = {
+        "gang behind all": gang,
+        "gang before all": replace(gang, priority=1),
+        "task behind all": task,
+        "task before all": replace(task, priority=1),
+    }
+    return [
+        Row(
+            discipline,
+            "what_if_median_ms",
+            _median_ms(partial(answer, cluster, policy, spec, "t1", 2.0, times=rfc3339)),
+            slice=f"{nodes} nodes, {name}",
+            n=_TIMES,
+        )
+        for name, spec in asked.items()
+    ]
+
+
+def _median_ms(work: Callable[[], object]) -> float:
+    times = []
+    for _ in range(_TIMES):
+        before = time.process_time()
+        work()
+        times.append(1000 * (time.process_time() - before))
+    return sorted(times)[_TIMES // 2]
+
+
+def _full(discipline: str, nodes: int) -> tuple[Cluster, Policy]:
+    """Every node held, and a cycle was decided on what waits."""
     rng = random.Random(1)
     fleet = Fleet()
     for name in "abcde":
         devices = tuple(Device(index, "NVIDIA", "A100") for index in range(8))
-        nodes = [Node(f"{name}-{number}", name, 64.0, 64 * _GIB, devices) for number in range(200)]
-        fleet = with_domain(fleet, Domain(name), nodes, full_of=name)
+        members = [Node(f"{name}-{number}", name, 64.0, 64 * _GIB, devices) for number in range(nodes // 5)]
+        fleet = with_domain(fleet, Domain(name), members, full_of=name)
     policy = Policy(order=("priority", "age"), discipline=discipline)
     cluster = Cluster(table_of(fleet), policy)
     wide = Demand(2, cpus=8.0, accelerators=8)
@@ -167,14 +230,17 @@ def _full(discipline: str) -> tuple[Cluster, Policy]:
         )
         for n in range(40)
     ]
-    for number in range(1500):
+    running, waiting = nodes // 2, nodes
+    for number in range(running + waiting):
         expected_s = rng.lognormvariate(9.0, 1.5)
-        demand = wide if number < 500 else rng.choice(classes)
+        demand = wide if number < running else rng.choice(classes)
         key = UnitKey(f"j{number}", 0)
         known = {"expected_s": expected_s, "low_s": expected_s / 3, "high_s": 3 * expected_s}
-        cluster.add(PendingUnit(key, f"t{number % 10}", 0, float(number), demand, **known))  # type: ignore[arg-type]
-        if number == 499:
+        queued_at_s = float(number - running - waiting)
+        cluster.add(PendingUnit(key, f"t{number % 10}", 0, queued_at_s, demand, **known))  # type: ignore[arg-type]
+        if number == running - 1:
             cluster.apply(decide(cluster, policy, 0.0, explain=False), 0.0)
+    cluster.apply(decide(cluster, policy, 1.0, explain=False), 1.0)
     return cluster, policy
 
 
@@ -182,17 +248,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("MERIDIAN_DATA", "../shared/data")))
     parser.add_argument("--policy", default="easy-predicted")
-    parser.add_argument("--jobs", type=int, default=1500)
+    parser.add_argument("--jobs", type=int, default=23_531, help="so many of the first of the log (default: all)")
     parser.add_argument("--accelerators", type=int, default=352)
-    parser.add_argument("--every", type=int, default=4, help="each so many-th job that waits is predicted")
+    parser.add_argument("--loads", type=float, nargs="*", default=[0.6, 0.8, 0.95])
+    parser.add_argument("--coverage", type=float, default=0.8)
+    parser.add_argument("--nodes", type=int, nargs="*", default=[250, 500, 1000])
+    parser.add_argument("--no-cost", action="store_true", help="calibration only")
     parser.add_argument("--json", type=Path, metavar="OUT")
     arguments = parser.parse_args()
     path = arguments.data / "philly/october_5_clusters.csv"
-    rows = cost("greedy") + cost("easy")
+    rows = []
+    if not arguments.no_cost:
+        for discipline in ("greedy", "easy"):
+            rows += cost(discipline)
+            for nodes in arguments.nodes:
+                rows += what_if_cost(discipline, nodes)
     sources = []
     if path.exists():
         trace = limited(philly.load(path), arguments.jobs)
-        rows += calibration(trace, arguments.policy, arguments.accelerators, arguments.every)
+        for load in arguments.loads:
+            rows += calibration(trace, arguments.policy, arguments.accelerators, load, arguments.coverage)
         sources.append(DataSource.of(path))
     else:
         print(f"no calibration: {path} is not there (set MERIDIAN_DATA)", file=sys.stderr)

@@ -16,13 +16,14 @@ from services.scheduler.core.explanation import sentences
 from services.scheduler.core.state import Unit, UnitKey, UnitState
 from services.scheduler.core.units import units_of
 from services.scheduler.live import LiveScheduler
+from services.scheduler.predicted_starts import PredictedStarts
 from services.scheduler.times import rfc3339
 from services.scheduler.wire import spec_from
 
 Json = dict[str, Any]
 
 
-def create_router(database: Database, live: LiveScheduler) -> APIRouter:
+def create_router(database: Database, live: LiveScheduler, starts: PredictedStarts) -> APIRouter:
     """The routes of the scheduler."""
     router = APIRouter(prefix="/v1")
 
@@ -49,7 +50,7 @@ def create_router(database: Database, live: LiveScheduler) -> APIRouter:
             decisions = await store.decision_rows(connection, job_id)
         by_id = {row.decision_id: row for row in decisions}
         bodies = [_unit(live, row, runs.get(row.unit_index), by_id) for row in units]
-        await outlook.add(live, job_id, bodies, flips=counterfactuals)
+        await outlook.add(live, job_id, bodies, starts.record, flips=counterfactuals)
         return {
             "job_id": job.job_id,
             "tenant_id": job.tenant_id,
@@ -86,7 +87,7 @@ def create_router(database: Database, live: LiveScheduler) -> APIRouter:
         change = body.pop("change", {}) if "spec" in body else {}
         if not isinstance(change, dict):
             raise InvalidArgumentError("change: must be an object")
-        return await outlook.what_if(live, parse_spec(body), tenant_id, change)
+        return await outlook.what_if(live, parse_spec(body), tenant_id, change, starts.record)
 
     return router
 

@@ -18,6 +18,7 @@ from services.scheduler.plans.catalogue import register_all
 from services.scheduler.plugins import load_plugins
 from services.scheduler.policy_api import create_policy_router
 from services.scheduler.policy_file import parse
+from services.scheduler.predicted_starts import PredictedStarts
 from services.scheduler.promises_api import PromisesCollector, create_promises_router
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.shards.live import OwnTenants, TwoLevelScheduler
@@ -61,7 +62,11 @@ def build(kernel: Kernel) -> None:
     kernel.add_task("deadlines", live.run_deadlines)
     kernel.add_task("upkeep", live.run_upkeep)
     kernel.add_task("journal", live.run_journal)
-    kernel.http.include_router(create_router(kernel.database, live))
+    starts = PredictedStarts(kernel.database, live)
+    kernel.before_start.append(starts.load)
+    kernel.after_stop.append(starts.stop)
+    kernel.add_task("predicted starts", starts.run)
+    kernel.http.include_router(create_router(kernel.database, live, starts))
     kernel.http.include_router(create_policy_router(kernel.database, live))
     kernel.http.include_router(create_promises_router(live))
     kernel.http.include_router(create_tenants_router(live))

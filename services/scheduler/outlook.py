@@ -15,8 +15,9 @@ from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.counterfactual import counterfactuals
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.profile import Reservation
-from services.scheduler.core.prospect import ahead_of, order_of, prospects
+from services.scheduler.core.prospect import Prospect, ahead_of, order_of, prospects
 from services.scheduler.core.state import Job, JobSpec, UnitKey
+from services.scheduler.core.track_record import TrackRecord
 from services.scheduler.core.units import units_of
 from services.scheduler.hypothesis import as_it_would_be, hypothesis
 from services.scheduler.live import LiveScheduler, SeenPart
@@ -31,8 +32,8 @@ _MOST_FLIPPED = 3
 """Units of a job for which counterfactuals are looked for in one answer."""
 
 
-async def add(live: LiveScheduler, job_id: str, bodies: list[Json], *, flips: bool) -> None:
-    """Add to the units of an explanation what is thought about them now."""
+async def add(live: LiveScheduler, job_id: str, bodies: list[Json], record: TrackRecord, *, flips: bool) -> None:
+    """Add to the units of an explanation what is thought about them now; ``record`` moves the bands of predicted starts."""
     cluster, policy, now_s = live.book.cluster, live.policy, live.now_s()
     by_key = {UnitKey(job_id, body["unit_index"]): body for body in bodies}
     waiting = [key for key in by_key if key in cluster.pending][:_MOST_PREDICTED]
@@ -43,7 +44,10 @@ async def add(live: LiveScheduler, job_id: str, bodies: list[Json], *, flips: bo
         unit = cluster.pending.get(key)
         if unit is not None and (rows := live.known_of_domains(unit.demand, key)):
             by_key[key].setdefault("waiting", {})["domains"] = rows
-    await asyncio.to_thread(_add, live.for_questions(), policy, now_s, by_key, waiting, asked, live.seen_part)
+    found = live.for_questions()
+    starts = await asyncio.to_thread(prospects, found, policy, now_s, waiting) if waiting else {}
+    banded = {key: record.band(item, now_s) for key, item in starts.items()}
+    await asyncio.to_thread(_add, found, policy, now_s, by_key, banded, waiting, asked, live.seen_part)
 
 
 def _add(
@@ -51,13 +55,13 @@ def _add(
     policy: Policy,
     now_s: float,
     by_key: dict[UnitKey, Json],
+    starts: dict[UnitKey, Prospect],
     waiting: list[UnitKey],
     asked: list[UnitKey],
     part: SeenPart | None,
 ) -> None:
     reserved = _reserved(cluster)
     order = order_of(cluster, now_s) if waiting else []
-    starts = prospects(cluster, policy, now_s, waiting)
     for key in waiting:
         body = by_key[key].setdefault("waiting", {})
         ahead = ahead_of(order, key)
@@ -115,8 +119,8 @@ def _held(item: Holder) -> Json:
     return {"accelerators": item.accelerators, "cpus": item.cpus, "until": until}
 
 
-async def what_if(live: LiveScheduler, spec: JobSpec, tenant_id: str, change: Json) -> Json:
-    """See `what_if.answer`; ``change`` as in hypothesis.py."""
+async def what_if(live: LiveScheduler, spec: JobSpec, tenant_id: str, change: Json, record: TrackRecord) -> Json:
+    """See `what_if.answer`; ``change`` as in hypothesis.py, ``record`` moves the bands of predicted starts."""
     now_s, book = live.now_s(), live.book
     if change:
         changed = hypothesis(change, book.fleet, live.policy)
@@ -127,7 +131,16 @@ async def what_if(live: LiveScheduler, spec: JobSpec, tenant_id: str, change: Js
     known = [book.run_times.estimate(job, unit, 0.0) for unit in job.units[:1000]]
     rows = live.known_of_domains(job.units[0].demand)
     found = await asyncio.to_thread(
-        answer, cluster, policy, spec, tenant_id, now_s, estimate=lambda unit: known[unit.index], times=rfc3339
+        answer,
+        cluster,
+        policy,
+        spec,
+        tenant_id,
+        now_s,
+        estimate=lambda unit: known[unit.index],
+        times=rfc3339,
+        band=lambda item: record.band(item, now_s),
+        own=True,
     )
     part = live.seen_part
     if part is not None:

@@ -32,17 +32,20 @@ def answer(
     *,
     estimate: Callable[[UnitSpec], Estimate] | None = None,
     times: Callable[[float], str | None] | None = None,
+    band: Callable[[Prospect], Prospect] | None = None,
+    own: bool = False,
 ) -> dict[str, Any]:
     """Where the units of ``spec`` would go if the job were submitted at ``now_s``; MalformedJobError when it is none.
 
     With ``times`` (a time in seconds as text) the answer has the predicted starts of the first units that wait, and what the
-    job would displace. ``estimate`` says what is known of a unit's run time (default: the job's limit).
+    job would displace; ``band`` moves the band of each. ``estimate`` says what is known of a unit's run time (default: the
+    job's limit). With ``own`` a cluster is the question's: it is changed, not copied.
     """
     units = units_of(spec)
     pending = [
         _pending(unit, spec, tenant_id, now_s, estimate) for unit in units[:_JUDGED_UNITS] if not unit.depends_on
     ]
-    cluster = state.cluster(policy) if isinstance(state, Snapshot) else state.copy()
+    cluster = state.cluster(policy) if isinstance(state, Snapshot) else state if own else state.copy()
     ahead = len(cluster.pending)
     cluster.extend(pending)
     decisions = decide(cluster, policy, now_s)
@@ -70,7 +73,7 @@ def answer(
         "items": shown,
     }
     if times is not None:
-        _predict(cluster, policy, list(waiting), now_s, shown, times)
+        _predict(cluster, policy, list(waiting), now_s, shown, times, band)
         found["displaces"] = _displaced(cluster, policy, now_s, decisions)
     return found
 
@@ -101,6 +104,7 @@ def _predict(
     now_s: float,
     shown: list[dict[str, Any]],
     times: Callable[[float], str | None],
+    band: Callable[[Prospect], Prospect] | None,
 ) -> None:
     keys = [UnitKey(_NAME, index) for index in sorted(waiting)[:_PREDICTED_UNITS]]
     if not keys:
@@ -109,7 +113,7 @@ def _predict(
     for body in shown:
         item = found.get(UnitKey(_NAME, body["unit_index"]))
         if item is not None:
-            body["prediction"] = predicted(item, times)
+            body["prediction"] = predicted(item if band is None else band(item), times)
 
 
 def predicted(item: Prospect, times: Callable[[float], str | None]) -> dict[str, Any]:
