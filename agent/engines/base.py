@@ -100,6 +100,15 @@ class StopRequest:
     reason: str = "stop was ordered"
 
 
+@dataclass(frozen=True, slots=True)
+class AdjustRequest:
+    """An order that ranks of a run have other parts of their accelerators from now on."""
+
+    run_id: str
+    epoch: int
+    ranks: tuple[RankPlacement, ...]
+
+
 class RunState(StrEnum):
     """Life of a run in this domain."""
 
@@ -269,6 +278,11 @@ class Engine(ABC):
 
         An epoch not seen yet is remembered, so that a start that comes late is refused, and reported as stopped.
         """
+
+    async def adjust(self, request: AdjustRequest) -> bool:
+        """Tell ranks that run what they have of their accelerators now; whether it was told. An engine that cannot does nothing:
+        the program goes on with what it had."""
+        return False
 
     async def wake(self, node_ids: Collection[str]) -> frozenset[str]:
         """Wake nodes that sleep; returns those that are waking now. Their power state in the inventory says when they are

@@ -65,15 +65,36 @@ def launch_message(settings: ProgramSettings, agent_mark: str, request: LaunchRe
     }
 
 
+def share_file(log: Path) -> Path:
+    """Where a rank that shares its accelerators, with this log, finds its part of them (0-1) as it is now."""
+    return log.with_suffix(".share")
+
+
+def write_share(log: Path, placement: RankPlacement) -> None:
+    """Tell a rank its part; a reader sees the old or the new number, never half of one."""
+    path = share_file(log)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".share.new")
+    new.write_text(f"{placement.accelerator_milli / 1000:g}\n")
+    new.replace(path)
+
+
 def _rank_message(settings: ProgramSettings, request: LaunchRequest, placement: RankPlacement) -> wire.Message:
+    share = share_file(settings.log_path(request.run_id, placement.rank))
+    shares = placement.accelerator_indices and placement.accelerator_milli < 1000
+    # An engine that cannot tell of changes has written none.
+    told = {"MERIDIAN_DEVICE_SHARE_FILE": str(share)} if shares and share.exists() else {}
     return {
         "rank": placement.rank,
-        "env": environment.rank_environment(
-            request,
-            placement,
-            settings.device_variables.get(placement.node_id, ""),
-            mps=placement.node_id in settings.mps_nodes,
-            memory_bytes=settings.device_memory_bytes.get(placement.node_id, ()),
-        ),
+        "env": {
+            **told,
+            **environment.rank_environment(
+                request,
+                placement,
+                settings.device_variables.get(placement.node_id, ""),
+                mps=placement.node_id in settings.mps_nodes,
+                memory_bytes=settings.device_memory_bytes.get(placement.node_id, ()),
+            ),
+        },
         "log": str(settings.log_path(request.run_id, placement.rank)),
     }

@@ -13,6 +13,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from agent.engines.base import (
+    AdjustRequest,
     Checkpoint,
     Delivery,
     EmulatedMachines,
@@ -33,7 +34,7 @@ from agent.engines.base import (
     StopRequest,
 )
 from agent.engines.event_stream import EventStream
-from agent.engines.launching import launch_message
+from agent.engines.launching import launch_message, write_share
 from agent.engines.local import environment, leftovers
 from agent.engines.local.gang import Cause, Gang, RankEnd, Turn
 from agent.engines.local.node_link import NodeLink
@@ -181,6 +182,13 @@ class LocalEngine(Engine, EmulatedMachines):
                 if run.gang.request.epoch <= request.epoch:
                     self._stop_run(run, FailureKind.STOPPED, request.reason, request.grace_s)
 
+    async def adjust(self, request: AdjustRequest) -> bool:
+        if (request.run_id, request.epoch) not in self._runs:
+            return False
+        for placement in request.ranks:
+            write_share(self._settings.log_path(request.run_id, placement.rank), placement)
+        return True
+
     async def wake(self, node_ids: Collection[str]) -> frozenset[str]:
         for node_id in sorted(set(node_ids) & self._asleep.keys() - self._waking):
             self._waking.add(node_id)
@@ -298,6 +306,9 @@ class LocalEngine(Engine, EmulatedMachines):
             return
         run = _ActiveRun(Gang(request))
         self._runs[run.key] = run
+        for placement in request.ranks:
+            if placement.accelerator_indices and placement.accelerator_milli < 1000:
+                write_share(self._settings.log_path(request.run_id, placement.rank), placement)
         for node_id in run.gang.node_ids:
             self._links[node_id].send(launch_message(self._settings, self._book.agent_mark, request, node_id))
 

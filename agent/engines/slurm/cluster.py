@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -66,6 +67,7 @@ class Cluster:
         self.nodes: Mapping[str, words.SlurmNode] = {}
         self.heard_at_s = float("-inf")
         self.jobs_at_s = float("-inf")
+        self._asking = asyncio.Lock()
         self._node_of = {name: node_id for node_id, name in settings.node_names.items()}
         self._environment = base_environment(os.environ) | {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
         if settings.configuration:
@@ -107,19 +109,22 @@ class Cluster:
         """
         await asyncio.gather(self.look_at_jobs(), self.look_at_nodes())
 
-    async def look_at_jobs(self) -> None:
-        """Ask for the queue.
+    async def look_at_jobs(self, since_s: float = math.inf) -> None:
+        """Ask for the queue; not, when it was asked for after the loop's time ``since_s`` (by another who waits, say).
 
         :raises SlurmSilentError: see there.
         """
-        mine = str(os.getuid())
-        asked_s = asyncio.get_running_loop().time()
-        text = await self._ask("squeue", "-h", "-a", "-t", "all", "-u", mine, "-o", words.QUEUE_FORMAT)
-        try:
-            self.jobs = words.queue_of(text)
-        except ValueError as error:
-            raise SlurmSilentError(str(error)) from None
-        self.jobs_at_s = asked_s
+        async with self._asking:
+            if self.jobs_at_s >= since_s:
+                return
+            mine = str(os.getuid())
+            asked_s = asyncio.get_running_loop().time()
+            text = await self._ask("squeue", "-h", "-a", "-t", "all", "-u", mine, "-o", words.QUEUE_FORMAT)
+            try:
+                self.jobs = words.queue_of(text)
+            except ValueError as error:
+                raise SlurmSilentError(str(error)) from None
+            self.jobs_at_s = asked_s
 
     async def look_at_nodes(self) -> None:
         """Ask for the nodes.
@@ -149,10 +154,13 @@ class Cluster:
     async def submit(self, name: UnitName, options: tuple[str, ...], arguments: str) -> int:
         """Ask for an allocation whose batch step is the holder with these arguments; its number.
 
-        :raises SlurmRefusedError: Slurm does not take it.
+        :raises SlurmRefusedError: Slurm does not take it, or its folder cannot be made.
         """
         folder = self.settings.shared_dir / self.folder_name(name)
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SlurmRefusedError(f"{folder}: {error.strerror}") from None
         script = f"#!/bin/sh\nexec {_quoted(self.settings.python)} -S -E -m agent.engines.slurm.holder {_quoted(arguments)}\n"
         always = ("--parsable", "--no-requeue", "--open-mode=append", f"--chdir={PACKAGE_ROOT}", "--export=ALL")
         code, said, complained = await self._call(

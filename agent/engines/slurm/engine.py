@@ -58,6 +58,7 @@ _log = logging.getLogger(__name__)
 
 READ_EVERY_S = 0.2
 LEASE_EVERY_S = 0.5
+ENDING_POLL_S = 0.5
 _AT_ONCE = frozenset({"hello", "started", "start_failed", "gone"})
 LAST_WORDS_S = 2.0
 """After Slurm says that a job has ended, its files are read for so long before ranks that said nothing count as lost."""
@@ -428,11 +429,17 @@ class SlurmEngine(Engine):
     async def _ask_slurm(self) -> None:
         """Keep the view of Slurm new; more often while a run waits for Slurm's last word."""
         poll_s = self._cluster.settings.poll_s
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + poll_s
         while True:
             ending = any(run.over_s is not None for run in self._runs.values())
-            await asyncio.sleep(min(poll_s, READ_EVERY_S) if ending else poll_s)
+            await asyncio.sleep(min(ENDING_POLL_S, poll_s) if ending else max(due_s - loop.time(), 0.0))
             try:
-                await self._cluster.look()
+                if loop.time() >= due_s:
+                    due_s = loop.time() + poll_s
+                    await self._cluster.look()
+                else:
+                    await self._cluster.look_at_jobs()
             except SlurmSilentError as error:
                 _log.warning("%s", error.detail)
 
@@ -508,7 +515,7 @@ class SlurmEngine(Engine):
             if now_s - run.slurm_over_s > LAST_WORDS_S:
                 said = folder.text_of(run.place.parent / f"out.{run.job}.txt")[-2000:].strip()
                 cause = cause_of(run.job, job, run.gang.request.limits.max_run_time_s)
-                await self._lose(run, cause or cause_of_silence(run.job, job, said))
+                await self._lose(run, cause or cause_of_silence(run.job, job, said, began=bool(run.seen)))
             return
         await self._judge_silence(run, news, now_s)
 

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import shutil
@@ -29,7 +30,7 @@ from agent.engines.slurm.places import PlacesError, rank_places
 
 _log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 0.15
+LOOK_EVERY_S = 0.25
 OLD_S = 600.0
 """Folders of allocations that nobody used are kept for so long."""
 
@@ -174,6 +175,9 @@ class SlurmScheduler(OwnScheduler):
         new = {name: constraints for name, constraints in wanted.items() if name not in self._places}
         until_s = asyncio.get_running_loop().time() + self._rules.answer_s
         await asyncio.gather(*(self._ask_for(name, constraints, until_s) for name, constraints in new.items()))
+        if new:
+            with contextlib.suppress(SlurmSilentError):  # the answer tells what is left, not what was there before
+                await self._cluster.look_at_nodes()
 
     async def _ask_for(self, name: UnitName, constraints: Constraints, until_s: float) -> None:
         """Submit, way after way, and wait until one begins; the last one stays in the queue."""
@@ -213,8 +217,10 @@ class SlurmScheduler(OwnScheduler):
     async def _wait_for(self, name: UnitName, place: _Place, until_s: float) -> None:
         """Until the job runs and holds its nodes, cannot, or the time is over."""
         while True:
+            asked_s = asyncio.get_running_loop().time()
             try:
-                await self._cluster.look_at_jobs()
+                # Units that wait at the same time share the answer.
+                await self._cluster.look_at_jobs(asked_s - LOOK_EVERY_S)
                 await self._take_up(name, place)
             except SlurmSilentError as error:
                 _log.warning("%s", error.detail)

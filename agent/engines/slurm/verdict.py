@@ -37,8 +37,11 @@ def cause_of(number: int, job: QueuedJob | None, limit_s: float) -> Cause | None
     return None
 
 
-def cause_of_silence(number: int, job: QueuedJob | None, said: str) -> Cause:
-    """Why a run failed of which ranks never told their end; ``said`` is what the batch step printed."""
+def cause_of_silence(number: int, job: QueuedJob | None, said: str, *, began: bool) -> Cause:
+    """Why a run failed of which ranks never told their end; ``said`` is what the batch step printed. One of which no step ``began``
+    though Slurm ran the job to its end is not to be had here again and again."""
     state = job.state if job is not None else "not known to Slurm any more"
     tail = f": {said}" if said else ""
+    if not began and job is not None:
+        return Cause(FailureKind.NOT_STARTABLE, f"Slurm's job {number} is {state}, and no step of it began{tail}")
     return Cause(FailureKind.NODE_LOST, f"Slurm's job {number} is {state}, and ranks did not tell how they ended{tail}")

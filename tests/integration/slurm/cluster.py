@@ -78,6 +78,7 @@ class SlurmCluster:
 
     folder: Path
     life: contextlib.ExitStack
+    """Of munged and the controllers."""
     ports: dict[str, int]
     slurmds: dict[str, Popen[bytes]] = field(default_factory=dict)
     controller: Popen[bytes] | None = None
@@ -133,12 +134,13 @@ def slurm_running(folder: Path) -> Iterator[SlurmCluster]:
     ports = {name: free_port(name) for name in ("controller", *NODES)}
     _write(folder, ports)
     with contextlib.ExitStack() as life:
-        cluster = SlurmCluster(folder, life, ports)
         life.callback(_end_marked, folder)
         munge = folder / "munge"
         arguments = [f"--{name}-file={munge / name}" for name in ("key", "pid", "log", "seed")]
         daemon = ("munged", "--foreground", "--force", f"--socket={munge / 'socket'}", *arguments)
-        life.enter_context(running(_spec(cluster, "munged", daemon)))
+        # Controllers end after nodes and jobs, whichever of them started last.
+        cluster = SlurmCluster(folder, life.enter_context(contextlib.ExitStack()), ports)
+        cluster.life.enter_context(running(_spec(cluster, "munged", daemon)))
         _until_there(munge / "socket")
         # -D stays in the foreground, so that the process is ours to end; -c forgets what was.
         cluster.start_controller("-c")
