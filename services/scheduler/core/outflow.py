@@ -285,13 +285,25 @@ class Course:
         self._number = 0
         self._ends: list[tuple[float, int, _Held]] = []
         for running, parts in layout.running:
-            held = [(pools[number], ranks, nodes) for number, ranks, nodes in parts]
-            self._will_end(ends(running), _Held(running.unit.demand, held))
+            held = _Held(running.unit.demand, [(pools[number], ranks, nodes) for number, ranks, nodes in parts])
+            self._ends.append((ends(running), self._number, held))
+            self._number += 1
+            if layout.reserving:
+                self._note(*self._ends[-1])
+        heapq.heapify(self._ends)
+        for pool in pools:
+            pool.ends.sort()
+
+    @staticmethod
+    def _note(end_s: float, number: int, held: _Held) -> None:
+        demand = held.demand
+        for pool, ranks, _ in held.parts:
+            pool.ends.append((end_s, number, ranks * demand.accelerators, ranks * demand.cpus))
 
     def _will_end(self, end_s: float, held: _Held) -> None:
         self._number += 1
         heapq.heappush(self._ends, (end_s, self._number, held))
-        if self._layout.reserving and end_s < math.inf:
+        if self._layout.reserving:
             demand = held.demand
             for pool, ranks, _ in held.parts:
                 insort(pool.ends, (end_s, self._number, ranks * demand.accelerators, ranks * demand.cpus))

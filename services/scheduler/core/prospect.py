@@ -37,7 +37,7 @@ _CELLS = 600_000
 _LEAST_CYCLES, _MOST_CYCLES = 16, 400
 _DAY_S = 86_400.0
 _COARSER = 1.5
-_MOST_FINE = 600
+_MOST_FINE = 500
 """Units that run or stand before the last one asked about, up to which there are five futures."""
 
 

@@ -34,7 +34,7 @@ def a_cluster(nodes: dict[str, int], discipline: str, running: list[PendingUnit]
 
 def course_of(cluster: Cluster, units: list[PendingUnit], discipline: str = "greedy") -> Course:
     layout = Layout(cluster, units, discipline)
-    scenario = scenarios((0.5,))[0]
+    scenario = scenarios((0.0,))[0]
     course = Course(layout, 0.0, lambda item: scenario.end_s(item, 0.0), scenario.lasts_s)
     return course.run({unit.key for unit in units}, _HORIZON_S)
 

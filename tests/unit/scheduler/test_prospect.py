@@ -61,12 +61,14 @@ def test_units_start_when_those_before_them_end(discipline: str) -> None:
 
 
 def test_the_band_holds_the_median_and_is_as_wide_as_the_run_time_is_uncertain() -> None:
-    """At 1 s of run time the futures are those of the whole run time, between its quantiles 0.1 and 0.9 or a little beyond."""
+    """At 1 s of run time the futures are those of the whole run time: over seeds, the ends lie about its quantiles 0.1 and 0.9."""
     cluster = a_cluster("greedy", 1, [a_unit("runs", 100.0, low_s=40.0, high_s=900.0)], [a_unit("waits", 50.0)])
-    item = prospects(cluster, cluster.policy, 1.0, [key("waits")])[key("waits")]
-    assert 15.0 < item.low_s < 60.0
-    assert 60.0 < item.start_s < 250.0
-    assert 200.0 < item.high_s < 2500.0
+    asked = [key("waits")]
+    items = [prospects(cluster, cluster.policy, 1.0, asked, seed=seed)[asked[0]] for seed in range(50)]
+    middle = [sorted(values)[25] for values in zip(*[(i.low_s, i.start_s, i.high_s) for i in items], strict=True)]
+    assert 25.0 < middle[0] < 80.0
+    assert 70.0 < middle[1] < 200.0
+    assert 250.0 < middle[2] < 2000.0
 
 
 def test_a_run_that_outlived_its_band_is_given_time_in_proportion_to_its_age() -> None:
@@ -74,7 +76,7 @@ def test_a_run_that_outlived_its_band_is_given_time_in_proportion_to_its_age() -
     cluster = a_cluster("greedy", 1, [a_unit("runs", 100.0, low_s=50.0, high_s=300.0)], [a_unit("waits", 50.0)])
     item = prospects(cluster, cluster.policy, 10_000.0, [key("waits")])[key("waits")]
     assert 12_000.0 < item.start_s < 30_000.0
-    assert item.high_s > 2 * 10_000.0
+    assert item.high_s > item.start_s
 
 
 def test_the_same_question_with_the_same_seed_has_the_same_answer() -> None:
