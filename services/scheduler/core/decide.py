@@ -135,24 +135,16 @@ class _Cycle(Reserving, ByPlan):
     def _select(self) -> bool:
         cluster = self._cluster
         self._gates = tuple([limit.open(self._context) for limit in self._stages.limits])
-        roomy: set[Demand] = set()
         if self._only_room and self._reserving:
-            memory = cluster.memory
-            known = memory is not None and memory.stamp == cluster.stamp
-            asked: Iterable[Lane] = cluster.pending.lanes.values()
-            if known and memory is not None and memory.unasked:
-                asked = [lane for lane in asked if lane.fresh]
-            roomy = {lane.demand for lane in self._with_room(asked)}
-            if not roomy:
-                # Reservations say who may not start: nobody can.
-                self._unasked = True
+            known = self._find_roomy()
+            if self._unasked:
                 return known
         lanes, partial = self._lanes()
         if self._only_room and self._policy.discipline == "greedy":
             lanes = self._with_room(cluster.pending.lanes.values() if lanes is None else lanes)
             if not lanes:
                 return partial
-            roomy = {lane.demand for lane in lanes}
+            self._roomy = {lane.demand for lane in lanes}
         elif self._may_leave_out:
             lanes = self._with_a_chance(cluster.pending.lanes.values() if lanes is None else lanes)
             if not lanes:
@@ -162,6 +154,11 @@ class _Cycle(Reserving, ByPlan):
             for partition, count in self._reserved.items():
                 if count >= self._depth:
                     self._put_off(partition, selection)
+        self._in_turn(selection)
+        self._shortest_first(selection)
+        return partial
+
+    def _in_turn(self, selection: Selection) -> None:
         while (unit := selection.pop()) is not None:
             reason = next((text for gate in self._gates if (text := gate.refuses(unit))), "")
             if reason:
@@ -170,11 +167,21 @@ class _Cycle(Reserving, ByPlan):
                 continue
             if not self._try(unit, selection):
                 self._wait(unit, selection)
-            elif roomy and not self._still_roomy(roomy, selection):
+            elif self._roomy and not self._still_roomy(selection):
                 self._unasked = self._reserving
-                break
-        self._shortest_first(selection)
-        return partial
+                return
+
+    def _find_roomy(self) -> bool:
+        """Which demands have room now; nobody need be asked about reservations when none has: they say who may not start.
+        Returns whether nothing came free since the last cycle."""
+        cluster, memory = self._cluster, self._cluster.memory
+        known = memory is not None and memory.stamp == cluster.stamp
+        asked: Iterable[Lane] = cluster.pending.lanes.values()
+        if known and memory is not None and memory.unasked:
+            asked = [lane for lane in asked if lane.fresh]
+        self._roomy = {lane.demand for lane in self._with_room(asked)}
+        self._unasked = not self._roomy
+        return known
 
     def _lanes(self) -> tuple[list[Lane] | None, bool]:
         """The lanes to look at: all of them (None), or those with new units when nothing came free since."""
@@ -208,9 +215,10 @@ class _Cycle(Reserving, ByPlan):
                 out.append(lane)
         return out
 
-    def _still_roomy(self, demands: set[Demand], selection: Selection) -> bool:
+    def _still_roomy(self, selection: Selection) -> bool:
         """Take demands that have room no more out of the cycle, with all their lanes; False when none is left. Where units
         may get reservations, those without room are asked until all are made."""
+        demands = self._roomy
         full = {demand for demand in demands if not self._has_room(demand)}
         demands -= full
         if self._reserving:

@@ -334,6 +334,7 @@ class LeastAttainedOrder:
         now_s, thresholds = context.now_s, self._thresholds
         width: dict[int, float] = {}
         keys = []
+        alone = thresholds[0] if len(thresholds) == 1 else None
         for item in running:
             unit = item.unit
             devices = width.get(id(unit.demand))
@@ -342,7 +343,9 @@ class LeastAttainedOrder:
             served_s = max(unit.attained_s, unit.served_s)
             if now_s > item.since_s:
                 served_s += now_s - item.since_s
-            keys.append(float(bisect_right(thresholds, served_s * devices + _SLACK_S)))
+            served = served_s * devices + _SLACK_S
+            level = served >= alone if alone is not None else bisect_right(thresholds, served)
+            keys.append(float(level))
         return keys
 
     def changes_at_s(self, running: Any, now_s: float) -> float:

@@ -71,7 +71,7 @@ class Reserving(State):
         """Whether the demand has room by number; what is awaited is asked in its turn."""
         if demand in self._no_room:
             return False
-        return demand in self._awaited or self._has_room(demand)
+        return demand in self._awaited or (demand in self._roomy and self._has_room(demand))
 
     def _close_full(self, partition: frozenset[str], selection: Selection) -> None:
         """The units of a partition that has its reservations must fit now, or wait."""

@@ -60,6 +60,8 @@ class State:
         self._runs: list[RunningUnit] | None = None
         self._hopeless: list[Lane] = []
         self._unasked = False
+        self._roomy: set[Demand] = set()
+        """Demands that have room by number, where only room counts."""
         self._unbegun: list[RunningUnit] = []
 
     @property
