@@ -78,7 +78,7 @@ class Backtest:
     ) -> Backtest:
         """Run the methods over ``values`` [series, time]; ``methods[0]`` is persistence.
 
-        ``structure`` [series, origin] is what it said at each origin. ``inputs`` are what the methods see in place of
+        ``structure`` is what it said at each origin, all [series, origin]. ``inputs`` are what the methods see in place of
         ``values``, for example with gaps filled.
         """
         rolling = Rolling(methods, (horizon,), policy, len(values))
@@ -89,7 +89,7 @@ class Backtest:
         for t in range(values.shape[1]):
             said = None
             if structure is not None:
-                said = Structural(structure.expected[None, :, t], structure.spread[None, :, t])
+                said = Structural(structure.expected[None, :, t], structure.spread[None, :, t], structure.level[:, t])
             rolling.advance(seen[:, t], said, values[:, t])
             now = rolling.current()
             made[:, :, t] = rolling.newest()[:, 0]

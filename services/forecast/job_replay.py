@@ -273,12 +273,13 @@ class _Replaying:
         rate, amount, where = rate[kinds], amount[kinds], self._domain_of_kind[kinds]
         coming = Coming(self._class_of_kind[kinds], amount, rate)
         both = held + demand_of_coming(coming, where, domains, hazards, self._horizons_s, self._window_s)
-        said = Structural(both.quantile(self._learning.middle), np.sqrt(both.variance))
+        level = np.bincount(jobs.domains[active], jobs.accelerators[active], domains).astype(np.float64)
+        said = Structural(both.quantile(self._learning.middle), np.sqrt(both.variance), level)
         value = result.value[:, window]
         self._fused.advance(value, said)
         self._alone.advance(value)
         current, other = self._fused.current(), self._alone.current()
-        result.level[:, window] = np.bincount(jobs.domains[active], jobs.accelerators[active], domains)
+        result.level[:, window] = level
         for into, part in (
             (result.history, current.history),
             (result.structure, said.expected),

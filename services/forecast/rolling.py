@@ -6,8 +6,8 @@ After each window, for all series and horizons at once:
 2. Every method forecasts. Persistence serves, or what stands in for it (``Policy.stand_in``), unless another method was
    better by a margin on enough targets.
 3. Where the structure of the jobs says what it expects (`services.forecast.structure`), the forecast lies between that
-   and what the history says, at the share that was best for the series so far; a series that has shown little yet leans
-   on what was best for all.
+   and what the history says, or the level of this moment, at the shares that were best for the series so far (`SHARES`); a
+   series that has shown little yet leans on what was best for all.
 4. The band follows the errors of what served (`conformal`). There is none while few errors are known and the structure
    is not.
 
@@ -46,27 +46,45 @@ class Policy:
     lean: float = 20.0
 
 
-# Shares of the structure that are weighed, and what they are taken to miss, in errors of the history, before any was seen.
-SHARES = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
-_EXPECTED = np.array([1.0, 0.97, 0.95, 0.93, 0.92])
+# What is weighed, as shares of (history, structure, level), and what each is taken to miss, in errors of the history,
+# before any was seen.
+SHARES = np.array(
+    [
+        (1.0, 0.0, 0.0),
+        (0.75, 0.25, 0.0),
+        (0.5, 0.5, 0.0),
+        (0.25, 0.75, 0.0),
+        (0.0, 1.0, 0.0),
+        (0.0, 0.75, 0.25),
+        (0.0, 0.5, 0.5),
+        (0.0, 0.25, 0.75),
+        (0.0, 0.0, 1.0),
+    ]
+)
+_STRUCTURE = 4
+_EXPECTED = np.array([1.0, 0.97, 0.95, 0.93, 0.92, 0.93, 0.94, 0.95, 0.96])
 # A series in which the structure misleads speaks against it in others no louder than this.
 _MOST = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class Structural:
-    """What the structure expects, [horizon, series], NaN where it knows nothing; ``spread`` is a standard deviation."""
+    """What the structure expects, [horizon, series], NaN where it knows nothing; ``spread`` is a standard deviation.
+
+    ``level`` [series] is the demand at this moment: later than the last window, which is a mean.
+    """
 
     expected: Array
     spread: Array
+    level: Array
 
 
 @dataclass(frozen=True, slots=True)
 class Current:
     """The newest forecasts, all [horizon, series], NaN where there is none.
 
-    ``method`` is the place of the method whose forecast the history's is, ``share`` that of the structure in what is
-    ``expected``. ``skill`` is 1 - error / error of persistence, ``wape`` the error over the demand; ``errors`` counts them.
+    ``method`` is the place of the method whose forecast the history's is, ``share`` that of what is not
+    history in what is ``expected``. ``skill`` is 1 - error / error of persistence, ``wape`` the error over the demand; ``errors`` counts them.
     """
 
     method: NDArray[np.intp]
@@ -94,9 +112,9 @@ class Rolling:
         self._past = Past(max(method.reach for method in self.methods) + depth + 1, series)
         self._forecasters = [method.start(self.horizons, series) for method in self.methods]
         self._windows = 0
-        # By origin, [window modulo depth, ...]: of the methods, and history, structure, what served, its spread.
+        # By origin, [window modulo depth, ...]: of the methods, and history, structure, level, what served, its spread.
         self._made: Array = np.full((depth, count, *shape), np.nan)
-        self._served: Array = np.full((depth, 4, *shape), np.nan)
+        self._served: Array = np.full((depth, 5, *shape), np.nan)
         # Absolute errors of each method and those of persistence on the same targets, and how many there are.
         self._own: Array = np.zeros((count, *shape))
         self._reference: Array = np.zeros((count, *shape))
@@ -155,8 +173,9 @@ class Rolling:
         served = self._served[self._windows % len(self._served)]
         share, expected = self._fuse(history, structure)
         spread = self._tracking.spread(None if structure is None else structure.spread)
-        served[0], served[2], served[3] = history, expected, spread
+        served[0], served[3], served[4] = history, expected, spread
         served[1] = np.nan if structure is None else structure.expected
+        served[2] = np.nan if structure is None else structure.level
         self._newest = _Newest(chosen, share, served, None if structure is None else structure.spread)
         self._windows += 1
 
@@ -188,8 +207,9 @@ class Rolling:
         self._reference *= fade
         self._reference += missed[0] if known.all() else np.where(known, missed[0], 0.0)
         self._count += known
-        history, structure, served, spread = self._before(self._served)
-        self._learn_shares(values, history, structure, fade)
+        before = self._before(self._served)
+        self._learn_shares(values, before[:3], fade)
+        served, spread = before[3:]
         error = values - served
         self._tracking.advance(error, spread)
         both = ~np.isnan(error) & known[0]
@@ -198,13 +218,13 @@ class Rolling:
             self._totals[place] += np.where(both, part, 0.0)
         self._errors += ~np.isnan(error)
 
-    def _learn_shares(self, values: Array, history: Array, structure: Array, fade: float) -> None:
-        known = ~np.isnan(structure) & ~np.isnan(history) & ~np.isnan(values)
+    def _learn_shares(self, values: Array, parts: Array, fade: float) -> None:
+        known = ~np.isnan(parts).any(axis=0) & ~np.isnan(values)
         if not known.any():
             return
-        gap, error = np.where(known, structure - history, 0.0), np.where(known, values - history, 0.0)
+        blended = np.tensordot(SHARES, np.where(known, parts, 0.0), axes=1)
         self._shares *= fade
-        self._shares += np.abs(error - SHARES[:, None, None] * gap)
+        self._shares += np.where(known, np.abs(values - blended), 0.0)
         self._shared = fade * self._shared + known
 
     def _choose(self, made: Array) -> NDArray[np.intp]:
@@ -243,19 +263,22 @@ class Rolling:
         size = np.where(self._shared > 0, self._shares[0] / np.maximum(self._shared, 1e-12), 0.0)
         size = np.where(size > 0, size, 1.0)
         missed = self._shares + self.policy.lean * size * pooled[:, :, None]
-        share = SHARES[np.argmin(missed, axis=0)]
-        share = np.where(~np.isnan(structure.expected), share, 0.0)
-        share = np.where(np.isnan(history) & ~np.isnan(structure.expected), 1.0, share)
-        blended = history + share * (structure.expected - history)
-        expected = np.where(share == 0, history, np.where(share == 1, structure.expected, blended))
-        return share, np.maximum(0.0, expected)
+        best = np.argmin(missed, axis=0)
+        known = ~np.isnan(structure.expected) & ~np.isnan(structure.level)
+        best = np.where(np.isnan(history) & (SHARES[best, 0] > 0), _STRUCTURE, best)
+        parts = np.stack([history, structure.expected, np.broadcast_to(structure.level, history.shape)])
+        # A part without a share may be unknown.
+        shares = np.moveaxis(SHARES[best], -1, 0)
+        blended = np.sum(np.where(shares > 0, shares * parts, 0.0), axis=0)
+        share = np.where(known, 1.0 - shares[0], 0.0)
+        return share, np.where(known, np.maximum(0.0, blended), history)
 
     def current(self) -> Current:
         """The forecasts after the newest window; ValueError where there is none."""
         if self._newest is None:
             raise ValueError("no window was taken in since the series were arranged")
         newest = self._newest
-        history, _, expected, spread = newest.served
+        history, _, _, expected, spread = newest.served
         low, high = self._tracking.bounds(expected, spread)
         unsure = self._errors < self.policy.min_errors
         if newest.spread is not None:

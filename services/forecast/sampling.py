@@ -263,7 +263,9 @@ class Sampling:
         largest = _largest(asking, self._settings.forecast_jobs)
         expected = await self._expect(connection, asking, [*series, *largest], end)
         count, places = len(series), len(self._horizons)
-        structure = Structural(expected.middle[:places, :count], expected.spread[:places, :count])
+        levels = await store.load_levels()
+        level = np.array([levels.get(subject, Amount()).accelerators for subject in series])
+        structure = Structural(expected.middle[:places, :count], expected.spread[:places, :count], level)
         await asyncio.to_thread(self._history.append, columns[-1], structure)
         return asking, expected, largest
 

@@ -158,16 +158,28 @@ def test_structure_that_knows_better_takes_over_and_one_that_misleads_does_not()
     said = np.full_like(walk, np.nan)
     said[0, :-3] = walk[0, 3:]
     said[1, :-3] = 2 * walk[1, :-3]
-    structure = Structural(said, np.full_like(walk, 2.0))
+    structure = Structural(said, np.full_like(walk, 2.0), walk)
     test = Backtest.of(walk, 3, METHODS, Policy(), structure)
     assert np.mean(test.served[0, 200:-3] == walk[0, 203:]) > 0.95
     assert np.mean(test.served[1, 200:-3] == walk[1, 200:-3]) > 0.95
 
 
+def test_the_level_of_the_moment_serves_where_it_is_best() -> None:
+    # A window is the mean of the levels at its ends; the structure is noise.
+    chance = np.random.default_rng(4)
+    ends = np.cumsum(chance.normal(0, 4, (1, 601)), axis=1) + 500
+    values, level = (ends[:, 1:] + ends[:, :-1]) / 2, ends[:, 1:]
+    noise = Structural(level + chance.normal(0, 30, level.shape), np.full_like(level, 9.0), level)
+    test = Backtest.of(values, 1, METHODS, Policy(), noise)
+    assert np.mean(test.served[0, 200:] == level[0, 200:]) > 0.95
+
+
 def test_without_history_the_structure_speaks_with_its_own_band() -> None:
     rolling = Rolling(METHODS, [1, 6], Policy(), 2)
     expected = np.array([[8.0, np.nan], [4.0, np.nan]])
-    rolling.advance(np.full(2, np.nan), Structural(expected, np.array([[1.0, np.nan], [2.0, np.nan]])))
+    rolling.advance(
+        np.full(2, np.nan), Structural(expected, np.array([[1.0, np.nan], [2.0, np.nan]]), np.array([8.0, np.nan]))
+    )
     found = rolling.current()
     np.testing.assert_array_equal(found.expected, expected)
     # 80 % of a normal distribution lie within 1.2816 deviations.
