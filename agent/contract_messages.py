@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from agent.collectors.base import Reading, Source, Statistic
 from agent.collectors.unknown import UnknownKind
 from agent.engines.base import (
+    AdjustRequest,
     Checkpoint,
     FailureKind,
     LaunchRequest,
@@ -62,16 +63,7 @@ def launch_request(order: run_pb2.Assignment, checkpoints: Path) -> LaunchReques
         unit_index=order.unit_index,
         epoch=order.epoch,
         tenant=order.tenant_id,
-        ranks=tuple(
-            RankPlacement(
-                item.rank,
-                item.node_id,
-                item.local_rank,
-                tuple(item.accelerator_indices),
-                item.accelerator_milli or 1000,
-            )
-            for item in order.ranks
-        ),
+        ranks=_placements(order),
         world_size=order.world_size or len(order.ranks),
         command=tuple(order.command),
         env=dict(order.env),
@@ -87,10 +79,28 @@ def launch_request(order: run_pb2.Assignment, checkpoints: Path) -> LaunchReques
     )
 
 
+def _placements(order: run_pb2.Assignment) -> tuple[RankPlacement, ...]:
+    return tuple(
+        RankPlacement(
+            item.rank,
+            item.node_id,
+            item.local_rank,
+            tuple(item.accelerator_indices),
+            item.accelerator_milli or 1000,
+        )
+        for item in order.ranks
+    )
+
+
 def stop_request(order: run_pb2.Assignment) -> StopRequest:
     """A STOP as an engine takes it."""
     reason = order.reason or "stop was ordered"
     return StopRequest(order.run_id, order.job_id, order.unit_index, order.epoch, order.grace_s, reason)
+
+
+def adjust_request(order: run_pb2.Assignment) -> AdjustRequest:
+    """An ADJUST as an engine takes it."""
+    return AdjustRequest(order.run_id, order.epoch, _placements(order))
 
 
 def run_event(event: RunEvent, domain_id: str) -> Message | None:

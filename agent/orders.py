@@ -28,6 +28,7 @@ from meridian.catalogue import catalogue
 from meridian.clock import Clock
 from meridian.codec import decode
 from meridian.contracts.run.v1.run_pb2 import (
+    ASSIGNMENT_ACTION_ADJUST,
     ASSIGNMENT_ACTION_SLEEP,
     ASSIGNMENT_ACTION_START,
     ASSIGNMENT_ACTION_STOP,
@@ -176,6 +177,8 @@ class Orders:
                 await self._engine.stop(contract_messages.stop_request(order))
             elif order.action == ASSIGNMENT_ACTION_START:
                 await self._start(order)
+            elif order.action == ASSIGNMENT_ACTION_ADJUST:
+                await self._engine.adjust(contract_messages.adjust_request(order))
             elif order.action == ASSIGNMENT_ACTION_WAKE:
                 await self._engine.wake(order.node_ids)
             elif order.action == ASSIGNMENT_ACTION_SLEEP:

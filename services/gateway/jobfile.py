@@ -68,6 +68,9 @@ class ResourcesSection(Section):
     accelerators: int = Field(default=0, ge=0, le=1024)
     accelerator_types: list[TypeName] = Field(default=[], max_length=32)
     accelerator_milli: int = Field(default=1000, ge=1, le=1000)
+    # Bounds of the part while it runs; none: it stays as it is.
+    min_accelerator_milli: int | None = Field(default=None, ge=1, le=999)
+    max_accelerator_milli: int | None = Field(default=None, ge=1, le=1000)
     # Amounts of resources that users define.
     user_resources: dict[ResourceName, ResourceAmount] = Field(default={}, max_length=32)
 
@@ -207,6 +210,7 @@ def inconsistencies(job: JobFile) -> list[FieldError]:
     """What the fields of a job file contradict, by JSON pointer; empty for a sound one."""
     found = list(_section_errors(job))
     found += _resource_errors("/resources", job.resources)
+    found += _part_errors(job)
     if job.workflow is not None:
         found += _workflow_errors(job.workflow)
     if job.gang is not None:
@@ -251,6 +255,31 @@ def _resource_errors(pointer: str, resources: ResourcesSection) -> Iterator[Fiel
     if resources.accelerator_milli < 1000 and resources.accelerators != 1:
         yield FieldError(
             f"{pointer}/accelerator_milli", f"a rank that shares asks for one accelerator, not {resources.accelerators}"
+        )
+
+
+def _part_errors(job: JobFile) -> Iterator[FieldError]:
+    for index, task in enumerate(job.workflow.tasks if job.workflow is not None else ()):
+        for name in ("min_accelerator_milli", "max_accelerator_milli"):
+            if task.resources is not None and getattr(task.resources, name) is not None:
+                pointer = f"/workflow/tasks/{index}/resources/{name}"
+                yield FieldError(pointer, "the part of a workflow's task does not change")
+    part = job.resources
+    low, high = part.min_accelerator_milli, part.max_accelerator_milli
+    if low is None and high is None:
+        return
+    name = "max_accelerator_milli" if low is None else "min_accelerator_milli"
+    if job.workflow is not None or (job.gang is not None and job.gang.ranks != 1):
+        yield FieldError(f"/resources/{name}", "only a unit of one rank has a part that changes")
+    elif part.accelerator_milli >= 1000:
+        yield FieldError(f"/resources/{name}", "only a rank that shares its accelerator has a part that changes")
+    elif low is not None and low > part.accelerator_milli:
+        yield FieldError(
+            "/resources/min_accelerator_milli", f"must be at most accelerator_milli, which is {part.accelerator_milli}"
+        )
+    elif high is not None and high < part.accelerator_milli:
+        yield FieldError(
+            "/resources/max_accelerator_milli", f"must be at least accelerator_milli, which is {part.accelerator_milli}"
         )
 
 
@@ -350,6 +379,8 @@ def _resources(section: ResourcesSection) -> types_pb2.Resources:
         accelerators=section.accelerators,
         accelerator_types=section.accelerator_types,
         accelerator_milli=section.accelerator_milli if section.accelerator_milli < 1000 else 0,
+        min_accelerator_milli=section.min_accelerator_milli or 0,
+        max_accelerator_milli=section.max_accelerator_milli or 0,
         user_resources=section.user_resources,
     )
 
@@ -457,6 +488,8 @@ def _resources_body(resources: types_pb2.Resources) -> dict[str, Any]:
         "accelerators": resources.accelerators,
         "accelerator_types": list(resources.accelerator_types),
         "accelerator_milli": resources.accelerator_milli or 1000,
+        "min_accelerator_milli": resources.min_accelerator_milli or None,
+        "max_accelerator_milli": resources.max_accelerator_milli or None,
         "user_resources": dict(resources.user_resources),
     }
 

@@ -37,11 +37,11 @@ from services.scheduler.core.decide import Snapshot, Waiting, decide, snapshot_o
 from services.scheduler.core.effects import Finished, Placed, Sleep
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.idle_nodes import idle_rules_of
+from services.scheduler.core.loads import by_load
 from services.scheduler.core.placement import plugins_of
 from services.scheduler.core.planning import Rounds
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
-from services.scheduler.core.replicas import follow
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import Demand, UnitKey
@@ -52,7 +52,7 @@ from services.scheduler.metrics import SchedulerMetrics
 from services.scheduler.policy_changes import Outcome
 from services.scheduler.promises_kept import PromisesKept
 from services.scheduler.settings import SchedulerSettings
-from services.scheduler.steps_heard import StepsHeard
+from services.scheduler.steps_heard import StepsHeard, pause_s
 from services.scheduler.tenants import Tenants
 from services.scheduler.wire import message_of
 
@@ -322,7 +322,7 @@ class LiveScheduler:
                 async with asyncio.timeout(self._again_in_s()):
                     await self._poked.wait()
             except TimeoutError:
-                if not self._wanted() and not self._rest_due():
+                if not (self._wanted() or self._rest_due() or self._steps.due(self.book, self.now_s(), deciding=False)):
                     continue
             self._poked.clear()
             if self._rest_due():
@@ -348,6 +348,8 @@ class LiveScheduler:
         for at_s in (self.book.next_fall_s(), self.book.next_renewal_s(), self._next_rest_s()):
             if at_s != float("inf"):
                 wanted.append(max(at_s - self.now_s(), self._settings.cycle_pause_s))
+        if self.book.squeezed:
+            wanted.append(pause_s(self.book))
         return min(wanted, default=None)
 
     def _next_rest_s(self) -> float:
@@ -405,8 +407,9 @@ class LiveScheduler:
             if news:
                 await store_measured.save(transaction.connection, news)
                 self.book.learn(news, now_s)
-                follow(draft, self.book.replicas, now_s, self.policy.restarts)
-                await self.write(transaction, draft)
+            by_load(draft, news, now_s, self.policy.restarts)
+            await self.write(transaction, draft)
+            if news or draft.changed:
                 transaction.on_commit(lambda: self.journal.steps(now_s, news))
 
     def _carried_out(self, cycle: Cycle, now_s: float) -> None:

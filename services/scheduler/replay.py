@@ -30,7 +30,7 @@ from services.scheduler.core.cycle import run_cycle
 from services.scheduler.core.idle_nodes import idle_rules_of
 from services.scheduler.core.measured import News
 from services.scheduler.core.policy import Policy, policy_from_json
-from services.scheduler.core.replicas import follow
+from services.scheduler.core.loads import by_load
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.events import Batch, apply
 from services.scheduler.journal import Entry, outcome_of
@@ -178,8 +178,9 @@ class Replay:
     def _learn(self, entry: Entry) -> None:
         draft = self.book.draft()
         draft.at_s = entry.at_s
-        self.book.learn(News.from_json(entry.body), entry.at_s)
-        follow(draft, self.book.replicas, entry.at_s, self.policy.restarts)
+        news = News.from_json(entry.body)
+        self.book.learn(news, entry.at_s)
+        by_load(draft, news, entry.at_s, self.policy.restarts)
         self.book.merge(draft)
 
     def _decide(self, entry: Entry) -> None:

@@ -22,6 +22,11 @@ from services.scheduler.wire import seconds
 TELL_EVERY_S = 5.0
 
 
+def pause_s(book: Book) -> float:
+    """How often it is told."""
+    return min(TELL_EVERY_S, book.cluster.policy.interval_s or TELL_EVERY_S)
+
+
 class StepsHeard:
     """What a live scheduler hears of steps beside deciding."""
 
@@ -57,8 +62,7 @@ class StepsHeard:
     def due(self, book: Book, now_s: float, *, deciding: bool) -> bool:
         """Whether there may be something to tell, and it is time: every `TELL_EVERY_S`, or at the policy's interval if that is
         shorter. Loads are told by themselves, all else when a cycle is wanted anyway (``deciding``)."""
-        pause_s = min(TELL_EVERY_S, book.cluster.policy.interval_s or TELL_EVERY_S)
-        return (deciding or bool(self._loads)) and now_s >= self._told_at_s + 0.5 * pause_s
+        return (deciding or bool(self._loads or book.squeezed)) and now_s >= self._told_at_s + 0.5 * pause_s(book)
 
     def news(self, book: Book, now_s: float) -> News:
         """What is to be told to the book now. The load of a replica is the mean of what it reported since the last time."""

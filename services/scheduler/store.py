@@ -438,7 +438,7 @@ async def _ended_after(connection: AsyncConnection, at_s: float) -> list[Held]:
     for row in await connection.execute(query):
         demand, amounts = _job_of(row).units[row.of_unit].demand, dict[str, float]()
         for rank in ranks_of(row.ranks):
-            size = len(rank.devices) * demand.device_milli / 1000.0
+            size = len(rank.devices) * rank.device_milli / 1000.0
             amounts[rank.domain_id] = amounts.get(rank.domain_id, 0.0) + size
         pieces = demand.ranks if demand.cross_domain else 1
         parts = tuple((name, size) for name, size in amounts.items() if size)

@@ -127,6 +127,8 @@ def spec_from(message: job_pb2.JobSpec) -> JobSpec:
         steps=message.model.steps,
         deadline_s=seconds(message.deadline, 0.0),
         scaling=_scaling(message.scaling) if message.HasField("scaling") and kind is JobKind.SERVICE else None,
+        least_milli=message.resources.min_accelerator_milli,
+        most_milli=message.resources.max_accelerator_milli,
     )
 
 
@@ -274,6 +276,28 @@ def message_of(effect: effects.Effect, at_s: float) -> Message:
                 tenant_id=effect.job.tenant_id,
                 node_ids=effect.node_ids,
                 reason=effect.reason,
+                assigned_at=timestamp(at_s),
+            )
+        case effects.Adjust():
+            run = effect.run
+            return run_pb2.Assignment(
+                domain_id=run.ranks[0].domain_id,
+                action=run_pb2.ASSIGNMENT_ACTION_ADJUST,
+                run_id=run.run_id,
+                job_id=run.key.job_id,
+                unit_index=run.key.unit_index,
+                epoch=run.epoch,
+                tenant_id=run.tenant_id,
+                ranks=[
+                    run_pb2.AssignedRank(
+                        rank=rank.rank,
+                        node_id=rank.node_id,
+                        local_rank=rank.local_rank,
+                        accelerator_indices=rank.devices,
+                        accelerator_milli=share_of(rank),
+                    )
+                    for rank in run.ranks
+                ],
                 assigned_at=timestamp(at_s),
             )
         case effects.Sleep():

@@ -65,6 +65,10 @@ class Book:
         self.cluster.view.facts["measured"] = self.measured
         self.promises = Promises(self)
         self.idle: IdleNodes | None = None
+        self.sharing: dict[str, None] = {}
+        """Active runs that hold a part of a device."""
+        self.squeezed: dict[str, None] = {}
+        """Those that have less than they asked for (shares.py)."""
 
     @classmethod
     def restored(
@@ -235,7 +239,23 @@ class Book:
             self.runs_of.setdefault(run.key, set()).add(run.run_id)
             if run.state is RunState.STOPPING:
                 self._push(run.stop_until_s, "stop", run.run_id)
+        self._share(run)
         self._kept.run_changed(before, run)
+
+    def _share(self, run: Run) -> None:
+        rank = run.ranks[0] if run.ranks else None
+        if run.state is not RunState.ACTIVE:
+            if run.run_id in self.sharing:
+                del self.sharing[run.run_id]
+                self.squeezed.pop(run.run_id, None)
+                self.replicas.ended(run.run_id)
+        elif rank is not None and rank.devices and (rank.device_milli < 1000 or run.run_id in self.sharing):
+            self.sharing[run.run_id] = None
+            job = self.jobs.get(run.key.job_id)
+            if job is not None and rank.device_milli < job.spec.demand.device_milli:
+                self.squeezed[run.run_id] = None
+            else:
+                self.squeezed.pop(run.run_id, None)
 
     def _learn(self, run: Run) -> None:
         unit, job = self.units.get(run.key), self.jobs.get(run.key.job_id)

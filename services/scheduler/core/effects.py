@@ -52,6 +52,14 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Adjust:
+    """The agents of a run are to tell its ranks that they have other parts of their devices."""
+
+    job: Job
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
 class Wake:
     """The agent of ``domain_id`` is to wake nodes: a unit of the job waits for them."""
 
@@ -90,7 +98,7 @@ class Finished:
     reason: str
 
 
-Effect = Queued | Placed | Start | Stop | Wake | Sleep | Preempted | Finished
+Effect = Queued | Placed | Start | Stop | Adjust | Wake | Sleep | Preempted | Finished
 
 
 @dataclass(frozen=True, slots=True)

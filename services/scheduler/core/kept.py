@@ -163,7 +163,7 @@ class Kept:
             base = waited or pending_unit(self._book.jobs[key.job_id], before, self.now_s, self._book.run_times)
         else:
             base = running.unit
-        demand = held_demand(self._book.jobs[key.job_id].units[key.unit_index].demand, len(ranks))
+        demand = held_demand(self._book.jobs[key.job_id].units[key.unit_index].demand, len(ranks), part_of(ranks))
         if base.demand != demand or base.preemptible != (run is not None):
             base = replace(base, demand=demand, preemptible=run is not None)
         if running is not None and running.ranks == ranks:
@@ -210,7 +210,7 @@ class Kept:
             del self._holders[run.key]
             cluster.release(run.key, self.now_s)
         job = self._book.jobs[run.key.job_id]
-        demand = held_demand(job.units[run.key.unit_index].demand, len(ranks))
+        demand = held_demand(job.units[run.key.unit_index].demand, len(ranks), part_of(ranks))
         unit = PendingUnit(name, run.tenant_id, job.spec.priority, 0.0, demand, preemptible=False)
         since_s, until_s = run.started_at_s or run.assigned_at_s, run.stop_until_s
         cluster.occupy(RunningUnit(unit, ranks, since_s, (), 0.0, until_s, until_s))
@@ -243,9 +243,16 @@ def ending_key(run: Run) -> UnitKey:
     return UnitKey(run.run_id, -1 - run.key.unit_index)
 
 
-def held_demand(demand: Demand, ranks: int) -> Demand:
-    """What ``ranks`` open ranks of a unit hold."""
+def held_demand(demand: Demand, ranks: int, milli: int = 0) -> Demand:
+    """What ``ranks`` open ranks of a unit hold, with a part of ``milli`` thousandths of their devices (0: as asked for)."""
+    if milli and milli != demand.device_milli:
+        return replace(demand, ranks=ranks, device_milli=milli)
     return demand if demand.ranks == ranks else replace(demand, ranks=ranks)
+
+
+def part_of(ranks: tuple[PlacedRank, ...]) -> int:
+    """The part of its devices that each rank holds, in thousandths; 0 without devices."""
+    return ranks[0].device_milli if ranks and ranks[0].devices else 0
 
 
 def pending_unit(job: Job, unit: Unit, now_s: float, run_times: RunTimes) -> PendingUnit:

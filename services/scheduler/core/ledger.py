@@ -41,7 +41,8 @@ class Ledger:
     def move(self, before: Run | None, after: Run) -> None:
         """Account for a run that was ``before`` and is ``after``."""
         if before is not None and before.state is not RunState.ENDED:
-            if after.state is not RunState.ENDED and before.open_domains == after.open_domains:
+            same = before.open_domains == after.open_domains and before.ranks == after.ranks
+            if after.state is not RunState.ENDED and same:
                 return
             self._book(before, -1)
         if after.state is not RunState.ENDED:

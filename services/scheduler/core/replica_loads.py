@@ -9,14 +9,18 @@ from services.scheduler.core.measured import Load
 from services.scheduler.core.scaling import Scaler
 from services.scheduler.core.state import UnitKey
 
+FRESH_S = 60.0
+"""A replica whose last report is older counts as one that reports nothing."""
+
 
 @dataclass(slots=True)
 class Replicas:
-    """What replicas reported last, and the scalers of their services. A new book begins with nothing: the first report of a
+    """What replicas reported last, the scalers of their services, and those of the parts that runs have (``stretches``). A new book begins with nothing: the first report of a
     service begins its window."""
 
     loads: dict[UnitKey, Load] = field(default_factory=dict)
     scalers: dict[str, Scaler] = field(default_factory=dict)
+    stretches: dict[str, Scaler] = field(default_factory=dict)
 
     def learn(self, loads: Iterable[tuple[UnitKey, Load]]) -> None:
         """Replicas reported."""
@@ -29,3 +33,7 @@ class Replicas:
         if self.scalers.pop(job_id, None) is not None:
             for key in keys:
                 self.loads.pop(key, None)
+
+    def ended(self, run_id: str) -> None:
+        """A run has ended."""
+        self.stretches.pop(run_id, None)

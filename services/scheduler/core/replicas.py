@@ -6,19 +6,19 @@ rest is `BLOCKED` without depending on anything: parked. `scaling.py` says how m
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from services.scheduler.core import lifecycle
 from services.scheduler.core.book import Draft
 from services.scheduler.core.policy import RestartRules
-from services.scheduler.core.replica_loads import Replicas
+from services.scheduler.core.replica_loads import FRESH_S, Replicas
 from services.scheduler.core.scaling import Scaling
 from services.scheduler.core.state import Job, JobState, Unit, UnitState
 
-FRESH_S = 60.0
-"""A replica whose last report is older counts as one that reports nothing."""
 
-
-def follow(draft: Draft, replicas: Replicas, now_s: float, rules: RestartRules) -> None:
-    """Start and stop replicas of the services that report loads, on an empty draft.
+def follow(draft: Draft, replicas: Replicas, now_s: float, rules: RestartRules, content: Collection[str] = ()) -> None:
+    """Start and stop replicas of the services that report loads. No more are started of those in ``content``: their replicas
+    have just got what they need otherwise (shares.py).
 
     Those that wait are parked first, then those that run, the last first; the first that are parked come back first.
     """
@@ -36,6 +36,8 @@ def follow(draft: Draft, replicas: Replicas, now_s: float, rules: RestartRules) 
             and now_s - load.at_s <= FRESH_S
         ]
         count = replicas.scalers[job_id].step(job.spec.scaling, len(wanted), loads, len(wanted) - len(loads), now_s)
+        if job_id in content:
+            count = min(count, len(wanted))
         if count != len(wanted):
             _change(draft, job, units, count, _why(job.spec.scaling, len(wanted), count, loads), now_s, rules)
 

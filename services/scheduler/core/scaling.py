@@ -86,17 +86,20 @@ class Scaler:
         2. After a change nothing changes for ``cooldown_s``.
         3. More are taken at once; fewer are the most that was recommended in the window, once it is full.
         """
-        wanted = recommended(rules, replicas, loads, silent)
+        return self.settle(rules, replicas, recommended(rules, replicas, loads, silent), now_s)
+
+    def settle(self, rules: Scaling, now: int, wanted: int, now_s: float) -> int:
+        """The same for a number that is ``now`` and is recommended to be ``wanted``."""
         self.begun_at_s = min(self.begun_at_s, now_s)
         self.recent.append((now_s, wanted))
         while self.recent[0][0] < now_s - rules.down_after_s:
             self.recent.popleft()
         if now_s - self.changed_at_s < rules.cooldown_s:
-            return replicas
-        if wanted < replicas:
+            return now
+        if wanted < now:
             if now_s - self.begun_at_s < rules.down_after_s:
-                return replicas
-            wanted = min(max(count for _, count in self.recent), replicas)
-        if wanted != replicas:
+                return now
+            wanted = min(max(count for _, count in self.recent), now)
+        if wanted != now:
             self.changed_at_s = now_s
         return wanted

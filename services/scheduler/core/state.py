@@ -176,6 +176,7 @@ class JobSpec:
     A gang with ``min_ranks`` < ``max_ranks`` may be run with any number of ranks in between. ``steps`` is how many its program
     makes altogether, in the unit of its declared rates; ``deadline_s`` when it should be finished; 0: unknown, none.
     ``scaling`` says how many replicas of a service run; ``replicas`` is the number to begin with.
+    ``least_milli`` and ``most_milli`` bound the part of an accelerator that a rank which shares it has; 0: it stays as it is.
     """
 
     kind: JobKind
@@ -197,6 +198,8 @@ class JobSpec:
     steps: int = 0
     deadline_s: float = 0.0
     scaling: Scaling | None = None
+    least_milli: int = 0
+    most_milli: int = 0
 
     @property
     def elastic(self) -> bool:

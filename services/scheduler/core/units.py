@@ -14,6 +14,7 @@ MAX_UNITS = 100_000
 def units_of(spec: JobSpec) -> tuple[UnitSpec, ...]:
     """The units of a job, by index. MalformedJobError when no network could ever run it."""
     check_demand(spec.demand)
+    _check_parts(spec)
     if spec.kind is JobKind.WORKFLOW:
         return _workflow(spec)
     if spec.kind is JobKind.GANG:
@@ -45,6 +46,21 @@ def check_demand(demand: Demand) -> None:
         raise MalformedJobError(f"resources.accelerator_milli must be 1-1000, not {demand.device_milli}")
     if demand.device_milli < 1000 and demand.accelerators != 1:
         raise MalformedJobError("resources.accelerator_milli: a rank that shares asks for one accelerator")
+
+
+def _check_parts(spec: JobSpec) -> None:
+    asked = spec.demand.device_milli
+    if not (spec.least_milli or spec.most_milli):
+        return
+    if spec.kind is JobKind.WORKFLOW or (spec.kind is JobKind.GANG and spec.ranks != 1):
+        raise MalformedJobError("resources.min_accelerator_milli and max_accelerator_milli are for units of one rank")
+    if asked >= 1000 or not (spec.least_milli or 1) <= asked <= (spec.most_milli or 1000):
+        raise MalformedJobError(
+            "resources: 1 <= min_accelerator_milli <= accelerator_milli <= max_accelerator_milli is wanted, with "
+            f"accelerator_milli below 1000, not {spec.least_milli}, {asked}, {spec.most_milli}"
+        )
+    if max(spec.least_milli, spec.most_milli) > 1000 or min(spec.least_milli, spec.most_milli) < 0:
+        raise MalformedJobError("resources.min_accelerator_milli and max_accelerator_milli must be 0-1000")
 
 
 def _check_elastic(spec: JobSpec) -> None:

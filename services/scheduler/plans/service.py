@@ -34,12 +34,16 @@ class Service:
         self._device_s: dict[UnitKey, float] = {}
         self._starts: dict[UnitKey, int] = {}
         self._most: dict[UnitKey, int] = {}
+        self._begun: dict[UnitKey, float] = {}
         self._marks: dict[UnitKey, tuple[str, float, float]] = {}
 
     def began(self, running: RunningUnit) -> None:
         """A unit holds nodes."""
         key = running.unit.key
-        self._starts[key] = self._starts.get(key, 0) + 1
+        if self._begun.get(key) != running.since_s:
+            # One whose part of a device changed holds it anew, but has not started again.
+            self._starts[key] = self._starts.get(key, 0) + 1
+            self._begun[key] = running.since_s
         self._most[key] = max(self._most.get(key, 0), running.unit.demand.ranks)
         self._marks[key] = model_of(self._cluster.table, running), running.since_s, running.unit.devices
 
@@ -58,7 +62,14 @@ class Service:
         if len(self.asked) <= len(keys):
             return
         known = set(keys)
-        tables: tuple[dict[UnitKey, Any], ...] = (self.asked, self._received, self._device_s, self._starts, self._most)
+        tables: tuple[dict[UnitKey, Any], ...] = (
+            self.asked,
+            self._received,
+            self._device_s,
+            self._starts,
+            self._most,
+            self._begun,
+        )
         for table in tables:
             for key in [key for key in table if key not in known]:
                 del table[key]

@@ -80,7 +80,11 @@ def job_files(draw: Any) -> dict[str, Any]:
         body["rates"] = [{"accelerator_type": draw(NAMES), "ranks": 2, "rate": draw(st.floats(0, 1e9))}]
         body["deadline"] = draw(st.datetimes(timezones=st.just(UTC))).isoformat()
     if draw(st.booleans()):
-        body["resources"] |= {"accelerators": 1, "accelerator_milli": draw(st.integers(1, 1000))}
+        milli = draw(st.integers(1, 1000))
+        body["resources"] |= {"accelerators": 1, "accelerator_milli": milli}
+        if kind in {"task", "array", "service"} and milli < 1000:
+            body["resources"]["min_accelerator_milli"] = draw(st.integers(1, milli))
+            body["resources"]["max_accelerator_milli"] = draw(st.integers(milli, 1000))
     return body
 
 
@@ -148,6 +152,31 @@ BAD = [
         },
         "/rates/1",
     ),
+    (
+        {"gang": {"ranks": 1}, "resources": {"accelerators": 1, "min_accelerator_milli": 5}},
+        "/resources/min_accelerator_milli",
+    ),
+    (
+        {
+            "gang": {"ranks": 1},
+            "resources": {"accelerators": 1, "accelerator_milli": 500, "min_accelerator_milli": 600},
+        },
+        "/resources/min_accelerator_milli",
+    ),
+    (
+        {
+            "gang": {"ranks": 1},
+            "resources": {"accelerators": 1, "accelerator_milli": 500, "max_accelerator_milli": 400},
+        },
+        "/resources/max_accelerator_milli",
+    ),
+    (
+        {
+            "gang": {"ranks": 2},
+            "resources": {"accelerators": 1, "accelerator_milli": 500, "max_accelerator_milli": 600},
+        },
+        "/resources/max_accelerator_milli",
+    ),
     ({"gang": {"ranks": 2}, "model": {"steps": 10, "warm_up_steps": 11}}, "/model/warm_up_steps"),
     ({"gang": {"ranks": 2}, "model": {"global_batch": 8, "batch_ramp_start": 4}}, "/model/batch_ramp_increment"),
     ({"gang": {"ranks": 2}, "model": {**RAMP, "global_batch": 0}}, "/model/global_batch"),
@@ -170,3 +199,11 @@ def test_a_deadline_is_kept_in_utc_and_needs_its_offset() -> None:
     for bad in ("2026-03-01T17:00:00", "soon", "0001-01-01T00:00:00+23:00"):
         with pytest.raises(ValidationError, match="deadline"):
             JobFile.model_validate({**body, "deadline": bad})
+
+
+def test_the_part_of_a_task_of_a_workflow_does_not_change() -> None:
+    part = {"accelerators": 1, "accelerator_milli": 500, "max_accelerator_milli": 600}
+    tasks = [{"name": "a", "command": ["x"], "resources": part}]
+    job = JobFile.model_validate({"name": "n", "kind": "workflow", "workflow": {"tasks": tasks}})
+    [error] = inconsistencies(job)
+    assert error.pointer == "/workflow/tasks/0/resources/max_accelerator_milli"

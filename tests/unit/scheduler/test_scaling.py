@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from services.scheduler.core.effects import Preempted, Queued, Start, Stop
 from services.scheduler.core.errors import MalformedJobError
 from services.scheduler.core.measured import Load, News
-from services.scheduler.core.replicas import FRESH_S, follow
+from services.scheduler.core.replica_loads import FRESH_S
+from services.scheduler.core.replicas import follow
 from services.scheduler.core.scaling import Scaler, Scaling, recommended
 from services.scheduler.core.state import Demand, FailureKind, JobKind, JobSpec, UnitKey, UnitState
 from tests.unit.scheduler.world import World, a_fleet

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emeridian/common/v1/types.proto\x12\x12meridian.common.v1\".\n\x05Money\x12\x13\n\x0bmicro_units\x18\x01 \x01(\x03\x12\x10\n\x08\x63urrency\x18\x02 \x01(\t\"\xfb\x01\n\tResources\x12\x0c\n\x04\x63pus\x18\x01 \x01(\x01\x12\x14\n\x0cmemory_bytes\x18\x02 \x01(\x03\x12\x14\n\x0c\x61\x63\x63\x65lerators\x18\x03 \x01(\x05\x12\x19\n\x11\x61\x63\x63\x65lerator_types\x18\x04 \x03(\t\x12\x19\n\x11\x61\x63\x63\x65lerator_milli\x18\x05 \x01(\x05\x12H\n\x0euser_resources\x18\x06 \x03(\x0b\x32\x30.meridian.common.v1.Resources.UserResourcesEntry\x1a\x34\n\x12UserResourcesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emeridian/common/v1/types.proto\x12\x12meridian.common.v1\".\n\x05Money\x12\x13\n\x0bmicro_units\x18\x01 \x01(\x03\x12\x10\n\x08\x63urrency\x18\x02 \x01(\t\"\xb9\x02\n\tResources\x12\x0c\n\x04\x63pus\x18\x01 \x01(\x01\x12\x14\n\x0cmemory_bytes\x18\x02 \x01(\x03\x12\x14\n\x0c\x61\x63\x63\x65lerators\x18\x03 \x01(\x05\x12\x19\n\x11\x61\x63\x63\x65lerator_types\x18\x04 \x03(\t\x12\x19\n\x11\x61\x63\x63\x65lerator_milli\x18\x05 \x01(\x05\x12H\n\x0euser_resources\x18\x06 \x03(\x0b\x32\x30.meridian.common.v1.Resources.UserResourcesEntry\x12\x1d\n\x15min_accelerator_milli\x18\x07 \x01(\x05\x12\x1d\n\x15max_accelerator_milli\x18\x08 \x01(\x05\x1a\x34\n\x12UserResourcesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,7 +36,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MONEY']._serialized_start=54
   _globals['_MONEY']._serialized_end=100
   _globals['_RESOURCES']._serialized_start=103
-  _globals['_RESOURCES']._serialized_end=354
-  _globals['_RESOURCES_USERRESOURCESENTRY']._serialized_start=302
-  _globals['_RESOURCES_USERRESOURCESENTRY']._serialized_end=354
+  _globals['_RESOURCES']._serialized_end=416
+  _globals['_RESOURCES_USERRESOURCESENTRY']._serialized_start=364
+  _globals['_RESOURCES_USERRESOURCESENTRY']._serialized_end=416
 # @@protoc_insertion_point(module_scope)

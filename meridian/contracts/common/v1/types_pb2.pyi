@@ -15,7 +15,7 @@ class Money(_message.Message):
     def __init__(self, micro_units: _Optional[int] = ..., currency: _Optional[str] = ...) -> None: ...
 
 class Resources(_message.Message):
-    __slots__ = ("cpus", "memory_bytes", "accelerators", "accelerator_types", "accelerator_milli", "user_resources")
+    __slots__ = ("cpus", "memory_bytes", "accelerators", "accelerator_types", "accelerator_milli", "user_resources", "min_accelerator_milli", "max_accelerator_milli")
     class UserResourcesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -29,10 +29,14 @@ class Resources(_message.Message):
     ACCELERATOR_TYPES_FIELD_NUMBER: _ClassVar[int]
     ACCELERATOR_MILLI_FIELD_NUMBER: _ClassVar[int]
     USER_RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    MIN_ACCELERATOR_MILLI_FIELD_NUMBER: _ClassVar[int]
+    MAX_ACCELERATOR_MILLI_FIELD_NUMBER: _ClassVar[int]
     cpus: float
     memory_bytes: int
     accelerators: int
     accelerator_types: _containers.RepeatedScalarFieldContainer[str]
     accelerator_milli: int
     user_resources: _containers.ScalarMap[str, float]
-    def __init__(self, cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., accelerators: _Optional[int] = ..., accelerator_types: _Optional[_Iterable[str]] = ..., accelerator_milli: _Optional[int] = ..., user_resources: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    min_accelerator_milli: int
+    max_accelerator_milli: int
+    def __init__(self, cpus: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., accelerators: _Optional[int] = ..., accelerator_types: _Optional[_Iterable[str]] = ..., accelerator_milli: _Optional[int] = ..., user_resources: _Optional[_Mapping[str, float]] = ..., min_accelerator_milli: _Optional[int] = ..., max_accelerator_milli: _Optional[int] = ...) -> None: ...

@@ -18,6 +18,7 @@ class AssignmentAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ASSIGNMENT_ACTION_STOP: _ClassVar[AssignmentAction]
     ASSIGNMENT_ACTION_WAKE: _ClassVar[AssignmentAction]
     ASSIGNMENT_ACTION_SLEEP: _ClassVar[AssignmentAction]
+    ASSIGNMENT_ACTION_ADJUST: _ClassVar[AssignmentAction]
 
 class RunFailureKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -36,6 +37,7 @@ ASSIGNMENT_ACTION_START: AssignmentAction
 ASSIGNMENT_ACTION_STOP: AssignmentAction
 ASSIGNMENT_ACTION_WAKE: AssignmentAction
 ASSIGNMENT_ACTION_SLEEP: AssignmentAction
+ASSIGNMENT_ACTION_ADJUST: AssignmentAction
 RUN_FAILURE_KIND_UNSPECIFIED: RunFailureKind
 RUN_FAILURE_KIND_PROGRAM: RunFailureKind
 RUN_FAILURE_KIND_NODE_LOST: RunFailureKind

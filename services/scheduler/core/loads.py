@@ -1,0 +1,25 @@
+"""What follows from the loads that replicas reported: parts of devices move, then replicas come and go.
+
+The live service and its replay call it after every telling, so that both do the same.
+"""
+
+from __future__ import annotations
+
+from services.scheduler.core import replicas, shares
+from services.scheduler.core.book import Draft
+from services.scheduler.core.measured import News
+from services.scheduler.core.policy import RestartRules
+
+
+def by_load(draft: Draft, news: News, now_s: float, rules: RestartRules) -> None:
+    """Carry out what the book knows of loads, on an empty draft, after ``news`` were learned.
+
+    1. Replicas that may have more or less of their device get it (`shares.follow`).
+    2. Services get more or fewer replicas (`replicas.follow`), not more where 1 was enough.
+    3. What had to shrink gets back what is free (`shares.give_back`); also without news.
+    """
+    loads = draft.book.replicas
+    if news:
+        content = shares.follow(draft, loads, now_s)
+        replicas.follow(draft, loads, now_s, rules, content)
+    shares.give_back(draft, now_s)

@@ -1,0 +1,178 @@
+"""Parts of accelerators that move between the runs that share them: replicas that need more get it from training beside them.
+
+A service with ``scaling`` and ``most_milli`` may have a larger part of its accelerator than it asked for, while its load asks for
+it. It comes from what is free on the device, then from runs there whose job names ``least_milli``: they shrink, never below that,
+and get theirs back when the replica needs it no more. Runs of one rank only; nothing is stopped or moved for it. Agents tell the
+programs (docs/services.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from services.scheduler.core.book import Draft
+from services.scheduler.core.effects import Adjust, DecisionRecord
+from services.scheduler.core.replica_loads import FRESH_S, Replicas
+from services.scheduler.core.scaling import Scaler, Scaling
+from services.scheduler.core.state import Job, JobState, Run, RunState
+
+_ROUNDING = 1e-9
+Device = tuple[str, int]
+
+
+def wanted_milli(rules: Scaling, milli: int, load: float, least: int, most: int) -> int:
+    """The part (thousandths) with which a replica of ``milli`` would have the load that is its target: in proportion, rounded up,
+    within bounds; the same within the tolerance."""
+    ratio = load / rules.target
+    if abs(ratio - 1.0) <= rules.tolerance:
+        return milli
+    return min(max(math.ceil(milli * ratio - _ROUNDING), least), most)
+
+
+@dataclass(slots=True)
+class _Shared:
+    """A run that holds a part of one device, with its bounds; ``milli`` is what it is to have."""
+
+    run: Run
+    job: Job
+    milli: int
+
+    @property
+    def device(self) -> Device:
+        rank = self.run.ranks[0]
+        return rank.node_id, rank.devices[0]
+
+    @property
+    def asked(self) -> int:
+        return self.job.spec.demand.device_milli
+
+    @property
+    def least(self) -> int:
+        return self.job.spec.least_milli or self.asked
+
+
+def follow(draft: Draft, replicas: Replicas, now_s: float) -> set[str]:
+    """Move parts by the loads that were reported, on a draft whose runs have not changed; returns the services all of whose
+    replicas have the part that they want, so that more replicas are not needed.
+
+    Steps:
+    1. Replicas that want less have it, after the window of their rules (`Scaler.settle`).
+    2. Those that want more get what is free on their device, then from shrinkable runs there, the one with most to give first.
+    """
+    runs = _shared_runs(draft)
+    free = _free(draft, runs)
+    growing: list[tuple[_Shared, int]] = []
+    content: dict[str, bool] = {}
+    for item in runs:
+        wanted = _wanted(item, replicas, now_s)
+        if wanted is None:
+            continue
+        content.setdefault(item.job.job_id, True)
+        if wanted < item.milli:
+            free[item.device] += item.milli - wanted
+            item.milli = wanted
+        elif wanted > item.milli:
+            growing.append((item, wanted))
+        elif item.milli >= item.job.spec.most_milli and _overloaded(item, replicas, now_s):
+            content[item.job.job_id] = False
+    for item, wanted in growing:
+        if not _grow(item, wanted, free, runs):
+            content[item.job.job_id] = False
+    _carry_out(draft, runs, now_s)
+    return {job_id for job_id, enough in content.items() if enough}
+
+
+def give_back(draft: Draft, now_s: float) -> None:
+    """Runs that have less than they asked for get back what is free on their device, in the order of their names."""
+    if not draft.book.squeezed:
+        return
+    runs = _shared_runs(draft)
+    free = _free(draft, runs)
+    for item in runs:
+        more = min(free[item.device], item.asked - item.milli)
+        if more > 0:
+            item.milli += more
+            free[item.device] -= more
+    _carry_out(draft, runs, now_s)
+
+
+def _shared_runs(draft: Draft) -> list[_Shared]:
+    found = []
+    for name in sorted(draft.book.sharing):
+        run = draft.run(name)
+        job = draft.job(run.key.job_id) if run is not None else None
+        if run is None or job is None or run.state is not RunState.ACTIVE or job.state is not JobState.RUNNING:
+            continue
+        if len(run.ranks) == 1 and len(run.ranks[0].devices) == 1:
+            found.append(_Shared(run, job, run.ranks[0].device_milli))
+    return found
+
+
+def _free(draft: Draft, runs: Iterable[_Shared]) -> dict[Device, int]:
+    """Thousandths that nobody holds, of the devices of these runs; nominations and runs that are ending hold theirs."""
+    view = draft.book.cluster.view
+    free: dict[Device, int] = {}
+    for item in runs:
+        node_id, index = item.device
+        row = view.table.node_index.get(node_id)
+        places = {} if row is None else {device: place for place, (device, _) in enumerate(view.table.devices_of[row])}
+        held_back = row is None or index not in places
+        free[item.device] = 0 if held_back else max(int(view.device_milli[row, places[index]]), 0)
+    # What this draft has changed already.
+    for item in runs:
+        before = draft.book.runs.get(item.run.run_id)
+        if before is not None and before.ranks[0].device_milli != item.milli:
+            free[item.device] += before.ranks[0].device_milli - item.milli
+    return free
+
+
+def _wanted(item: _Shared, replicas: Replicas, now_s: float) -> int | None:
+    """The part that a replica is to have; None for runs that are no replica with bounds, or say nothing."""
+    spec = item.job.spec
+    if spec.scaling is None or spec.most_milli <= item.asked:
+        return None
+    load = replicas.loads.get(item.run.key)
+    if load is None or now_s - load.at_s > FRESH_S:
+        return None
+    wanted = wanted_milli(spec.scaling, item.milli, load.value, item.least, spec.most_milli)
+    scaler = replicas.stretches.setdefault(item.run.run_id, Scaler())
+    return scaler.settle(spec.scaling, item.milli, wanted, now_s)
+
+
+def _overloaded(item: _Shared, replicas: Replicas, now_s: float) -> bool:
+    rules, load = item.job.spec.scaling, replicas.loads.get(item.run.key)
+    assert rules is not None
+    return load is not None and load.value > rules.target * (1.0 + rules.tolerance)
+
+
+def _grow(item: _Shared, wanted: int, free: dict[Device, int], runs: list[_Shared]) -> bool:
+    """Whether it got all that it wanted."""
+    missing = wanted - item.milli
+    taken = min(free[item.device], missing)
+    free[item.device] -= taken
+    donors = [other for other in runs if other is not item and other.device == item.device]
+    donors.sort(key=lambda other: (other.least - other.milli, other.run.run_id))
+    for other in donors:
+        if other.job.spec.scaling is not None:
+            continue
+        part = min(max(other.milli - other.least, 0), missing - taken)
+        other.milli -= part
+        taken += part
+    item.milli += taken
+    return taken == missing
+
+
+def _carry_out(draft: Draft, runs: list[_Shared], now_s: float) -> None:
+    """What shrinks is told first."""
+    changed = [item for item in runs if item.milli != item.run.ranks[0].device_milli]
+    for item in sorted(changed, key=lambda item: (item.milli > item.run.ranks[0].device_milli, item.run.run_id)):
+        before = item.run.ranks[0].device_milli
+        run = replace(item.run, ranks=(replace(item.run.ranks[0], device_milli=item.milli),))
+        draft.put_run(run)
+        job = draft.job(item.job.job_id)
+        assert job is not None
+        draft.effects.append(Adjust(job, run))
+        body = {"run_id": run.run_id, "accelerator_milli": item.milli, "before": before}
+        draft.record(DecisionRecord(f"{run.run_id}.share.{job.decisions}", run.key, "share", now_s, "", body))
