@@ -28,9 +28,9 @@ from services.scheduler.core import lifecycle, sleeping
 from services.scheduler.core.book import Book
 from services.scheduler.core.cycle import run_cycle
 from services.scheduler.core.idle_nodes import idle_rules_of
+from services.scheduler.core.loads import by_load
 from services.scheduler.core.measured import News
 from services.scheduler.core.policy import Policy, policy_from_json
-from services.scheduler.core.loads import by_load
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.events import Batch, apply
 from services.scheduler.journal import Entry, outcome_of
