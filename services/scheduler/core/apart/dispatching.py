@@ -21,27 +21,19 @@ begins, and answers to the old one are passed over.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from services.scheduler.core.admission import Gate
 from services.scheduler.core.apart.knowledge import KnownDomain, known_of
-from services.scheduler.core.apart.messages import GrantName, Holding, Reply, Request, Session, Wanted
-from services.scheduler.core.apart.rounds import (
-    Asked,
-    Carried,
-    Heard,
-    Link,
-    Round,
-    Step,
-    as_full,
-    holding_of,
-    waits_still,
-)
+from services.scheduler.core.apart.messages import GrantName, Reply, Request, Session, Wanted
+from services.scheduler.core.apart.refusals import Refusals
+from services.scheduler.core.apart.requests import Requests, holdings_in
+from services.scheduler.core.apart.rounds import Asked, Carried, Heard, Link, Round, Step, waits_still
 from services.scheduler.core.apart.shares import ShardShares, whole
+from services.scheduler.core.apart.told import Told
 from services.scheduler.core.book import Book, Draft
 from services.scheduler.core.contract import tell
-from services.scheduler.core.pending import Pending
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.stages import stages_of
@@ -52,10 +44,6 @@ ANSWER_LIMIT_S = 5.0
 """A domain that has not answered for so long counts as full."""
 HOLDINGS_EVERY_S = 30.0
 """So often a shard says all that it holds in a domain."""
-_UNCOUNTED = -1
-"""Less than the sequence of any summary."""
-_SPLIT_WAIT_S = 0.05
-"""How long the first wait of a unit is that was refused a part, at least; it doubles up to 64 times of it."""
 
 
 class Dispatcher:
@@ -74,55 +62,60 @@ class Dispatcher:
         holdings_every_s: float = HOLDINGS_EVERY_S,
     ) -> None:
         self.shard, self.session = shard, session
-        self.told: dict[str, DomainSummary] = dict(told or {})
-        self.others: dict[str, ShardShares] = dict(others or {})
         self._policy = policy
         self._answer_limit_s, self._holdings_every_s = answer_limit_s, holdings_every_s
-        self._links: dict[str, Link] = {}
-        self._inter: InterDomain | None = None
-        self._facts: tuple[object, ...] = ()
-        self._numbers: dict[Demand, int] = {}
-        self._demands: dict[int, Demand] = {}
+        self._told = Told(policy, told or {}, others or {})
+        self._links = self._told.links
+        self._requests = Requests(shard, session, self._links)
+        self._refusals = Refusals(shard)
         self._round: Round | None = None
         self._rounds_begun = 0
         self._rounds = 0
         self._again = True
-        self._excluded: dict[UnitKey, frozenset[str]] = {}
-        self._twice: set[UnitKey] = set()
-        self._why: dict[UnitKey, str] = {}
-        self._splits_refused: dict[UnitKey, int] = {}
-        self._resting: dict[UnitKey, float] = {}
-        self._told_off: dict[UnitKey, dict[str, tuple[int, str]]] = {}
-        self._refusals: dict[UnitKey, dict[str, str]] = {}
 
-    # -- what comes ----------------------------------------------------------------------------------------------------
+    # -- what is known -------------------------------------------------------------------------------------------------
 
-    def hear(self, summary: DomainSummary) -> bool:
-        """A domain told everybody about itself; whether that was news (`is_news`)."""
-        if not self.is_news(summary):
-            return False
-        self._take(summary)
-        return True
+    @property
+    def told(self) -> Mapping[str, DomainSummary]:
+        """What each domain told of itself last."""
+        return self._told.summaries
 
-    def is_news(self, summary: DomainSummary) -> bool:
-        """Whether a summary says more than is known. A domain that answers tells this shard more than everybody."""
-        known = self.told.get(summary.domain_id)
-        return not self._reachable(summary.domain_id) and (known is None or summary.sequence > known.sequence)
-
-    def hear_shares(self, shares: ShardShares) -> None:
-        """Another shard told what domains give to its tenants."""
-        known = self.others.get(shares.shard)
-        if known is None or known.at_s <= shares.at_s:
-            self.others[shares.shard] = shares
+    @property
+    def others(self) -> Mapping[str, ShardShares]:
+        """What other shards told of share contracts last."""
+        return self._told.shares
 
     def public(self) -> dict[str, DomainSummary]:
         """What is known of domains without what they told this shard alone."""
         return {name: replace(summary, ranks={}) for name, summary in self.told.items()}
 
+    def known(self, demand: Demand, key: UnitKey | None = None) -> list[KnownDomain]:
+        """What is known of all domains for a class, and for a unit of it that waits; nothing before one has told of itself."""
+        if self._told.inter is None:
+            return []
+        return known_of(self._told.inter, self._links, demand, {} if key is None else self._refusals.last(key))
+
+    # -- what comes ----------------------------------------------------------------------------------------------------
+
+    def is_news(self, summary: DomainSummary) -> bool:
+        """Whether a summary that is told to everybody says more than is known; see `Told.is_news`."""
+        return self._told.is_news(summary)
+
+    def hear(self, summary: DomainSummary) -> bool:
+        """A domain told everybody about itself; whether that was news."""
+        if not self.is_news(summary):
+            return False
+        self._take(summary)
+        return True
+
+    def hear_shares(self, shares: ShardShares) -> None:
+        """Another shard told what domains give to its tenants."""
+        self._told.hear_shares(shares)
+
     def use(self, policy: Policy) -> None:
         """Another policy applies from the next round on."""
         self._policy = policy
-        self._inter = None
+        self._told.use(policy)
         self._again = True
 
     def answer(self, reply: Reply, draft: Draft) -> Heard:
@@ -134,7 +127,8 @@ class Dispatcher:
         if reply.begin_again or name not in self._links:
             self._links[name] = Link()
             self._again = True
-        rooms = {self._demands[number]: room for number, room in reply.rooms.items() if number in self._demands}
+        demands = self._requests.demands
+        rooms = {demands[number]: room for number, room in reply.rooms.items() if number in demands}
         self._take(replace(reply.summary, ranks=rooms))
         now = self._round
         if now is None or reply.round != now.number or name not in now.open:
@@ -153,10 +147,10 @@ class Dispatcher:
             else:
                 asked.refused[name] = reason = refused.get(asked.name, "it said nothing about it")
                 if self._links[name].own_scheduler and not reply.begin_again:
-                    self._told_off.setdefault(asked.name.key, {})[name] = (self.told[name].sequence, reason)
+                    self._refusals.told_off(asked.name.key, name, self.told[name].sequence, reason)
             if asked.complete:
                 self._settle(asked, now, draft, heard.carried, back)
-        heard.requests = [self._release(domain_id, names) for domain_id, names in back.items()]
+        heard.requests = self._requests.release(back)
         self._close_round()
         return heard
 
@@ -170,21 +164,19 @@ class Dispatcher:
             for name in sorted(held - left):
                 if name in self._links and self._links[name].begun:
                     back.setdefault(name, []).append(GrantName(run.key, run.epoch))
-        return [self._release(name, names) for name, names in back.items()]
+        return self._requests.release(back)
+
+    def _take(self, summary: DomainSummary) -> None:
+        if self._told.take(summary):
+            self._again = True
 
     # -- what goes -----------------------------------------------------------------------------------------------------
-
-    def known(self, demand: Demand, key: UnitKey | None = None) -> list[KnownDomain]:
-        """What is known of all domains for a class, and for a unit of it that waits; nothing before one has told of itself."""
-        if self._inter is None:
-            return []
-        return known_of(self._inter, self._links, demand, self._refusals.get(key, {}) if key is not None else {})
 
     def due_s(self) -> float:
         """When `step` has something to do though nothing happens; infinite for never."""
         if self._again and self._round is None:
             return 0.0
-        rested = [] if self._round is not None else list(self._resting.values())
+        rested = [] if self._round is not None else self._refusals.rested_s
         due = rested + [link.holdings_at_s + self._holdings_every_s for link in self._links.values() if link.begun]
         return min([*due, self._round.until_s if self._round is not None else math.inf], default=math.inf)
 
@@ -195,7 +187,7 @@ class Dispatcher:
         self._begin(book, now_s, step)
         for name, link in self._links.items():
             if link.begun and now_s >= link.holdings_at_s + self._holdings_every_s:
-                step.requests.append(self._request(name, holdings=self._holdings(name, book)))
+                step.requests.append(self._requests.of(name, holdings=holdings_in(name, book, self._round)))
                 link.holdings_at_s = now_s
         if self._round is None:
             self._dispatch(book, now_s, step)
@@ -206,33 +198,21 @@ class Dispatcher:
     def _begin(self, book: Book, now_s: float, step: Step) -> None:
         """Domains that have not heard of this session; the first ones are waited for before anything is asked."""
         first = not self._links
-        own = {name: self._answers_itself(name, book) for name in sorted({*book.fleet.domains, *self.told})}
-        # A domain that has got a scheduler of its own, or has none any more, is answered for by somebody else from now on.
-        new = [
-            name
-            for name, answers_itself in own.items()
-            if name not in self._links
-            or not self._links[name].begun
-            or self._links[name].own_scheduler != answers_itself
-        ]
+        new = self._told.unspoken(book)
         if not new:
             return
         number = self._next_round()
-        for name in new:
-            if name in self._links and self._links[name].begun and name in self.told:
-                # Sequences of the one and the other do not count together.
-                self.told[name] = replace(self.told[name], sequence=_UNCOUNTED)
-            link = self._links[name] = Link(begun=True, own_scheduler=own[name], holdings_at_s=now_s)
-            link.silent = not first and name not in self.told
-            holdings = self._holdings(name, book)
-            step.requests.append(replace(self._request(name, number, holdings=holdings), begins=True))
+        for name, own in new.items():
+            self._told.begin(name, own_scheduler=own, awaited=first, now_s=now_s)
+            request = self._requests.of(name, number, holdings=holdings_in(name, book, self._round))
+            step.requests.append(replace(request, begins=True))
         if first:
             self._round = Round(number, now_s + self._answer_limit_s, set(new), again=True)
 
     def _dispatch(self, book: Book, now_s: float, step: Step) -> None:
         self._again = False
         cluster = book.cluster
-        inter = self._known(book)
+        inter = self._told.network(book)
         if inter is None or not len(cluster.pending):
             self._rounds_over()
             for link in self._links.values():
@@ -250,14 +230,12 @@ class Dispatcher:
         context = OrderContext(cluster.shares(), now_s, facts)
         gates = [limit.open(context) for limit in stages_of(self._policy).limits]
         certain = self._rounds < MOST_ROUNDS - 1
-        self._rest(book, now_s)
-        for key in [key for key in self._refusals if key not in cluster.pending]:
-            del self._refusals[key]
+        self._refusals.begin_round(cluster.pending, self.told, self._links, now_s)
         found = inter.dispatch(
             cluster.pending,
             context,
-            excluded=self._not_to_ask(cluster.pending),
-            refused=self._twice | self._resting.keys(),
+            excluded=self._refusals.excluded,
+            refused=self._refusals.not_asked,
             gates=gates,
             certain=certain,
             explain=True,
@@ -266,43 +244,10 @@ class Dispatcher:
             self._rounds += 1
             self._ask(found, book, now_s, step)
             return
-        step.waiting = {
-            unit.key: self._why.get(unit.key) or self._told_why(unit.key) or self._no_room(unit, gates)
-            for unit in found.waiting
-        }
+        step.waiting = {unit.key: self._refusals.why(unit.key) or _no_room(unit, gates) for unit in found.waiting}
         self._rounds_over()
         if found.waiting:
             self._say_that_it_waits(now_s, step)
-
-    def _not_to_ask(self, pending: Pending) -> dict[UnitKey, frozenset[str]]:
-        """Domains that refused a unit in these rounds, or chose not to take it and have not changed since."""
-        excluded = dict(self._excluded)
-        for key, said in list(self._told_off.items()):
-            if key not in pending:
-                del self._told_off[key]
-                continue
-            for name, (sequence, _) in list(said.items()):
-                if self.told[name].sequence != sequence or not self._links[name].own_scheduler:
-                    del said[name]
-            if said:
-                excluded[key] = excluded.get(key, frozenset()) | said.keys()
-        return excluded
-
-    def _told_why(self, key: UnitKey) -> str:
-        return "; ".join(f"{name}: {reason}" for name, (_, reason) in self._told_off.get(key, {}).items())
-
-    def _rest(self, book: Book, now_s: float) -> None:
-        """Who was refused a part rests from now on; who has rested may ask again."""
-        for key, until_s in list(self._resting.items()):
-            if key not in book.cluster.pending:
-                del self._resting[key]
-                self._splits_refused.pop(key, None)
-            elif until_s == 0.0:
-                times = self._splits_refused[key]
-                part = zlib.crc32(f"{self.shard} {key} {times}".encode()) / 2**32
-                self._resting[key] = now_s + _SPLIT_WAIT_S * 2.0 ** min(times - 1, 6) * (1.0 + part)
-            elif until_s <= now_s:
-                del self._resting[key]
 
     def _ask_about_classes(self, inter: InterDomain, book: Book, now_s: float, step: Step) -> bool:
         """Ask domains that have not told of a class that waits; whether one was asked."""
@@ -310,13 +255,13 @@ class Dispatcher:
         asked = [
             name
             for name, summary in inter.summaries.items()
-            if self._reachable(name)
+            if self._told.reachable(name)
             and not summary.own_scheduler
             and any(demand not in self.told[name].ranks for demand in waiting)
         ]
         if asked:
             self._round = Round(self._next_round(), now_s + self._answer_limit_s, set(asked), again=True)
-            step.requests += [self._request(name, self._round.number, inter=inter) for name in asked]
+            step.requests += [self._requests.of(name, self._round.number, inter=inter) for name in asked]
         return bool(asked)
 
     def _ask(self, found: Dispatch, book: Book, now_s: float, step: Step) -> None:
@@ -330,8 +275,7 @@ class Dispatcher:
             asked = units.setdefault(key, Asked(unit, name, {}, explanation=found.explanations.get(key)))
             asked.parts[item.domain_id] = item
             # One with a scheduler of its own is not told of classes.
-            known = item.whole and item.unit.demand in self._links[item.domain_id].classes
-            number = self._numbers[item.unit.demand] if known else 0
+            number = self._requests.number_at(item.domain_id, item.unit.demand) if item.whole else 0
             wanted = Wanted(
                 name,
                 unit.tenant_id,
@@ -345,13 +289,13 @@ class Dispatcher:
         number = self._next_round()
         self._round = Round(number, now_s + self._answer_limit_s, set(by_domain), units, again=found.stopped)
         step.asked = len(units)
-        step.requests += [self._request(name, number, wanted=tuple(items)) for name, items in by_domain.items()]
+        step.requests += [self._requests.of(name, number, wanted=tuple(items)) for name, items in by_domain.items()]
 
     def _say_that_it_waits(self, now_s: float, step: Step) -> None:
-        deaf = [name for name, link in self._links.items() if self._reachable(name) and not link.waiting]
+        deaf = [name for name, link in self._links.items() if self._told.reachable(name) and not link.waiting]
         if deaf:
             self._round = Round(self._next_round(), now_s + self._answer_limit_s, set(deaf), again=True)
-            step.requests += [replace(self._request(name, self._round.number), waiting=True) for name in deaf]
+            step.requests += [replace(self._requests.of(name, self._round.number), waiting=True) for name in deaf]
             for name in deaf:
                 self._links[name].waiting = True
 
@@ -361,15 +305,14 @@ class Dispatcher:
             return
         back: dict[str, list[GrantName]] = {}
         for name in sorted(now.open):
-            self._links[name].silent = True
-            self._full(name)
+            self._told.fall_silent(name)
         for asked in list(now.units.values()):
             for name in sorted(asked.parts.keys() & now.open):
                 asked.refused[name] = "it did not answer in time"
                 back.setdefault(name, []).append(asked.name)
             self._settle(asked, now, None, [], back)
         now.open.clear()
-        step.requests += [self._release(name, names) for name, names in back.items()]
+        step.requests += self._requests.release(back)
         self._close_round()
 
     def _settle(
@@ -385,22 +328,15 @@ class Dispatcher:
         now.units.pop(key)
         if not asked.refused and draft is not None and waits_still(draft, asked.name):
             ranks = tuple(sorted((rank for part in asked.placed.values() for rank in part), key=lambda rank: rank.rank))
-            considered = len(self._inter.summaries) if self._inter is not None else 0
-            self._refusals.pop(key, None)
+            considered = len(self._told.inter.summaries) if self._told.inter is not None else 0
+            self._refusals.granted(key)
             item = Carried(asked.unit, asked.name.epoch, ranks, considered, asked.explanation, asked.said)
             carried.append(item)
             return
         for name in asked.placed:
             back.setdefault(name, []).append(asked.name)
         if asked.refused:
-            if len(asked.parts) > 1:
-                self._splits_refused[key] = self._splits_refused.get(key, 0) + 1
-                self._resting[key] = 0.0
-            if key in self._excluded:
-                self._twice.add(key)
-            self._excluded[key] = self._excluded.get(key, frozenset()) | asked.refused.keys()
-            self._refusals.setdefault(key, {}).update(asked.refused)
-            self._why[key] = "; ".join(f"{name}: {reason}" for name, reason in asked.refused.items())
+            self._refusals.refused(asked)
             now.again = True
 
     def _close_round(self) -> None:
@@ -413,119 +349,13 @@ class Dispatcher:
 
     def _rounds_over(self) -> None:
         self._rounds = 0
-        self._excluded.clear()
-        self._twice.clear()
-        self._why.clear()
-
-    # -- what is known of domains --------------------------------------------------------------------------------------
-
-    def _take(self, summary: DomainSummary) -> None:
-        """A domain told of itself, so it is there."""
-        name = summary.domain_id
-        known = self.told.get(name)
-        if known is not None and summary.sequence < known.sequence:
-            return
-        self.told[name] = summary
-        link = self._links.get(name)
-        if link is not None and link.silent:
-            link.silent = False
-            self._again = True
-        if known is None or self._inter is None or name not in self._inter.summaries:
-            self._again = self._again or known is None
-            self._inter = None
-        elif (known.total_devices, known.total_cpus) != (summary.total_devices, summary.total_cpus):
-            self._inter = None
-        else:
-            self._inter.update(summary)
-
-    def _full(self, name: str) -> None:
-        """Count a domain as full."""
-        if self._inter is not None and name in self._inter.summaries:
-            self._inter.update(as_full(self._inter.summaries[name]))
-
-    def _known(self, book: Book) -> InterDomain | None:
-        """The network's view, made anew when domains, their facts or their models changed; None when there are none."""
-        names = sorted(name for name in self.told if name in self._links and self._links[name].begun)
-        fleet = book.fleet
-        facts = (*(fleet.domains.get(name) for name in names), *fleet.expected_demand.items())
-        if self._inter is not None and facts == self._facts:
-            return self._inter
-        if not names:
-            return None
-        told = [self.told[name] if self._reachable(name) else as_full(self.told[name]) for name in names]
-        self._facts = facts
-        self._inter = InterDomain(fleet, told, self._policy)
-        return self._inter
-
-    def _answers_itself(self, name: str, book: Book) -> bool:
-        """Whether a domain has a scheduler of its own: by the graph, or before that knows it, by the domain's own word."""
-        domain = book.fleet.domains.get(name)
-        return domain.own_scheduler if domain is not None else self.told[name].own_scheduler
-
-    def _reachable(self, name: str) -> bool:
-        link = self._links.get(name)
-        return link is not None and link.begun and not link.silent and name in self.told
-
-    @staticmethod
-    def _no_room(unit: PendingUnit, gates: Iterable[object]) -> str:
-        for gate in gates:
-            refuses = getattr(gate, "refuses")(unit)  # noqa: B009 - gates of plugins
-            if refuses:
-                return str(refuses)
-        return f"waiting for capacity: no domain told of room for {unit.demand.ranks} ranks"
-
-    # -- requests ------------------------------------------------------------------------------------------------------
+        self._refusals.rounds_over()
 
     def _next_round(self) -> int:
         self._rounds_begun += 1
         return self._rounds_begun
 
-    def _request(
-        self,
-        name: str,
-        number: int = 0,
-        *,
-        holdings: tuple[Holding, ...] | None = None,
-        wanted: tuple[Wanted, ...] = (),
-        inter: InterDomain | None = None,
-    ) -> Request:
-        link = self._links[name]
-        classes: list[tuple[int, Demand]] = []
-        dropped: list[int] = []
-        if inter is not None:
-            kept = inter.classes
-            classes = [(self._number(demand), demand) for demand in kept if demand not in link.classes]
-            dropped = sorted(self._numbers[demand] for demand in link.classes.difference(kept))
-            link.classes = set(kept)
-        return Request(
-            name,
-            self.shard,
-            self.session,
-            number,
-            holdings=holdings,
-            classes=tuple(classes),
-            dropped_classes=tuple(dropped),
-            wanted=wanted,
-            waiting=link.waiting,
-            own_scheduler=link.own_scheduler,
-        )
 
-    def _release(self, name: str, names: Iterable[GrantName]) -> Request:
-        return replace(self._request(name), released=tuple(names))
-
-    def _number(self, demand: Demand) -> int:
-        number = self._numbers.get(demand)
-        if number is None:
-            number = self._numbers[demand] = len(self._numbers) + 1
-            self._demands[number] = demand
-        return number
-
-    def _holdings(self, name: str, book: Book) -> tuple[Holding, ...]:
-        """What runs hold in a domain, and what it was asked for and has not been carried out."""
-        found = [holding_of(run, name, book) for run in book.runs.values() if name in run.open_domains]
-        if self._round is not None:
-            for asked in self._round.units.values():
-                part = asked.parts.get(name)
-                if part is not None:
-                    found.append(Holding(asked.name, asked.unit.tenant_id, part.unit.demand, (), 0.0))
-        return tuple(found)
+def _no_room(unit: PendingUnit, gates: Iterable[Gate]) -> str:
+    reason = next((reason for gate in gates if (reason := gate.refuses(unit))), "")
+    return reason or f"waiting for capacity: no domain told of room for {unit.demand.ranks} ranks"

@@ -1,0 +1,87 @@
+"""How a shard words its requests: the numbers of classes in a session, what it holds, what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from services.scheduler.core.apart.messages import GrantName, Holding, Request, Session, Wanted
+from services.scheduler.core.apart.rounds import Link, Round, holding_of
+from services.scheduler.core.book import Book
+from services.scheduler.core.state import Demand
+from services.scheduler.core.two_level import InterDomain
+
+
+class Requests:
+    """Requests of a shard in a session; ``links`` are those of its `Told`."""
+
+    def __init__(self, shard: str, session: Session, links: Mapping[str, Link]) -> None:
+        self._shard, self._session, self._links = shard, session, links
+        self._numbers: dict[Demand, int] = {}
+        self.demands: dict[int, Demand] = {}
+
+    def of(
+        self,
+        name: str,
+        number: int = 0,
+        *,
+        holdings: tuple[Holding, ...] | None = None,
+        wanted: tuple[Wanted, ...] = (),
+        inter: InterDomain | None = None,
+    ) -> Request:
+        """A request to a domain in a round; with ``inter`` it names the classes that are new to the domain."""
+        link = self._links[name]
+        classes: list[tuple[int, Demand]] = []
+        dropped: list[int] = []
+        if inter is not None:
+            kept = inter.classes
+            classes = [(self._number(demand), demand) for demand in kept if demand not in link.classes]
+            dropped = sorted(self._numbers[demand] for demand in link.classes.difference(kept))
+            link.classes = set(kept)
+        return Request(
+            name,
+            self._shard,
+            self._session,
+            number,
+            holdings=holdings,
+            classes=tuple(classes),
+            dropped_classes=tuple(dropped),
+            wanted=wanted,
+            waiting=link.waiting,
+            own_scheduler=link.own_scheduler,
+        )
+
+    def release(self, back: Mapping[str, Iterable[GrantName]]) -> list[Request]:
+        """Give these back, by domain."""
+        return [
+            Request(
+                name,
+                self._shard,
+                self._session,
+                released=tuple(names),
+                waiting=self._links[name].waiting,
+                own_scheduler=self._links[name].own_scheduler,
+            )
+            for name, names in back.items()
+        ]
+
+    def number_at(self, name: str, demand: Demand) -> int:
+        """The number of a class that a domain has been told of; 0 when it has not."""
+        return self._numbers[demand] if demand in self._links[name].classes else 0
+
+    def _number(self, demand: Demand) -> int:
+        number = self._numbers.get(demand)
+        if number is None:
+            number = self._numbers[demand] = len(self._numbers) + 1
+            self.demands[number] = demand
+        return number
+
+
+def holdings_in(name: str, book: Book, now: Round | None) -> tuple[Holding, ...]:
+    """What runs hold in a domain, and what it was asked for in the present round and has not been carried out."""
+    found = [holding_of(run, name, book) for run in book.runs.values() if name in run.open_domains]
+    if now is not None:
+        for asked in now.units.values():
+            part = asked.parts.get(name)
+            if part is not None:
+                found.append(Holding(asked.name, asked.unit.tenant_id, part.unit.demand, (), 0.0))
+    return tuple(found)
