@@ -71,7 +71,8 @@ def snapshot_of(book: Book, now_s: float, table: Table | None = None) -> Snapsho
 def decide(state: Cluster | Snapshot, policy: Policy, now_s: float | None = None, *, explain: bool = True) -> Decisions:
     """Decide about the units that wait. PolicyError when the policy names an unknown plugin.
 
-    ``explain`` False leaves out explanations and the account of who waits (the simulator reads neither).
+    ``explain`` False leaves out explanations, the account of who waits, and under EASY the reservations while nothing has room
+    for anybody (the simulator reads none of them).
     """
     if isinstance(state, Snapshot):
         if now_s is None:
