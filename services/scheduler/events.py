@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ from services.scheduler.core.book import Draft
 from services.scheduler.core.errors import MalformedJobError
 from services.scheduler.core.fleet import Fleet, Mark, MarkKind
 from services.scheduler.core.lifecycle import Failure, RunReport
+from services.scheduler.core.outlooks import tenants_held_for, with_outlook
 from services.scheduler.core.policy import RestartRules
 from services.scheduler.core.sleeping import asleep_now
 from services.scheduler.core.state import Checkpoint
@@ -206,8 +208,19 @@ def identity_issued(batch: Batch, message: identity_pb2.IdentityIssued) -> None:
 
 
 def demand_forecast(batch: Batch, message: forecast_pb2.DemandForecast) -> None:
-    """The nearest expectation for a domain is kept for the score."""
-    if message.subject_kind != forecast_pb2.FORECAST_SUBJECT_KIND_DOMAIN or not message.points:
+    """The nearest expectation for a domain is kept for the score; of a tenant all that is forecast, where capacity is held for it."""
+    if not message.points:
+        return
+    if message.subject_kind == forecast_pb2.FORECAST_SUBJECT_KIND_TENANT:
+        if message.subject_id in tenants_held_for(batch.draft.book.cluster.policy):
+            points = [
+                (point.horizon_s, point.expected, point.high if point.has_band else math.nan)
+                for point in message.points
+            ]
+            made_at_s = seconds(message.made_at, batch.now_s)
+            batch.draft.fleet = with_outlook(batch.draft.fleet, message.subject_id, made_at_s, points)
+        return
+    if message.subject_kind != forecast_pb2.FORECAST_SUBJECT_KIND_DOMAIN:
         return
     nearest = min(message.points, key=lambda point: point.horizon_s)
     batch.draft.fleet = facts.with_expected_demand(batch.draft.fleet, message.subject_id, nearest.expected)

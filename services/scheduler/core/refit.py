@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from services.scheduler.core import outlooks
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.contract import refitted
 from services.scheduler.core.fleet import Fleet, MarkKind, Node, NodeState
@@ -21,6 +22,7 @@ def refit(cluster: Cluster, before: Fleet, after: Fleet) -> None:
     else:
         _renew(cluster, table_of(after))
     refitted(cluster)
+    outlooks.refitted(cluster, before, after)
 
 
 def alike(before: Fleet, after: Fleet) -> bool:

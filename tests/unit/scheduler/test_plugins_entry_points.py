@@ -18,6 +18,7 @@ from meridian.errors import ConfigurationError
 from services.scheduler import plugins
 from services.scheduler.core import admission, filters, planning, preemption, queue, scores
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.outlooks import tenants_held_for
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.stages import check
 from services.scheduler.plugins import GROUP, load_plugins
@@ -219,6 +220,7 @@ def test_every_block_of_the_page_is_looked_at() -> None:
     assert untitled == ["console"]
     assert set(blocks()) == {
         "night-shift.yaml", "wrong.yaml", "wrong.txt", "acme_headroom.py", "pyproject.toml", "cheap-with-headroom.yaml", "test_headroom.py",
+        "held.yaml",
     }  # fmt: skip
 
 
@@ -231,6 +233,12 @@ def test_the_policy_of_the_page(page: dict[str, str]) -> None:
     assert policy.options_of("boosted_priority") == {"boosts": (("speech", 10),)}
     assert policy.restarts.exclusion_s == 120.0
     assert policy.filters == Policy().filters
+
+
+def test_the_policy_that_holds_capacity(page: dict[str, str]) -> None:
+    policy = parse(page["held.yaml"])
+    assert policy.limits == ("preallocation",)
+    assert tenants_held_for(policy) == {"speech"}
 
 
 def test_the_error_of_the_page(page: dict[str, str]) -> None:

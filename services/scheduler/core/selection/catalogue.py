@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from services.scheduler.core.admission import Limit
+from services.scheduler.core.preallocation import PreallocationLimit
 from services.scheduler.core.queue import Order
 from services.scheduler.core.selection.caps import MaxRunningLimit, QueueCapLimit
 from services.scheduler.core.selection.dominant import DrfOrder, HierarchicalDrfOrder
@@ -12,7 +13,7 @@ from services.scheduler.core.selection.quotas import QuotaLimit
 from services.scheduler.core.selection.starvation import StarvationOrder
 from services.scheduler.core.selection.usage import FairTreeOrder, UsageOrder
 
-LIMITS: tuple[Limit, ...] = (QuotaLimit(), MaxRunningLimit(), QueueCapLimit())
+LIMITS: tuple[Limit, ...] = (QuotaLimit(), MaxRunningLimit(), QueueCapLimit(), PreallocationLimit())
 ORDERS: tuple[Order, ...] = (
     DrfOrder(),
     HierarchicalDrfOrder(),
