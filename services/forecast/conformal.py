@@ -1,9 +1,10 @@
 """Bands that calibrate themselves on line: the offsets of a quantile follow the errors as they become known.
 
 Quantile tracking (Angelopoulos, Candes & Tibshirani, Conformal PID Control for Time Series Prediction, NeurIPS 2023,
-section 2.1): after an error e, the offset q for level a moves by step x (a - 1[e < q]). Its long-run share of errors below
-is a whatever the errors are. Errors and offsets are measured in the spread that was expected of the forecast: the size of
-the series' own recent errors, and what the structure of its jobs leaves open at that moment.
+section 2.1): after an error e, the offset q of the upper bound moves by step x (1[e > q] - 0.1), so that one in ten errors
+is past it in the long run whatever the errors are; the lower one likewise. Errors and offsets are measured in the spread
+that was expected of the forecast: the size of the series' own recent errors, and what the structure of its jobs leaves
+open at that moment.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Tracking:
         tail = (1 - share) / 2
         self._step = step
         bounds = len(shape) * (1,)
-        self._levels = np.array([tail, 1 - tail]).reshape(2, *bounds)
+        # What each bound moves towards the other at every error, and a whole step outwards when one is past it.
+        self._inward = np.array([tail, -tail]).reshape(2, *bounds)
         start = _LEVELS.get(round(share, 6), 1.0)
         self._start = np.array([-start, start]).reshape(2, *bounds)
         self._offsets: Array = np.broadcast_to(self._start, (2, *shape)).copy()
@@ -51,10 +53,11 @@ class Tracking:
         fade = known / _FADES_OVER
         self._size += fade * (np.abs(np.where(known, errors, 0.0)) - self._size)
         self._weight += fade * (1.0 - self._weight)
-        # On a tie, as on demand that mostly stands still, the offset is right where it is.
-        reached = self._offsets * np.where(~np.isnan(spread), spread, 0.0)
-        above, below = errors > reached, errors < reached
-        self._offsets += self._step * (above * self._levels + below * (self._levels - 1.0))
+        # A bound that is hit exactly holds its target. Where nothing was ever missed there is no spread to measure in.
+        reached = self._offsets * np.where(np.isnan(spread), 0.0, spread)
+        past_low, past_high = errors < reached[0], errors > reached[1]
+        moves = np.stack([past_low * -1.0, past_high * 1.0]) + self._inward
+        self._offsets += np.where(known & (spread > 0), self._step * moves, 0.0)
 
     def rearrange(self, rows: Rows) -> None:
         """Series i is the one that was at ``rows[i]``; -1 is new."""
