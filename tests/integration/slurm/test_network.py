@@ -65,7 +65,7 @@ class Network:
         return next(item.reason for item in answer.refused if item.name.job_id == name)
 
 
-def declared(directory: Path, address: str, slurm: SlurmCluster, lease_s: float, most_queued: int) -> dict[str, Any]:
+def declared(directory: Path, address: str, slurm: SlurmCluster, lease_s: float) -> dict[str, Any]:
     """The domain as the agent's file has it; its nodes have other names in Slurm."""
     settings = configuration(directory, address, lease_s=lease_s)
     group = {"vendor": "NVIDIA", "model": "H100", "count": GPUS, "memory_bytes": 85899345920}
@@ -77,7 +77,6 @@ def declared(directory: Path, address: str, slurm: SlurmCluster, lease_s: float,
         "gres_types": {"H100": "h100"},
         "configuration": str(slurm.configuration),
         "poll_s": 0.3,
-        "most_queued": most_queued,
     }
     settings["domain"] |= {"nodes": nodes, "links": [], "emulated": False, "own_scheduler": scheduling}
     return settings
@@ -85,7 +84,7 @@ def declared(directory: Path, address: str, slurm: SlurmCluster, lease_s: float,
 
 @asynccontextmanager
 async def network(
-    database_url: str, directory: Path, slurm: SlurmCluster, *, lease_s: float = 20, most_queued: int = 0
+    database_url: str, directory: Path, slurm: SlurmCluster, *, lease_s: float = 20
 ) -> AsyncIterator[Network]:
     async with AsyncExitStack() as life:
         stack = await life.enter_async_context(environment(database_url))
@@ -95,7 +94,7 @@ async def network(
         parts = Parts(stack)
         await parts.prepare()
         life.enter_context(parts.shard())
-        settings = declared(directory, stack.bootstrap_servers, slurm, lease_s, most_queued)
+        settings = declared(directory, stack.bootstrap_servers, slurm, lease_s)
         agent = await life.enter_async_context(agent_running(settings, directory))
         await stack.bus.expect(GraphUpdated, lambda event: event.domain_id == DOMAIN and event.domain.own_scheduler)
         await stack.bus.expect(PlacementAnswer, lambda event: event.domain_id == DOMAIN)
@@ -165,23 +164,10 @@ async def test_jobs_of_the_network_run_in_slurm(database_url: str, tmp_path: Pat
 
 
 @pytest.mark.timeout(300)
-async def test_a_job_waits_in_slurms_queue_and_a_run_ends_without_its_agent(
-    database_url: str, tmp_path: Path, slurm: SlurmCluster
-) -> None:
-    async with network(database_url, tmp_path, slurm, lease_s=8, most_queued=1) as found:
+async def test_a_run_ends_without_its_agent(database_url: str, tmp_path: Path, slurm: SlurmCluster) -> None:
+    async with network(database_url, tmp_path, slurm, lease_s=8) as found:
         stack, bus = found.stack, found.stack.bus
-        # 1. All is taken. The next job is refused for now, keeps its place in Slurm's queue, and gets that place's nodes.
-        await bus.publish(job("all", found.waiting_for("end"), GPUS, kind=job_pb2.JOB_KIND_GANG, ranks=len(NODES)))
-        await bus.expect(RunStarted, lambda event: event.job_id == "all", timeout_s=40)
-        await bus.publish(job("next", ["python", "-S", "-c", "print('ran')"], 1))
-        reason = await found.refused("next")
-        assert "waits for " in reason
-        assert reason.endswith("; it keeps its place in the queue")
-        (tmp_path / "end").touch()
-        assert await found.job_finished("next") == job_pb2.JOB_OUTCOME_SUCCEEDED
-        assert await found.job_finished("all") == job_pb2.JOB_OUTCOME_SUCCEEDED
-        assert [name for name, _ in slurm.jobs().values()].count("meridian:north:next:0:1") == 1
-        # 2. The agent is killed and stays away for longer than its lease: the ranks end by themselves, and run elsewhere in time.
+        # The agent is killed and stays away for longer than its lease: the ranks end by themselves, and run elsewhere in time.
         await bus.publish(job("left", found.waiting_for("late"), 1))
         await bus.expect(RunStarted, lambda event: event.job_id == "left", timeout_s=40)
         await found.agent.kill()
