@@ -17,12 +17,14 @@ from services.forecast.phases.scoring import (
     macro_f1,
     majority,
     score,
+    served,
+    where_told,
 )
 from services.forecast.phases.table import Curves
 from services.forecast.phases.truth import Boundaries, UnknownPhasesError, boundaries
 
 SENSITIVITY = (0.05, 0.10, 0.20)
-AWARE, ALONE = "schedule_aware", "telemetry_only"
+AWARE, ALONE, SERVED = "schedule_aware", "telemetry_only", "as_served"
 MAJORITY, FIXED = "majority_class", "fixed_fraction"
 
 
@@ -60,6 +62,7 @@ def rows_of(found: Curves, judged: Judged) -> list[Row]:
         ALONE: [detect(curve, schedule_known=False)[0] for curve in judged.curves],
         FIXED: [fixed_fractions(curve) for curve in judged.curves],
     }
+    as_served = [served(curve) for curve in judged.curves]
     families = sorted({curve.family for curve in judged.curves})
     slices: list[tuple[str, list[int]]] = [("all", list(range(len(judged.curves))))]
     slices += [
@@ -69,13 +72,28 @@ def rows_of(found: Curves, judged: Judged) -> list[Row]:
     slices += [(f"run={curve.run}", [i]) for i, curve in enumerate(judged.curves)]
     for name, members in slices:
         if members:
-            rows += _slice_rows(name, members, judged, told)
+            rows += _slice_rows(name, members, judged, told, as_served)
     for run, reason in judged.unknown.items():
         rows += [Row(AWARE, "accuracy_within_2pct_ratio", None, f"run={run}", n=0, reason=f"unknown: {reason}")]
     return rows
 
 
-def _slice_rows(name: str, members: list[int], judged: Judged, told: dict[str, list[Array]]) -> list[Row]:
+def _served_rows(curves: Sequence[Curve], truths: Sequence[Boundaries], told: Sequence[Array]) -> list[Row]:
+    """What the service tells, which says nothing where the reports do not carry a phase; each run weighs the same."""
+    size = len(curves)
+    tables = [where_told(*each) for each in zip(curves, truths, told, strict=True)]
+    known = [table for table in tables if table is not None]
+    share = float(np.mean([np.mean(~np.isnan(each)) for each in told]))
+    rows = [Row(SERVED, "told_ratio", share, n=size)]
+    for measure, figure in (("accuracy_where_told_ratio", accuracy), ("macro_f1_where_told_ratio", macro_f1)):
+        value = figure(known) if known else None
+        rows.append(Row(SERVED, measure, value, n=len(known), reason=None if known else "nothing is told"))
+    return rows
+
+
+def _slice_rows(
+    name: str, members: list[int], judged: Judged, told: dict[str, list[Array]], as_served: list[Array]
+) -> list[Row]:
     curves, truths = [judged.curves[i] for i in members], [judged.truths[i] for i in members]
     most = majority(curves, truths)
     tellers = {subject: [answers[i] for i in members] for subject, answers in told.items()}
@@ -85,6 +103,7 @@ def _slice_rows(name: str, members: list[int], judged: Judged, told: dict[str, l
         scores = [score(*each) for each in zip(curves, truths, answers, strict=True)]
         baseline = subject in {MAJORITY, FIXED}
         rows += [replace(row, slice=name, baseline=baseline) for row in _figures(subject, scores)]
+    rows += [replace(row, slice=name) for row in _served_rows(curves, truths, [as_served[i] for i in members])]
     if not name.startswith("run="):
         rows += [replace(row, slice=name) for row in _truth_rows(curves, truths)]
     else:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from services.forecast.phases.curve import Array, Curve, Phase
 from services.forecast.phases.detector import PhaseChanged, PhaseDetector, Schedule
 from services.forecast.phases.ramps import warm_up_end
+from services.forecast.phases.tracking import Report, UnitPhases
 from services.forecast.phases.truth import SHARE_OF_PEAK, Boundaries
 
 TOLERANCE = 0.02
@@ -53,6 +54,31 @@ def detect(
             events.append(event)
         told[place] = math.nan if detector.phase is None else float(detector.phase)
     return told, events
+
+
+def served(curve: Curve) -> Array:
+    """The phase that the service tells at each sample of ``curve`` [sample], NaN where it says that it is unknown."""
+    unit = UnitPhases()
+    total = int(curve.total_steps or 0)
+    nothing = np.full(len(curve.step), np.nan)
+    lr, gbs = (nothing if column is None else column for column in (curve.lr, curve.gbs))
+    told = np.full(len(curve.step), np.nan)
+    for place, (step, loss, rate, batch) in enumerate(
+        zip(curve.step.tolist(), curve.loss.tolist(), lr.tolist(), gbs.tolist(), strict=True)
+    ):
+        unit.observe(Report(1, int(step), step, total, loss, rate, batch))
+        if unit.told.phase is not None:
+            told[place] = float(unit.told.phase)
+    return told
+
+
+def where_told(curve: Curve, truth: Boundaries, told: Array) -> Array | None:
+    """The table (see `RunScore`, with tolerance) over the samples of which something is told; None where nothing is."""
+    known = ~np.isnan(told)
+    if not known.any():
+        return None
+    part = replace(curve, step=curve.step[known], loss=curve.loss[known], lr=None, gbs=None, total_steps=curve.length)
+    return score(part, truth, told[known]).tolerant
 
 
 def fixed_fractions(curve: Curve) -> Array:

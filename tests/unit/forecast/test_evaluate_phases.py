@@ -49,6 +49,10 @@ def test_pooled_and_per_run_figures_stand_beside_their_baselines(tmp_path: Path)
     assert 100 < found["truth", "stable_from_step_count", "run=a/1"]["value"] < 100 * math.exp(0.3)
     pooled = [found["schedule_aware", measure, f"run={name}"]["value"] for name in ("a/1", "a/2", "b/1")]
     assert found["schedule_aware", measure, "all"]["value"] == pytest.approx(sum(pooled) / 3)
+    # No learning rate is told: the service says nothing before the pace has passed its peak, at the corner of the curve.
+    assert found["as_served", "told_ratio", "run=b/1"]["value"] < 0.2
+    assert 0.7 < found["as_served", "told_ratio", "run=a/1"]["value"] < 0.9
+    assert found["as_served", "accuracy_where_told_ratio", "run=a/1"]["value"] > 0.8
 
 
 def test_what_cannot_be_used_is_counted_and_listed(tmp_path: Path) -> None:
