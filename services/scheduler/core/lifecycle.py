@@ -2,9 +2,10 @@
 
 Rules that hold whatever comes, in any order, twice or late:
 1. A unit has at most one active run; a new one is placed only when the former has ended everywhere (or its time to
-   confirm is over, or what held it is certainly gone). Its epoch is greater than all before.
+   confirm is over, or its domain is out of contact past its lease). Its epoch is greater than all before.
 2. An event about a run that is not open changes nothing; about one that is stopping, it only gives capacity back. But a
-   preempted run that finished before the order to stop came has finished: its unit is not run again.
+   run that was preempted or taken for lost and finished before the order to stop came has finished: its unit is not run
+   again.
 3. A unit that is preempted waits again with its age and its newest checkpoint, also one that is written while it is told to
    stop. That counts neither as a failure nor as a recovery. Who gets its nodes is nominated: they are kept for it, and it
    starts there when the former runs have ended; when they do not end in time, it waits again.
@@ -364,12 +365,15 @@ def finished(draft: Draft, report: RunReport, now_s: float, rules: RestartRules)
 
 
 def _ended_before_its_stop(draft: Draft, run: Run) -> bool:
-    """Whether a run that was preempted has done its work all the same: its program ended well before the order to stop came.
+    """Whether a run that was taken off has done its work all the same: its program ended well before the order to stop came.
 
-    Of a run in several domains it is not known whether the others stopped or finished: it is made again.
+    Of a run in several domains it is not known whether the others stopped or finished: it is made again. So is one on
+    what was revoked.
     """
     job, unit = draft.job(run.key.job_id), draft.unit(run.key)
-    if job is None or unit is None or not run.preempted_for or len(run.domains) > 1:
+    if job is None or unit is None or len(run.domains) > 1:
+        return False
+    if any(_touches(draft.fleet, run, mark) for mark in draft.fleet.marks.values()):
         return False
     going_on = job.state in {JobState.QUEUED, JobState.RUNNING}
     return going_on and unit.state is UnitState.QUEUED and unit.epoch == run.epoch
@@ -500,13 +504,16 @@ def _recover_unplanned(draft: Draft, unit: Unit, now_s: float, rules: RestartRul
 
 
 def _gone_domains(fleet: Fleet, run: Run) -> set[str]:
-    """Domains in which nothing of a planned-to-recover run can be left: unreachable past the lease, or all nodes dead."""
-    gone = set()
-    for domain_id in run.open_domains:
-        nodes = {rank.node_id for rank in run.ranks if rank.domain_id == domain_id}
-        if fleet.unreachable(domain_id) or all(fleet.failed(node_id) for node_id in nodes):
-            gone.add(domain_id)
-    return gone
+    """Domains in which nothing of a planned-to-recover run can be left: unreachable past the lease.
+
+    A dead node is not enough: one that only fell silent may finish its program yet. Its agent, which is heard, fences it
+    and says so; only then, or after ``stop_timeout_s``, does the unit run again.
+    """
+    return {domain_id for domain_id in run.open_domains if fleet.unreachable(domain_id)}
+
+
+def _has_live_node(fleet: Fleet, run: Run, domain_id: str) -> bool:
+    return any(rank.domain_id == domain_id and not fleet.failed(rank.node_id) for rank in run.ranks)
 
 
 def _touches(fleet: Fleet, run: Run, mark: Mark) -> bool:
@@ -586,9 +593,10 @@ def _stop(
         return
     job = draft.job(run.key.job_id)
     assert job is not None
-    draft.effects.extend(
-        Stop(job, run, domain_id, reason, rules.stop_grace_s) for domain_id in sorted(run.open_domains)
-    )
+    for domain_id in sorted(run.open_domains):
+        # On dead nodes nothing is worth waiting for.
+        grace_s = rules.stop_grace_s if _has_live_node(draft.fleet, run, domain_id) else 0.0
+        draft.effects.append(Stop(job, run, domain_id, reason, grace_s))
     left = run.open_domains.difference(gone)
     stopping = replace(
         run,

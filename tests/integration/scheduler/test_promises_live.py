@@ -14,7 +14,8 @@ from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.failover.v1.failover_pb2 import NodeFailed, RecoveryPlanned
 from meridian.contracts.graph.v1.graph_pb2 import GraphUpdated
 from meridian.contracts.job.v1.job_pb2 import JobFinished
-from meridian.contracts.run.v1.run_pb2 import Assignment, RunFinished, RunStarted
+from meridian.contracts.run.v1 import run_pb2
+from meridian.contracts.run.v1.run_pb2 import Assignment, RunFailed, RunFinished, RunStarted
 from services.scheduler.events import event_name
 from services.scheduler.replay import replay
 from tests.harness import RunningService, environment
@@ -135,6 +136,7 @@ async def test_service_levels_are_counted_from_events_and_survive_a_crash(databa
             assert 0 <= wait["value"] < 60
             # The node dies; the run goes on elsewhere: a recovery that took longer than promised (0 s).
             node_id = first.ranks[0].node_id
+            await bus.publish(report(RunFailed, first, kind=run_pb2.RUN_FAILURE_KIND_NODE_LOST))
             await bus.publish(NodeFailed(domain_id="beijing", node_id=node_id, run_ids=[first.run_id]))
             await bus.publish(RecoveryPlanned(domain_id="beijing", job_id="job-1", epoch=1, exclude_node_ids=[node_id]))
             second = await bus.expect(Assignment, starts("job-1", 2))

@@ -196,8 +196,61 @@ def test_a_failed_node_without_a_plan_is_recovered_from_by_time(world: World) ->
     world.advance(10.0)
     assert unit(world).state is UnitState.QUEUED
     assert unit(world).excluded_nodes == {node_id}
+    world.fail(world.run("job"), FailureKind.STOPPED)
     world.cycle()
     assert world.run("job").ranks[0].node_id != node_id
+
+
+def silent(world: World) -> None:
+    """The only node of a running job is taken for dead, and a plan is made."""
+    node_id = world.run("job").ranks[0].node_id
+    mark(world, Mark(MarkKind.NODE_FAILED, node_id))
+    recover(world, 1, excluded_nodes=frozenset({node_id}))
+
+
+def test_a_unit_on_a_silent_node_runs_again_only_when_its_agent_has_fenced_it(world: World) -> None:
+    world.submit("job", task())
+    world.cycle()
+    first = world.run("job")
+    silent(world)
+    assert [effect.grace_s for effect in world.of(Stop)] == [0.0]  # type: ignore[attr-defined]
+    assert not world.cycle().placed
+    world.fail(first, FailureKind.NODE_LOST)
+    assert world.cycle().placed
+    assert world.run("job").epoch == 2
+
+
+def test_a_unit_whose_agent_never_answers_runs_again_after_a_time(world: World) -> None:
+    world.submit("job", task())
+    world.cycle()
+    silent(world)
+    world.advance(15.0)
+    assert world.cycle().placed
+
+
+def test_a_program_that_had_finished_on_a_silent_node_is_not_run_again(world: World) -> None:
+    world.submit("job", task())
+    world.cycle()
+    silent(world)
+    world.finish(world.run("job"))
+    assert outcome(world) is JobState.SUCCEEDED
+    assert not world.cycle().placed
+    assert len(world.of(Placed)) == 1
+
+
+def test_what_finishes_on_a_revoked_node_is_run_again(world: World) -> None:
+    world.submit("job", task())
+    world.cycle()
+    run = world.run("job")
+    node_id = run.ranks[0].node_id
+    item = Mark(MarkKind.NODE_REVOKED, f"id/{node_id}", "revoked", node_id=node_id)
+    draft = world.book.draft()
+    draft.fleet = facts.with_mark(draft.fleet, item)
+    lifecycle.fence(draft, item, world.now_s, world.rules)
+    world.merge(draft)
+    world.finish(run)
+    assert unit(world).state is UnitState.QUEUED
+    assert world.cycle().placed
 
 
 def test_a_plan_is_carried_out_once_and_resumes_from_the_newest_checkpoint(world: World) -> None:
@@ -213,8 +266,9 @@ def test_a_plan_is_carried_out_once_and_resumes_from_the_newest_checkpoint(world
     recover(world, 1, checkpoint=Checkpoint("/plan", 15))
     assert unit(world).checkpoint == Checkpoint("/c/30", 30, "east", 5)
     assert unit(world).recoveries == 1
+    world.fail(run, FailureKind.NODE_LOST)
     world.cycle()
-    assert world.run("job").epoch == 2, "nothing of the old run can be left, so there was nothing to wait for"
+    assert world.run("job").epoch == 2
     recover(world, 1)
     assert world.run("job").epoch == 2
     start = world.of(Start)[-1]
