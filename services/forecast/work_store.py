@@ -21,6 +21,8 @@ _metadata = sa.MetaData()
 _TIME = sa.DateTime(timezone=True)
 # How long ended runs and arrivals are kept to learn from.
 KEEP = timedelta(days=14)
+# How many of each are read at most, after a start.
+MOST = 100_000
 
 run_progress = sa.Table(
     "run_progress",
@@ -162,17 +164,15 @@ class WorkStore:
         await self._connection.execute(sa.delete(run_progress).where(~known.exists()))
 
     async def load_since(self, since: tuple[int, int]) -> Learned:
-        """What was noted after ``since``. A note that is written late may be passed over: it is one of many."""
-        gone = (
-            await self._connection.execute(
-                sa.select(ended_runs).where(ended_runs.c.seq > since[0]).order_by(ended_runs.c.seq)
-            )
-        ).all()
-        came = (
-            await self._connection.execute(
-                sa.select(arrivals).where(arrivals.c.seq > since[1]).order_by(arrivals.c.seq)
-            )
-        ).all()
+        """What was noted after ``since``, the newest `MOST` of each; what is written late may be passed over: it is one of many."""
+        gone, came = [
+            (
+                await self._connection.execute(
+                    sa.select(table).where(table.c.seq > seq).order_by(table.c.seq.desc()).limit(MOST)
+                )
+            ).all()[::-1]
+            for table, seq in zip((ended_runs, arrivals), since, strict=True)
+        ]
         return Learned(
             [Ended(row.owner, row.accelerators, row.lasted_s, row.by_itself, row.at) for row in gone],
             [
