@@ -91,6 +91,20 @@ def each_component(a: Encoded, b: Encoded) -> Iterator[Array]:
     yield line * group
 
 
+BALANCE_VARIANCE, BALANCE_BY_TASK_VARIANCE = 0.05, 0.03
+"""Of the share that compute has in the expected sensitivities (the rest is memory): shared, and a task's own."""
+
+
+def balance(a: Encoded, b: Encoded) -> Array:
+    """(len(a), len(b)) covariance of a roofline's balance: more of the peak is as much less of the bandwidth.
+
+    Source: Williams, Waterman and Patterson, Roofline: an insightful visual performance model (2009).
+    """
+    peak, bandwidth = NAMES.index("peak"), NAMES.index("bandwidth")
+    ratio = np.outer(a.features[:, peak] - a.features[:, bandwidth], b.features[:, peak] - b.features[:, bandwidth])
+    return ratio * (BALANCE_VARIANCE + BALANCE_BY_TASK_VARIANCE * _same(a.task, b.task))
+
+
 def components(a: Encoded, b: Encoded) -> Array:
     """(components, len(a), len(b)) products of likeness, in the order of ``COMPONENTS``."""
     return np.array(list(each_component(a, b)))

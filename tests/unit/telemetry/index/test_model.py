@@ -12,7 +12,7 @@ from meridian.hardware import standard
 from services.telemetry.index import covariance, model
 from services.telemetry.index.cells import Encoder
 from services.telemetry.index.matrix import Column
-from services.telemetry.index.model import IndexModel, Prediction, best_probes, fitted_variances
+from services.telemetry.index.model import IndexModel, Prediction, best_probes, fitted_variances, trust_in_lines
 from tests.unit.telemetry.index import world
 
 
@@ -63,13 +63,32 @@ def test_errors_of_chips_left_out_are_what_predicting_them_gives() -> None:
     keys = [cell for cell in cells if cell[0] != "a40"]
     encoder = fitted._encoder
     encoded, own = encoder.encode(keys), encoder.encode([("a40", column) for column in columns])
-    prior = fitted._prior(encoded, encoded) + np.eye(len(keys)) * (np.exp(fitted.log_variances[-1]) + 1e-7)
+    prior = fitted._priors(encoded, encoded)[0] + np.eye(len(keys)) * (np.exp(fitted.log_variances[-1]) + 1e-7)
     level = np.array([fitted._level[column] for _, column in keys])
     relative = np.log([cells[key] for key in keys]) - covariance.expected(encoded) - level
-    predicted = fitted._prior(own, encoded) @ np.linalg.solve(prior, relative)
+    predicted = fitted._priors(own, encoded)[0] @ np.linalg.solve(prior, relative)
     truth = np.log([cells["a40", column] for column in columns]) - covariance.expected(own)
     truth -= [fitted._level[column] for column in columns]
     assert closed == pytest.approx(list(truth - predicted), rel=1e-4, abs=1e-5)
+
+
+def test_a_line_through_two_chips_does_not_reach_far() -> None:
+    """P100 and V100 differ by tasks; what a K80 does is between its ratios of facts, not where that line would lead."""
+    catalogue = standard()
+    chips = {chip_id: catalogue.chip(chip_id) for chip_id in ("k80", "p100-pcie-16gb", "v100-pcie-16gb")}
+    columns = [Column("", task, "fp32", 1) for task in ("slower", "alike", "faster")]
+    cells = {("p100-pcie-16gb", column): 10.0 for column in columns}
+    cells |= {("v100-pcie-16gb", column): value for column, value in zip(columns, (6.6, 12.3, 20.0), strict=True)}
+    predicted = IndexModel.fit(cells, chips).predict([("k80", column) for column in columns]).mean
+    for column, value in zip(columns, predicted, strict=True):
+        others = np.mean([np.log(cells[chip_id, column]) for chip_id in ("p100-pcie-16gb", "v100-pcie-16gb")])
+        bandwidth = others + np.log(240 / np.sqrt(732 * 900))
+        assert value == pytest.approx(bandwidth, abs=0.35), column.task
+
+
+def test_lines_count_more_the_more_chips_were_measured() -> None:
+    assert [trust_in_lines(chips) for chips in (0, 2, 6)] == pytest.approx([0.0, 0.1, 0.5])
+    assert trust_in_lines(60) > 0.98
 
 
 def test_a_probe_corrects_the_other_tasks() -> None:
