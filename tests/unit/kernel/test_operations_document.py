@@ -17,6 +17,10 @@ TEXTS = {
     name: (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("operations.md", "integrating-a-cloud.md")
 }
 
+# What programs are told is written in their protocol, and set where they are launched.
+PROGRAMS = (ROOT / "docs/program-protocol.md").read_text(encoding="utf-8")
+LAUNCHING = [path.read_text(encoding="utf-8") for path in (ROOT / "agent").rglob("*.py")]
+
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
@@ -30,6 +34,7 @@ def test_every_variable_is_a_setting(document: str, kernels: list[object]) -> No
     for kernel in kernels:
         kind = type(kernel.http_settings)  # type: ignore[attr-defined]
         known |= {f"{kind.model_config['env_prefix']}{name}".upper() for name in kind.model_fields}
+    known |= {name for name in re.findall(r"`(MERIDIAN_\w+)`", PROGRAMS) if any(name in text for text in LAUNCHING)}
     named = set(re.findall(r"\bMERIDIAN_[A-Z_]+[A-Z]\b(?!>)", TEXTS[document]))
     assert named - known - {"MERIDIAN"} == set()
 
