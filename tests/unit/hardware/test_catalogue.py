@@ -46,6 +46,17 @@ def test_within_a_tier_the_first_statement_is_used() -> None:
     assert Fact.of("peak", "FLOP/s", statements[:2]).why == "listed first among estimated statements"
 
 
+def test_a_part_with_another_memory_is_a_chip_of_its_own() -> None:
+    """Published of the operator's H100: 96 GB of HBM2e, 2.4 TB/s, 500 W; its peak is between SXM and NVL."""
+    catalogue = standard()
+    chip, sxm, nvl = (catalogue.chip(name) for name in ("h100-sxm5-96gb-hbm2e", "h100-sxm5-80gb", "h100-nvl"))
+    assert (chip.memory_bytes, chip.bandwidth_bytes_per_s, chip.tdp_watts) == (96 * 2**30, 2400e9, 500)
+    peaks = [each.peak_flops("bf16") or 0.0 for each in (nvl, chip, sxm)]
+    assert peaks == sorted(peaks)
+    assert chip.facts["peak_bf16"].tier is Tier.ESTIMATED
+    assert chip.id not in catalogue.resolve("H100").candidates
+
+
 def test_sixteen_bit_formats_stand_in_for_each_other() -> None:
     assert standard().chip("v100-sxm2-16gb").peak_flops("bf16") == 125e12
     assert standard().chip("tpu-v4").peak_flops("fp16") == 275e12
