@@ -25,6 +25,7 @@ from agent.contract_messages import ComputeIds, MeasuredLink
 from agent.engines.base import Engine, NodeState
 from agent.merged_readings import merged
 from agent.probing.service import Probing
+from agent.report_parts import in_parts
 from agent.resource_definitions import ResourceDefinitions
 from agent.scrapes import Scrapes
 from agent.sensing_settings import Exporter, Source
@@ -117,7 +118,7 @@ class ResourceReports:
         nodes = changed(self._signs, signs)
         if nodes:
             self._signs = signs
-            await self._publish([reading for reading in readings if reading.node_id in nodes], now)
+            await self._publish([reading for reading in readings if reading.node_id in nodes], now, only=nodes)
 
     def _look_at_engine(self) -> None:
         self._in_use = {
@@ -136,7 +137,7 @@ class ResourceReports:
         self._signs = vital_signs(merged([scraped, *watched]))
         await self._publish(readings, now)
 
-    async def _publish(self, readings: Sequence[Reading], now: datetime) -> None:
+    async def _publish(self, readings: Sequence[Reading], now: datetime, only: Set[str] | None = None) -> None:
         self._sequence += 1
         message = contract_messages.resource_report(
             domain=contract_messages.inventory(
@@ -148,9 +149,11 @@ class ResourceReports:
             now=self._clock.now(),
         )
         contract_messages.add_amounts(message.inventory, self.user_resources.amounts())
+        report_id = f"report-{self._incarnation}-{self._sequence}"
         try:
-            event_id = f"report-{self._incarnation}-{self._sequence}"
-            await (await self._producer.send(message, event_id=event_id, time=now))
+            for part in in_parts(message, report_id, only=only):
+                event_id = f"{report_id}-{part.part.number}" if part.HasField("part") else report_id
+                await (await self._producer.send(part, event_id=event_id, time=now))
         except KafkaError as error:
             _log.warning("report not sent: %s", error)
 

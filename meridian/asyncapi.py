@@ -88,6 +88,7 @@ def _channel(topic: TopicSpec, contracts: Catalogue) -> dict[str, Any]:
                 "topicConfiguration": {
                     "cleanup.policy": ["compact" if topic.compacted else "delete"],
                     "retention.ms": topic.retention_ms,
+                    **({"max.message.bytes": topic.max_message_bytes} if topic.max_message_bytes else {}),
                 },
                 "bindingVersion": "0.5.0",
             }

@@ -46,6 +46,7 @@ StreamHandler = Callable[[Sequence[Envelope]], Awaitable[None]]
 
 ATTEMPTS = 3
 _POISON_RETENTION_MS = 30 * 24 * 3600 * 1000
+_DEFAULT_REQUEST_BYTES = 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -65,7 +66,7 @@ async def ensure_topics(
     specs = list(catalogue().topics.values()) if specs is None else specs
     wanted = [NewTopic(spec.name, spec.partitions, replication, topic_configs=spec.configs()) for spec in specs]
     wanted += [
-        NewTopic(spec.dead_letter, 1, replication, topic_configs={"retention.ms": str(_POISON_RETENTION_MS)})
+        NewTopic(spec.dead_letter, 1, replication, topic_configs=spec.dead_letter_configs(_POISON_RETENTION_MS))
         for spec in specs
     ]
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
@@ -357,6 +358,9 @@ class Bus:
             linger_ms=1,
             request_timeout_ms=30_000,
             metadata_max_age_ms=15_000,
+            max_request_size=max(
+                _DEFAULT_REQUEST_BYTES, *(topic.max_message_bytes for topic in catalogue().topics.values())
+            ),
         )
         await self.producer.start()
         if self.progress:

@@ -40,7 +40,10 @@ class Audience(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """A topic as declared in a contract file. ``retention_ms`` -1 keeps records for ever."""
+    """A topic as declared in a contract file. ``retention_ms`` -1 keeps records for ever.
+
+    ``max_message_bytes``: of a record batch; 0 is the broker's own limit.
+    """
 
     name: str
     summary: str
@@ -48,6 +51,7 @@ class TopicSpec:
     compacted: bool
     retention_ms: int
     partitions: int
+    max_message_bytes: int = 0
 
     @property
     def dead_letter(self) -> str:
@@ -56,7 +60,15 @@ class TopicSpec:
 
     def configs(self) -> dict[str, str]:
         """Broker configuration entries of the topic."""
-        return {"cleanup.policy": "compact" if self.compacted else "delete", "retention.ms": str(self.retention_ms)}
+        entries = {"cleanup.policy": "compact" if self.compacted else "delete", "retention.ms": str(self.retention_ms)}
+        if self.max_message_bytes:
+            entries["max.message.bytes"] = str(self.max_message_bytes)
+        return entries
+
+    def dead_letter_configs(self, retention_ms: int) -> dict[str, str]:
+        """Those of its dead-letter topic, which takes what the topic takes."""
+        size = {"max.message.bytes": str(self.max_message_bytes)} if self.max_message_bytes else {}
+        return {"retention.ms": str(retention_ms), **size}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +123,7 @@ def _topics_of(file: FileDescriptor) -> Iterable[TopicSpec]:
             compacted=topic.cleanup == options_pb2.CLEANUP_COMPACT,
             retention_ms=topic.retention_ms,
             partitions=topic.partitions,
+            max_message_bytes=topic.max_message_bytes,
         )
 
 

@@ -61,6 +61,15 @@ class Decided:
 
 
 @dataclass(slots=True)
+class PartsHeard:
+    """What came of a report in parts. A process that takes the domain over within one waits for the next."""
+
+    report_id: str
+    numbers: set[int] = field(default_factory=set)
+    node_ids: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
 class DomainFacts:
     """Everything about one domain; changed in place while a batch of events is folded."""
 
@@ -75,6 +84,8 @@ class DomainFacts:
     decided: dict[str, Decided] = field(default_factory=dict)
     # Nodes of which readings changed since they were stored.
     touched: set[str] = field(default_factory=set)
+    # Of a report that comes in parts: its id, the numbers of the parts that came, and their nodes.
+    parts: PartsHeard | None = None
 
     # -- folding -------------------------------------------------------------------------------------------------
 
@@ -83,9 +94,13 @@ class DomainFacts:
         observed_at_s = observation.observed_at.ToNanoseconds() / 1e9
         if observed_at_s < self.observed_at_s:
             return
-        self.inventory, self.observed_at_s = observation.inventory, observed_at_s
+        self.observed_at_s = observed_at_s
         listed = {node.node_id for node in observation.inventory.nodes}
-        self.readings = {node_id: found for node_id, found in self.readings.items() if node_id in listed}
+        if observation.HasField("part"):
+            self._take_part(observation.inventory, listed, observation.part)
+        else:
+            self.inventory, self.parts, self.bad_readings = observation.inventory, None, {}
+            self.readings = {node_id: found for node_id, found in self.readings.items() if node_id in listed}
         for reading in observation.readings:
             if reading.node_id not in listed:
                 continue
@@ -98,6 +113,32 @@ class DomainFacts:
             else:
                 self._forget(reading.node_id, reading.metric, index)
         self._take_issues(observation.issues, listed)
+
+    def _take_part(
+        self, inventory: resource_pb2.DomainInventory, listed: set[str], part: resource_pb2.ReportPart
+    ) -> None:
+        """Its nodes stand for what was known of them, the others stay; after the last part those that none listed go."""
+        if self.parts is None or self.parts.report_id != part.report_id:
+            self.parts = PartsHeard(part.report_id)
+        heard = self.parts
+        # A node whose readings go on in the next part is listed in both.
+        for node_id in listed - heard.node_ids:
+            self.bad_readings.pop(node_id, None)
+        heard.numbers.add(part.number)
+        heard.node_ids |= listed
+        whole = len(heard.numbers) == part.of
+        known = self.inventory.nodes if self.inventory is not None else ()
+        fresh = {node.node_id: node for node in inventory.nodes}
+        kept = [fresh.pop(node.node_id, node) for node in known if not whole or node.node_id in heard.node_ids]
+        merged = resource_pb2.DomainInventory()
+        merged.CopyFrom(inventory)
+        del merged.nodes[:]
+        merged.nodes.extend([*kept, *fresh.values()])
+        self.inventory = merged
+        if whole:
+            self.readings = {node_id: found for node_id, found in self.readings.items() if node_id in heard.node_ids}
+            self.bad_readings = {name: bad for name, bad in self.bad_readings.items() if name in heard.node_ids}
+            self.parts = None
 
     def _take_issues(self, issues: Iterable[telemetry_pb2.QualityIssue], listed: set[str]) -> None:
         bad: dict[str, list[str]] = {}
@@ -112,7 +153,8 @@ class DomainFacts:
             if issue.kind in _BAD_KINDS and (frozen or issue.metric in VITAL):
                 place = "" if index == WHOLE_NODE else f" of accelerator {index}"
                 bad.setdefault(issue.node_id, []).append(f"{issue.metric}{place} is {_BAD_KINDS[issue.kind]}")
-        self.bad_readings = {node_id: tuple(sorted(found)) for node_id, found in bad.items()}
+        for node_id, found in bad.items():
+            self.bad_readings[node_id] = tuple(sorted({*self.bad_readings.get(node_id, ()), *found}))
 
     def _forget(self, node_id: str, metric: str, index: int) -> None:
         series = self.readings.get(node_id, {}).get(metric)

@@ -19,7 +19,7 @@ from services.telemetry.measures import TelemetryMeasures
 from services.telemetry.reading_check import HistoryRow, Limits
 from services.telemetry.report_check import Verdict, check_report
 from services.telemetry.settings import TelemetrySettings
-from services.telemetry.user_resources import amounts_of, save_amounts
+from services.telemetry.user_resources import amounts_of, save_amounts, save_amounts_of
 
 
 class ReportIntake:
@@ -64,6 +64,8 @@ class ReportIntake:
         reported: dict[tuple[str, str], int] = {}
         listed: dict[str, str] = {}
         amounts: dict[str, dict[str, dict[str, list[Any]]]] = {}
+        # Of parts: they say nothing of the nodes of other parts.
+        told_amounts: dict[str, dict[str, dict[str, list[Any]]]] = {}
         for envelope, report in reports:
             domain_id, agent = report.domain_id, (report.domain_id, report.agent_id)
             elsewhere = {
@@ -81,7 +83,7 @@ class ReportIntake:
                 self._settings.history_interval_s,
             )
             issues += [(domain_id, issue) for issue in verdict.issues]
-            transaction.on_commit(self._count_of(domain_id, verdict))
+            transaction.on_commit(self._count_of(domain_id, verdict, whole=_ends(report)))
             if verdict.observation is None:
                 continue
             incarnations[agent] = reported[agent] = report.incarnation
@@ -91,9 +93,12 @@ class ReportIntake:
             known[domain_id].update(verdict.changed)
             changed.setdefault(domain_id, set()).update({key[0] for key in verdict.changed})
             history.append((domain_id, verdict.history))
-            amounts[domain_id] = {
-                node.node_id: amounts_of(node) for node in verdict.observation.inventory.nodes if node.user_resources
-            }
+            said = {node.node_id: amounts_of(node) for node in verdict.observation.inventory.nodes}
+            if report.HasField("part"):
+                told_amounts.setdefault(domain_id, {}).update(said)
+            else:
+                amounts[domain_id] = {node_id: found for node_id, found in said.items() if found}
+                told_amounts.pop(domain_id, None)
             with traced(envelope.traceparent):
                 transaction.publish(verdict.observation)
         await store.save_agents(connection, reported, now)
@@ -107,19 +112,28 @@ class ReportIntake:
         for domain_id, by_node in amounts.items():
             if by_node or domain_id in self._with_amounts:
                 await save_amounts(connection, domain_id, by_node, now)
-        transaction.on_commit(lambda: self._with_amounts.update(name for name, nodes in amounts.items() if nodes))
+        for domain_id, by_node in told_amounts.items():
+            await save_amounts_of(connection, domain_id, by_node, now)
+        with_amounts = {name for each in (amounts, told_amounts) for name, nodes in each.items() if any(nodes.values())}
+        transaction.on_commit(lambda: self._with_amounts.update(with_amounts))
         written = {domain_id: versions.get(domain_id, 0) + 1 for domain_id in changed}
         await store.save_versions(connection, written)
         versions |= written
         transaction.on_commit(lambda: self._held.put(known, versions))
 
-    def _count_of(self, domain_id: str, verdict: Verdict) -> Callable[[], None]:
+    def _count_of(self, domain_id: str, verdict: Verdict, *, whole: bool) -> Callable[[], None]:
         def count() -> None:
             outcome = "refused" if verdict.observation is None else "accepted"
-            self._measures.reports.labels(domain_id, outcome).inc()
+            if whole:
+                self._measures.reports.labels(domain_id, outcome).inc()
             if verdict.observation is not None:
                 self._measures.readings.labels(domain_id).inc(len(verdict.observation.readings))
             for issue in verdict.issues:
                 self._measures.issues.labels(domain_id, issue.kind.name.lower()).inc()
 
         return count
+
+
+def _ends(report: ResourceReported) -> bool:
+    """The report is whole, or this is its last part."""
+    return not report.HasField("part") or report.part.number >= report.part.of

@@ -284,9 +284,20 @@ class ReadingCheck:
 
     def missing(self) -> list[SeriesKey]:
         """Add an issue for each series that had a value, is silent beyond its limit and whose device is still listed."""
+        return self._missing_among(self._known.items())
+
+    def missing_of_listed(self, *, domain: bool) -> list[SeriesKey]:
+        """As `missing`, of the nodes in this part of a report alone, and of the ``domain`` where that is said."""
+        places = [(node_id, index) for node_id, indices in self._devices.items() for index in (WHOLE_NODE, *indices)]
+        if domain:
+            places.append(("", WHOLE_NODE))
+        wanted = (SeriesKey(node_id, index, metric) for node_id, index in places for metric in METRICS)
+        return self._missing_among((key, self._known[key]) for key in wanted if key in self._known)
+
+    def _missing_among(self, known: Iterable[tuple[SeriesKey, Series]]) -> list[SeriesKey]:
         found = []
         now_s, forget_s, seen = self._now_s, self._limits.forget_series_after_s, self._seen
-        for key, series in self._known.items():
+        for key, series in known:
             # Nothing that was read a moment ago is missed, whatever its limit.
             silent_s = now_s - series.observed_at_s
             if silent_s <= _SHORTEST_LIMIT_S or key in seen or series.reason:

@@ -56,20 +56,28 @@ def check_report(
     history_interval_s: float,
 ) -> Verdict:
     """Validate a report. ``known``: the series of the domain; ``now_s``: seconds since 1970."""
+    part = report.part if report.HasField("part") else None
+    # What is wrong with a report as a whole is said once.
+    first = part is None or part.number <= 1
     refused = refusal(report, newest_incarnation)
     if refused is not None:
-        return Verdict(None, (refused,), {}, ())
+        return Verdict(None, (refused,) if first else (), {}, ())
     inventory, issues = check_inventory(report.inventory, report.domain_id, claimed_elsewhere)
     check = ReadingCheck(devices_of(inventory), known, now_s, limits, history_interval_s)
     check.run(report.readings)
-    check.missing()
-    issues += [*check.issues, *_clock_problem(report, now_s, limits)]
+    if part is None:
+        check.missing()
+    else:
+        check.missing_of_listed(domain=first)
+    issues += [*check.issues, *(_clock_problem(report, now_s, limits) if first else ())]
     observation = telemetry_pb2.ObservationRecorded(
         domain_id=report.domain_id,
         agent_id=report.agent_id,
         incarnation=report.incarnation,
         issues=[issue.message() for issue in issues],
     )
+    if part is not None:
+        observation.part.CopyFrom(part)
     observation.inventory.CopyFrom(inventory)
     observation.readings.extend(check.standing)
     observation.observed_at.FromNanoseconds(int(now_s * 1e9))

@@ -64,8 +64,28 @@ async def save_amounts(
         ).bindparams(sa.bindparam("node_ids", type_=postgresql.ARRAY(sa.Text))),
         {"domain_id": domain_id, "node_ids": list(nodes)},
     )
-    if not nodes:
-        return
+    if nodes:
+        await _keep_amounts(connection, domain_id, nodes, now)
+
+
+async def save_amounts_of(
+    connection: AsyncConnection, domain_id: str, nodes: Mapping[str, dict[str, list[Any]]], now: datetime
+) -> None:
+    """Store what these nodes of a domain have, some of them nothing; of its other nodes nothing is said."""
+    having = {node_id: amounts for node_id, amounts in nodes.items() if amounts}
+    await connection.execute(
+        sa.text("DELETE FROM resource_amounts WHERE domain_id = :domain_id AND node_id = ANY(:node_ids)").bindparams(
+            sa.bindparam("node_ids", type_=postgresql.ARRAY(sa.Text))
+        ),
+        {"domain_id": domain_id, "node_ids": [node_id for node_id in nodes if node_id not in having]},
+    )
+    if having:
+        await _keep_amounts(connection, domain_id, having, now)
+
+
+async def _keep_amounts(
+    connection: AsyncConnection, domain_id: str, nodes: Mapping[str, dict[str, list[Any]]], now: datetime
+) -> None:
     statement = sa.text(
         "INSERT INTO resource_amounts (domain_id, node_id, amounts, observed_at) "
         "SELECT :domain_id, n, CAST(a AS jsonb), :now FROM unnest(:node_ids, :amounts) AS x (n, a) "

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from meridian.contracts.resource.v1 import resource_pb2 as pb
 from services.telemetry.inventory_check import check_inventory
 from services.telemetry.issues import IssueKind
-from services.telemetry.reading_check import Limits
+from services.telemetry.reading_check import Limits, Series, SeriesKey
 from services.telemetry.report_check import check_report
 from tests.unit.telemetry.reports import NOW_S, node, report
 
@@ -119,3 +119,25 @@ def test_what_stays_is_sound_and_what_goes_is_named(items: list[pb.NodeInventory
         assert len(set(indices)) == len(indices)
         assert min(indices, default=0) >= 0
     assert bool(issues) == (len(clean.nodes) < len(items))
+
+
+def test_parts_are_judged_by_their_own_nodes_and_wrongs_of_the_whole_are_said_once() -> None:
+    observed_s = NOW_S - 120.0
+    known = {
+        SeriesKey(node_id, index, metric): Series(1.0, observed_s, 2, 1)
+        for node_id, index, metric in (("a", 0, "hw.power"), ("b", 0, "hw.power"), ("", -1, "cpn.queue.depth"))
+    }
+
+    def issues(number: int, node_id: str, incarnation: int = 1) -> list[tuple[str, str]]:
+        message = report([], [node(node_id)], incarnation=incarnation)
+        message.part.CopyFrom(pb.ReportPart(report_id="r", number=number, of=2))
+        message.reported_at.FromNanoseconds(int((NOW_S + 60) * 1e9))
+        verdict = check_report(message, known, {}, 2 if incarnation == 1 else None, NOW_S, LIMITS, 15.0)
+        if verdict.observation is not None:
+            assert verdict.observation.part == message.part
+        return [(issue.node_id, issue.metric) for issue in verdict.issues]
+
+    assert issues(1, "a", 2) == [("a", "hw.power"), ("", "cpn.queue.depth"), ("", "report.reported_at")]
+    assert issues(2, "b", 2) == [("b", "hw.power")]
+    assert issues(1, "a") == [("", "report.incarnation")]
+    assert issues(2, "b") == []

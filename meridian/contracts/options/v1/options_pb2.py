@@ -25,19 +25,19 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!meridian/options/v1/options.proto\x12\x13meridian.options.v1\x1a google/protobuf/descriptor.proto\"\xb0\x01\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07summary\x18\x02 \x01(\t\x12/\n\x08\x61udience\x18\x03 \x01(\x0e\x32\x1d.meridian.options.v1.Audience\x12-\n\x07\x63leanup\x18\x04 \x01(\x0e\x32\x1c.meridian.options.v1.Cleanup\x12\x14\n\x0cretention_ms\x18\x05 \x01(\x03\x12\x12\n\npartitions\x18\x06 \x01(\x05\"4\n\x05\x45vent\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0f\n\x07summary\x18\x03 \x01(\t*Q\n\x08\x41udience\x12\x18\n\x14\x41UDIENCE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41UDIENCE_INTERNAL\x10\x01\x12\x14\n\x10\x41UDIENCE_PARTNER\x10\x02*K\n\x07\x43leanup\x12\x17\n\x13\x43LEANUP_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x43LEANUP_DELETE\x10\x01\x12\x13\n\x0f\x43LEANUP_COMPACT\x10\x02:J\n\x06topics\x12\x1c.google.protobuf.FileOptions\x18\xd1\x86\x03 \x03(\x0b\x32\x1a.meridian.options.v1.Topic:L\n\x05\x65vent\x12\x1f.google.protobuf.MessageOptions\x18\xd2\x86\x03 \x01(\x0b\x32\x1a.meridian.options.v1.Eventb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!meridian/options/v1/options.proto\x12\x13meridian.options.v1\x1a google/protobuf/descriptor.proto\"\xcb\x01\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07summary\x18\x02 \x01(\t\x12/\n\x08\x61udience\x18\x03 \x01(\x0e\x32\x1d.meridian.options.v1.Audience\x12-\n\x07\x63leanup\x18\x04 \x01(\x0e\x32\x1c.meridian.options.v1.Cleanup\x12\x14\n\x0cretention_ms\x18\x05 \x01(\x03\x12\x12\n\npartitions\x18\x06 \x01(\x05\x12\x19\n\x11max_message_bytes\x18\x07 \x01(\x03\"4\n\x05\x45vent\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0f\n\x07summary\x18\x03 \x01(\t*Q\n\x08\x41udience\x12\x18\n\x14\x41UDIENCE_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41UDIENCE_INTERNAL\x10\x01\x12\x14\n\x10\x41UDIENCE_PARTNER\x10\x02*K\n\x07\x43leanup\x12\x17\n\x13\x43LEANUP_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x43LEANUP_DELETE\x10\x01\x12\x13\n\x0f\x43LEANUP_COMPACT\x10\x02:J\n\x06topics\x12\x1c.google.protobuf.FileOptions\x18\xd1\x86\x03 \x03(\x0b\x32\x1a.meridian.options.v1.Topic:L\n\x05\x65vent\x12\x1f.google.protobuf.MessageOptions\x18\xd2\x86\x03 \x01(\x0b\x32\x1a.meridian.options.v1.Eventb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'meridian.options.v1.options_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_AUDIENCE']._serialized_start=325
-  _globals['_AUDIENCE']._serialized_end=406
-  _globals['_CLEANUP']._serialized_start=408
-  _globals['_CLEANUP']._serialized_end=483
+  _globals['_AUDIENCE']._serialized_start=352
+  _globals['_AUDIENCE']._serialized_end=433
+  _globals['_CLEANUP']._serialized_start=435
+  _globals['_CLEANUP']._serialized_end=510
   _globals['_TOPIC']._serialized_start=93
-  _globals['_TOPIC']._serialized_end=269
-  _globals['_EVENT']._serialized_start=271
-  _globals['_EVENT']._serialized_end=323
+  _globals['_TOPIC']._serialized_end=296
+  _globals['_EVENT']._serialized_start=298
+  _globals['_EVENT']._serialized_end=350
 # @@protoc_insertion_point(module_scope)

@@ -29,20 +29,22 @@ EVENT_FIELD_NUMBER: _ClassVar[int]
 event: _descriptor.FieldDescriptor
 
 class Topic(_message.Message):
-    __slots__ = ("name", "summary", "audience", "cleanup", "retention_ms", "partitions")
+    __slots__ = ("name", "summary", "audience", "cleanup", "retention_ms", "partitions", "max_message_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     AUDIENCE_FIELD_NUMBER: _ClassVar[int]
     CLEANUP_FIELD_NUMBER: _ClassVar[int]
     RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     summary: str
     audience: Audience
     cleanup: Cleanup
     retention_ms: int
     partitions: int
-    def __init__(self, name: _Optional[str] = ..., summary: _Optional[str] = ..., audience: _Optional[_Union[Audience, str]] = ..., cleanup: _Optional[_Union[Cleanup, str]] = ..., retention_ms: _Optional[int] = ..., partitions: _Optional[int] = ...) -> None: ...
+    max_message_bytes: int
+    def __init__(self, name: _Optional[str] = ..., summary: _Optional[str] = ..., audience: _Optional[_Union[Audience, str]] = ..., cleanup: _Optional[_Union[Cleanup, str]] = ..., retention_ms: _Optional[int] = ..., partitions: _Optional[int] = ..., max_message_bytes: _Optional[int] = ...) -> None: ...
 
 class Event(_message.Message):
     __slots__ = ("topic", "key", "summary")

@@ -289,21 +289,33 @@ class Reading(_message.Message):
     unknown_kind: UnknownKind
     def __init__(self, node_id: _Optional[str] = ..., accelerator_index: _Optional[int] = ..., metric: _Optional[str] = ..., value: _Optional[float] = ..., unit: _Optional[str] = ..., source: _Optional[_Union[ReadingSource, str]] = ..., statistic: _Optional[_Union[ReadingStatistic, str]] = ..., observed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ..., unknown_kind: _Optional[_Union[UnknownKind, str]] = ...) -> None: ...
 
+class ReportPart(_message.Message):
+    __slots__ = ("report_id", "number", "of")
+    REPORT_ID_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    OF_FIELD_NUMBER: _ClassVar[int]
+    report_id: str
+    number: int
+    of: int
+    def __init__(self, report_id: _Optional[str] = ..., number: _Optional[int] = ..., of: _Optional[int] = ...) -> None: ...
+
 class ResourceReported(_message.Message):
-    __slots__ = ("domain_id", "agent_id", "incarnation", "inventory", "readings", "reported_at")
+    __slots__ = ("domain_id", "agent_id", "incarnation", "inventory", "readings", "reported_at", "part")
     DOMAIN_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     INVENTORY_FIELD_NUMBER: _ClassVar[int]
     READINGS_FIELD_NUMBER: _ClassVar[int]
     REPORTED_AT_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
     domain_id: str
     agent_id: str
     incarnation: int
     inventory: DomainInventory
     readings: _containers.RepeatedCompositeFieldContainer[Reading]
     reported_at: _timestamp_pb2.Timestamp
-    def __init__(self, domain_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., inventory: _Optional[_Union[DomainInventory, _Mapping]] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., reported_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    part: ReportPart
+    def __init__(self, domain_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., inventory: _Optional[_Union[DomainInventory, _Mapping]] = ..., readings: _Optional[_Iterable[_Union[Reading, _Mapping]]] = ..., reported_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., part: _Optional[_Union[ReportPart, _Mapping]] = ...) -> None: ...
 
 class NodeBeat(_message.Message):
     __slots__ = ("node_id", "incarnation", "age_s", "state", "run_ids")

@@ -68,7 +68,7 @@ class QualityIssue(_message.Message):
     def __init__(self, kind: _Optional[_Union[QualityIssueKind, str]] = ..., node_id: _Optional[str] = ..., accelerator_index: _Optional[int] = ..., metric: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class ObservationRecorded(_message.Message):
-    __slots__ = ("domain_id", "agent_id", "incarnation", "inventory", "readings", "issues", "observed_at")
+    __slots__ = ("domain_id", "agent_id", "incarnation", "inventory", "readings", "issues", "observed_at", "part")
     DOMAIN_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +76,7 @@ class ObservationRecorded(_message.Message):
     READINGS_FIELD_NUMBER: _ClassVar[int]
     ISSUES_FIELD_NUMBER: _ClassVar[int]
     OBSERVED_AT_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
     domain_id: str
     agent_id: str
     incarnation: int
@@ -83,7 +84,8 @@ class ObservationRecorded(_message.Message):
     readings: _containers.RepeatedCompositeFieldContainer[_resource_pb2.Reading]
     issues: _containers.RepeatedCompositeFieldContainer[QualityIssue]
     observed_at: _timestamp_pb2.Timestamp
-    def __init__(self, domain_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., inventory: _Optional[_Union[_resource_pb2.DomainInventory, _Mapping]] = ..., readings: _Optional[_Iterable[_Union[_resource_pb2.Reading, _Mapping]]] = ..., issues: _Optional[_Iterable[_Union[QualityIssue, _Mapping]]] = ..., observed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    part: _resource_pb2.ReportPart
+    def __init__(self, domain_id: _Optional[str] = ..., agent_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., inventory: _Optional[_Union[_resource_pb2.DomainInventory, _Mapping]] = ..., readings: _Optional[_Iterable[_Union[_resource_pb2.Reading, _Mapping]]] = ..., issues: _Optional[_Iterable[_Union[QualityIssue, _Mapping]]] = ..., observed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., part: _Optional[_Union[_resource_pb2.ReportPart, _Mapping]] = ...) -> None: ...
 
 class ProbeValue(_message.Message):
     __slots__ = ("task", "precision", "accelerators", "throughput", "unit")
