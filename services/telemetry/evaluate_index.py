@@ -79,4 +79,10 @@ def _say_what_was_left_aside(matrix: Matrix, evaluation: Evaluation) -> None:
         means = f"; it may be {', '.join(unknown.candidates)}" if unknown.candidates else ""
         click.echo(f"chip {unknown.name!r} ({unknown.rows} rows) is left aside: {unknown.reason}{means}", err=True)
     say_each([f"line {rejected.line} is left aside: {rejected.reason}" for rejected in matrix.rejected], "lines")
+    if evaluation.unstated:
+        click.echo(
+            f"precision is not stated in {evaluation.unstated} cells: single precision is given "
+            f"{evaluation.single_precision:.0%}, 16 bits the rest",
+            err=True,
+        )
     click.echo(f"reference chip of ratios: {evaluation.reference}", err=True)

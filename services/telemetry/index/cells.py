@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from meridian.hardware import Chip
 from services.telemetry.index import features
 from services.telemetry.index.features import Array
-from services.telemetry.index.matrix import Column
+from services.telemetry.index.matrix import UNSTATED, Column
+from services.telemetry.index.precision import UNDECIDED
 
 Codes = NDArray[np.int64]
 Cell = tuple[str, Column]
@@ -51,20 +52,25 @@ class Encoder:
     mean: Array
     lowest: Array
     highest: Array
+    single: float = UNDECIDED
+    """Probability of single precision where the precision is not stated."""
     _codes: dict[tuple[str, object], int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, cells: Sequence[Cell], chips: Mapping[str, Chip]) -> Encoder:
-        """The encoder whose middle and span come from ``cells``; chips are looked up in ``chips`` by id."""
-        raw = _raw(cells, chips)
+    def of(cls, cells: Sequence[Cell], chips: Mapping[str, Chip], single: float = UNDECIDED) -> Encoder:
+        """The encoder whose middle and span come from ``cells``; chips are looked up in ``chips`` by id.
+
+        ``single``: probability of single precision where none is stated.
+        """
+        raw = _raw(cells, chips, single)
         known = ~np.isnan(raw)
         mean = np.where(known, raw, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
         filled = np.where(known, raw, mean)
-        return cls(chips, mean, filled.min(axis=0), filled.max(axis=0))
+        return cls(chips, mean, filled.min(axis=0), filled.max(axis=0), single)
 
     def encode(self, cells: Sequence[Cell]) -> Encoded:
         """The arrays of ``cells``; a fact nobody states stands at the mean."""
-        raw = _raw(cells, self.chips)
+        raw = _raw(cells, self.chips, self.single)
         return Encoded(
             chip=self._code("chip", [chip_id for chip_id, _ in cells]),
             task=self._code("task", [column.task for _, column in cells]),
@@ -85,12 +91,13 @@ class Encoder:
         return np.array([codes.setdefault((kind, value), len(codes)) for value in values], dtype=np.int64)
 
 
-def _raw(cells: Sequence[Cell], chips: Mapping[str, Chip]) -> Array:
+def _raw(cells: Sequence[Cell], chips: Mapping[str, Chip], single: float) -> Array:
     known: dict[tuple[str, str], Array] = {}
     for chip_id, column in cells:
         key = (chip_id, column.precision)
         if key not in known:
-            known[key] = features.vector(chips[chip_id], column.precision)
+            share = single if column.precision == UNSTATED else 0.0
+            known[key] = features.vector(chips[chip_id], column.precision, share)
     if not cells:
         return np.zeros((0, len(features.NAMES)))
     return np.array([known[chip_id, column.precision] for chip_id, column in cells])

@@ -20,8 +20,9 @@ from services.telemetry.index import features
 from services.telemetry.index.baselines import fact_ratio, oracle_scalar, probe_scalar, repeat_errors
 from services.telemetry.index.cells import Cell
 from services.telemetry.index.features import Array
-from services.telemetry.index.matrix import Matrix, UnknownName
+from services.telemetry.index.matrix import UNSTATED, Matrix, UnknownName
 from services.telemetry.index.model import IndexModel, Prediction, best_probes
+from services.telemetry.index.precision import UNDECIDED, single_precision
 
 BAND = 0.9
 BAND_DEVIATIONS = 1.6448536269514722
@@ -68,6 +69,10 @@ class Evaluation:
     """Cells of columns that no other chip has."""
     probe_counts: tuple[int, ...] = (0,)
     """Numbers of probe runs that were asked for."""
+    unstated: int = 0
+    """Cells whose precision is not stated."""
+    single_precision: float = UNDECIDED
+    """Probability that they ran in single precision, from all cells (each fit finds its own, without its chip)."""
 
 
 def subject_of(probes: int, *, random: bool = False) -> str:
@@ -102,7 +107,16 @@ def leave_one_chip_out(
     for cell, errors in repeat_errors(matrix.repeats()).items():
         scores += [Score("noise_floor", cell, error, None, 1 / len(errors), True) for error in errors]
     counts = tuple(sorted({0, *probe_counts}))
-    return Evaluation(tuple(scores), tuple(left_out), _reference(cells), unusable, unmatched, counts)
+    return Evaluation(
+        tuple(scores),
+        tuple(left_out),
+        _reference(cells),
+        unusable,
+        unmatched,
+        counts,
+        sum(1 for _, column in cells if column.precision == UNSTATED),
+        single_precision(cells, chips),
+    )
 
 
 def _usable_chips(matrix: Matrix, catalogue: Catalogue) -> tuple[dict[str, Chip], tuple[UnknownName, ...]]:

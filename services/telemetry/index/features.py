@@ -32,7 +32,8 @@ _FALLBACKS: Mapping[str, Sequence[str]] = {
 def peak_flops(chip: Chip, precision: str) -> float | None:
     """Dense peak that work at ``precision`` finds on ``chip``, FLOP/s.
 
-    Single precision counts TF32 where there is such a mode; a precision that is not stated or mixed counts as 16 bits.
+    Single precision counts TF32 where there is such a mode; a precision that is mixed, not known or not stated counts as
+    16 bits (``vector`` weighs one that is not stated).
     """
     for name in _FALLBACKS.get(precision, _FALLBACKS["fp16"]):
         found = chip.peak_flops(name)
@@ -41,11 +42,17 @@ def peak_flops(chip: Chip, precision: str) -> float | None:
     return None
 
 
-def vector(chip: Chip, precision: str) -> Array:
-    """Features in the order of ``NAMES``, natural logarithms but for the year (in units of two); NaN where unknown."""
+def vector(chip: Chip, precision: str, single_share: float = 0.0) -> Array:
+    """Features in the order of ``NAMES``, natural logarithms but for the year (in units of two); NaN where unknown.
+
+    ``single_share``: weight of the peak in single precision against that at ``precision``, in logarithms.
+    """
+    peak = _log(peak_flops(chip, precision))
+    if single_share:
+        peak += single_share * (_log(peak_flops(chip, "fp32")) - peak)
     single = chip.peak_flops("fp32")
     values = (
-        _log(peak_flops(chip, precision)),
+        peak,
         _log(chip.bandwidth_bytes_per_s),
         _log(single),
         (chip.year - 2020) / 2 if chip.year else math.nan,

@@ -34,6 +34,7 @@ from services.telemetry.index.covariance import (
 )
 from services.telemetry.index.features import Array
 from services.telemetry.index.matrix import Column
+from services.telemetry.index.precision import single_precision
 
 FUNCTION_ID = "meridian-sensitivity-gp/2"
 """Names the normalisation; scores under different ids do not compare."""
@@ -105,7 +106,7 @@ class IndexModel:
         """``cells`` are throughputs; ``log_variances`` as ``fitted_variances`` finds them (components, then noise)."""
         keys = list(cells)
         self.log_variances = log_variances
-        self._encoder = Encoder.of(keys, chips)
+        self._encoder = Encoder.of(keys, chips, single_precision(cells, chips))
         self._encoded = self._encoder.encode(keys)
         relative = np.log(np.array([cells[key] for key in keys])) - expected(self._encoded)
         same = same_column(self._encoded, self._encoded)
@@ -219,7 +220,7 @@ def fitted_variances(cells: Mapping[Cell, float], chips: Mapping[str, Chip], *, 
     keys = _comparable(list(cells))
     if not keys:
         return start
-    encoded = Encoder.of(keys, chips).encode(keys)
+    encoded = Encoder.of(keys, chips, single_precision(cells, chips)).encode(keys)
     relative = np.log(np.array([cells[key] for key in keys])) - expected(encoded)
     count = len(keys)
     offsets = same_column(encoded, encoded)
