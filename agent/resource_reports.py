@@ -12,6 +12,7 @@ from typing import Any
 from aiokafka.errors import KafkaError
 
 from agent import contract_messages
+from agent.benchmark.rounds import ProbeRounds
 from agent.bus_clients import Producer
 from agent.collectors.base import Collector, Reading
 from agent.collectors.declared import AllocationCollector, DeclaredAccelerator, DeclaredCollector
@@ -83,7 +84,9 @@ class ResourceReports:
     def parts(self) -> dict[str, Coroutine[Any, Any, None]]:
         """What runs beside the reports, by name: scrapes, commands of user-defined resources, their definitions."""
         definitions = ResourceDefinitions(self._settings, self.user_resources)
+        rounds = ProbeRounds(self._settings, self._engine, self._producer, self._clock)
         return {
+            **({"probe rounds": rounds.run()} if self._settings.benchmark.enabled else {}),
             "scrapes": self._scrapes.run(),
             "probes": self._probing.run(),
             "user resources": self.user_resources.run(),

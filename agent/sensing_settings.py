@@ -66,6 +66,24 @@ class Scraping(_Section):
         return ExpositionLimits(self.max_line_chars, self.max_labels, self.max_series)
 
 
+class Benchmarking(_Section):
+    """Probe runs that the agent makes by itself; their results enter the compute index. Times in seconds.
+
+    A node is measured once in ``interval_s``, when nothing has run in the domain for ``idle_s``. A run that has not ended after
+    ``deadline_s`` is ended, and one that work comes upon gives way. ``chip``: the name of what is measured, where the driver
+    does not tell the right one.
+    """
+
+    enabled: bool = False
+    interval_s: float = Field(default=86_400.0, ge=1, le=366 * 86_400)
+    idle_s: float = Field(default=300.0, ge=0, le=86_400)
+    deadline_s: float = Field(default=300.0, ge=1, le=3600)
+    nice: int = Field(default=19, ge=0, le=19)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    sizes: Literal["full", "quick", "tiny"] = "full"
+    chip: str = Field(default="", max_length=256)
+
+
 class OwnResource(_Section):
     """A resource of the agent's own file: the unified resource model, and whether its command is a line for the shell."""
 

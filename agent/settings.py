@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from agent.sensing_settings import Exporter, OwnResource, ResourceCommands, Scraping, Source
+from agent.sensing_settings import Benchmarking, Exporter, OwnResource, ResourceCommands, Scraping, Source
 from meridian.errors import ConfigurationError
 
 POWER_STATE_LABEL = "power_state"
@@ -207,12 +207,19 @@ class AgentSettings(_Section):
     watch_interval_s: float = Field(0.5, gt=0)
     probing: ProbingSettings = ProbingSettings()
     scraping: Scraping = Scraping()
+    benchmark: Benchmarking = Benchmarking()
     resource_commands: ResourceCommands = ResourceCommands()
     lease_s: float = Field(10.0, ge=4)
     restart_after_s: float = Field(15.0, ge=0)
     log_bytes: int = Field(16 * 1024 * 1024, ge=1024)
     log_retention_s: float = Field(7 * 86400.0, gt=0)
     log_level: str = "INFO"
+
+    @model_validator(mode="after")
+    def _can_measure(self) -> AgentSettings:
+        if self.benchmark.enabled and isinstance(self.domain.own_scheduler, SlurmScheduling):
+            raise ValueError("benchmark.enabled: the nodes are Slurm's; submit `meridian probe` as a job of its own")
+        return self
 
     def token(self) -> str:
         """The join token, from the file when one is named.

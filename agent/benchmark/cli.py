@@ -31,10 +31,7 @@ def probe(context: Context, device: str, quick: bool, named: str | None, send: b
     found = backend(device)
     if isinstance(found, str):
         raise InvalidArgumentError(f"--device {device}: {found}")
-    if found.name == "cuda":
-        sizes = program.CUDA_QUICK if quick else program.CUDA
-    else:
-        sizes = program.CPU_QUICK if quick else program.CPU
+    sizes = program.sizes_of("quick" if quick else "full", cuda=found.name == "cuda")
     chip = named or found.chip()
     resolved = standard().resolve(chip)
     values = program.run(found, sizes, time.perf_counter)

@@ -32,6 +32,18 @@ CUDA_QUICK = Sizes(4096, 1 << 28, 1 << 27, 8, 512, 1024, 0.5)
 CUDA = Sizes(8192, 1 << 30, 1 << 29, 16, 1024, 2048, 3.0)
 
 
+TINY = Sizes(64, 1 << 16, 1 << 20, 2, 8, 16, 0.0)
+
+
+def sizes_of(name: str, *, cuda: bool) -> Sizes:
+    """The sizes of a name: ``full``, ``quick`` (seconds) or ``tiny`` (to try the way)."""
+    if name == "tiny":
+        return TINY
+    if cuda:
+        return CUDA if name == "full" else CUDA_QUICK
+    return CPU if name == "full" else CPU_QUICK
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """One measured throughput."""
