@@ -21,8 +21,9 @@ from services.telemetry.index.baselines import fact_ratio, oracle_scalar, probe_
 from services.telemetry.index.cells import Cell
 from services.telemetry.index.features import Array
 from services.telemetry.index.matrix import UNSTATED, Matrix, UnknownName
-from services.telemetry.index.model import IndexModel, Prediction, best_probes
+from services.telemetry.index.model import IndexModel
 from services.telemetry.index.precision import UNDECIDED, single_precision
+from services.telemetry.index.prediction import Prediction, best_probes
 
 BAND = 0.9
 BAND_DEVIATIONS = 1.6448536269514722
@@ -156,7 +157,7 @@ def _scores_of_chip(
     groups = sorted({column.group for _, column in wanted})
     for group in groups:
         member = np.array([index for index, (_, column) in enumerate(wanted) if column.group == group])
-        inner = Prediction(prediction.mean[member], prediction.covariance[np.ix_(member, member)], prediction.noise)
+        inner = prediction.part([int(index) for index in member])
         for count in probe_counts:
             if not 0 < count < len(member):
                 continue

@@ -6,7 +6,7 @@ log-normal prior, exact gradients; (4) each training chip is predicted from the 
 errors go together between columns is blended into the covariance of a new chip: what one task says about another,
 learned from chips that were measured; (5) cells of a new chip are predicted jointly, so that probe runs on some of them
 correct the others; (6) the mean is an average with that of a cautious model, which has next to no sensitivities of its own
-but the balance between compute-bound and memory-bound work: lines through few chips reach nowhere.
+but the balance between compute-bound and memory-bound work: lines through few chips reach nowhere; (7) bands are widened until those of training chips left out hold.
 
 Sources: Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), chapters 2 and 5 (5.4.2 for leaving out);
 Ledoit and Wolf, A well-conditioned estimator for large-dimensional covariance matrices (2004), for the blending.
@@ -14,14 +14,15 @@ Ledoit and Wolf, A well-conditioned estimator for large-dimensional covariance m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 
 from meridian.hardware import Chip
+from services.telemetry.index.calibration import LeftOut, widths
 from services.telemetry.index.cells import Cell, Encoded, Encoder
 from services.telemetry.index.covariance import (
     COMPONENTS,
@@ -35,6 +36,7 @@ from services.telemetry.index.covariance import (
 from services.telemetry.index.features import Array
 from services.telemetry.index.matrix import Column
 from services.telemetry.index.precision import single_precision
+from services.telemetry.index.prediction import Prediction
 
 FUNCTION_ID = "meridian-sensitivity-gp/2"
 """Names the normalisation; scores under different ids do not compare."""
@@ -51,52 +53,6 @@ _LINES_NEED_CHIPS = 6
 """With so many training chips, lines learned from them count half, the cautious model the other half."""
 _CAUTION = 0.05
 """The cautious model's variance of all lines, as a share of the fitted one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """Log-throughputs of ``n`` cells before they are measured: ``mean`` (n,), ``covariance`` (n, n) without noise."""
-
-    mean: Array
-    covariance: Array
-    noise: float
-
-    def given(self, probes: Sequence[int], log_throughputs: Array) -> Prediction:
-        """After the cells with the indices ``probes`` were measured as ``log_throughputs``."""
-        if not len(probes):
-            return self
-        chosen = np.asarray(probes)
-        measured = self.covariance[np.ix_(chosen, chosen)] + self.noise * np.eye(len(chosen))
-        gain = np.linalg.solve(measured, self.covariance[chosen]).T
-        return Prediction(
-            self.mean + gain @ (log_throughputs - self.mean[chosen]),
-            self.covariance - gain @ self.covariance[chosen],
-            self.noise,
-        )
-
-    def part(self, which: Sequence[int]) -> Prediction:
-        """The prediction of the cells with the indices ``which``."""
-        chosen = np.asarray(which)
-        return Prediction(self.mean[chosen], self.covariance[np.ix_(chosen, chosen)], self.noise)
-
-    @property
-    def deviation(self) -> Array:
-        """Standard deviation of a measurement of each cell, in logarithms."""
-        variance: Array = np.maximum(np.diag(self.covariance), 0.0) + self.noise
-        return np.sqrt(variance)
-
-
-def best_probes(prediction: Prediction, count: int) -> list[int]:
-    """The cells whose measurement is expected to reduce the summed variance of all cells most, one after the other."""
-    chosen: list[int] = []
-    left = prediction.covariance.copy()
-    for _ in range(min(count, len(left))):
-        gain = (left**2).sum(axis=0) / (np.diag(left) + prediction.noise)
-        gain[chosen] = -np.inf
-        best = int(np.argmax(gain))
-        chosen.append(best)
-        left = left - np.outer(left[:, best], left[best]) / (left[best, best] + prediction.noise)
-    return chosen
 
 
 class IndexModel:
@@ -122,6 +78,7 @@ class IndexModel:
         self._cautious_weights: Array = cho_solve(cho_factor(cautious, lower=True), relative - level)
         self._trust = trust_in_lines(len({chip_id for chip_id, _ in keys}))
         self._likeness, self._blend = self._errors_when_left_out(keys)
+        self._widths = widths(self._left_out(keys))
 
     @classmethod
     def fit(cls, cells: Mapping[Cell, float], chips: Mapping[str, Chip], *, iterations: int = 25) -> IndexModel:
@@ -144,7 +101,7 @@ class IndexModel:
         noise = float(np.exp(self.log_variances[-1]))
         seen = [self._likeness[column] for _, column in cells]
         together = np.array(seen) @ np.array(seen).T
-        return Prediction(mean, (1 - self._blend) * covariance + self._blend * together, noise)
+        return Prediction(mean, (1 - self._blend) * covariance + self._blend * together, noise, self._widths)
 
     def log_ratio(self, chip_id: str, reference_id: str, column: Column) -> tuple[float, float]:
         """Logarithm of how much faster one chip is than another on ``column``, and its standard deviation.
@@ -207,6 +164,30 @@ class IndexModel:
                 counts[keys[position][1]] += 1
         scaled = {column: row / np.sqrt(max(1, counts[column])) for column, row in errors.items()}
         return scaled, len(chip_ids) / (len(chip_ids) + _MODEL_WORTH_CHIPS)
+
+    def _left_out(self, keys: Sequence[Cell]) -> Iterator[LeftOut]:
+        """Each training chip in each group, predicted in closed form without any cell of it."""
+        shared = Counter(column for _, column in keys)
+        own: dict[str, dict[str, list[int]]] = {}
+        for position, (chip_id, column) in enumerate(keys):
+            if shared[column] > 1:
+                own.setdefault(chip_id, {}).setdefault(column.group, []).append(position)
+        noise = float(np.exp(self.log_variances[-1]))
+        for number, chip_id in enumerate(sorted({chip_id for chip_id, _ in keys})):
+            groups = own.get(chip_id, {}).values()
+            which = [position for positions in groups for position in positions]
+            if not which:
+                continue
+            # A chip's own errors must not widen its own bands.
+            seen = np.delete(np.array([self._likeness[keys[position][1]] for position in which]), number, axis=1)
+            with_noise = np.linalg.inv(self._inverse[np.ix_(which, which)])
+            error = with_noise @ self._weights[which]
+            latent = with_noise - (noise + _JITTER) * np.eye(len(which))
+            before = Prediction(np.zeros(len(which)), (1 - self._blend) * latent + self._blend * seen @ seen.T, noise)
+            start = 0
+            for positions in groups:
+                part = range(start, start := start + len(positions))
+                yield LeftOut(chip_id, before.part(part), error[list(part)])
 
 
 def trust_in_lines(chips: int) -> float:

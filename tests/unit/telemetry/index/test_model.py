@@ -12,7 +12,8 @@ from meridian.hardware import standard
 from services.telemetry.index import covariance, model
 from services.telemetry.index.cells import Encoder
 from services.telemetry.index.matrix import Column
-from services.telemetry.index.model import IndexModel, Prediction, best_probes, fitted_variances, trust_in_lines
+from services.telemetry.index.model import IndexModel, fitted_variances, trust_in_lines
+from services.telemetry.index.prediction import Prediction, best_probes
 from tests.unit.telemetry.index import world
 
 

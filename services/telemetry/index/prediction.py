@@ -1,0 +1,63 @@
+"""What the model says of cells before they are measured, what probe runs change, and which to ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from services.telemetry.index.features import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Log-throughputs of ``n`` cells before they are measured: ``mean`` (n,), ``covariance`` (n, n) without noise."""
+
+    mean: Array
+    covariance: Array
+    noise: float
+    widths: tuple[float, ...] = (1.0,)
+    """Factor on the deviation after 0, 1, ... probe runs (the last holds for more), from training chips left out."""
+    probed: int = 0
+
+    def given(self, probes: Sequence[int], log_throughputs: Array) -> Prediction:
+        """After the cells with the indices ``probes`` were measured as ``log_throughputs``."""
+        if not len(probes):
+            return self
+        chosen = np.asarray(probes)
+        measured = self.covariance[np.ix_(chosen, chosen)] + self.noise * np.eye(len(chosen))
+        gain = np.linalg.solve(measured, self.covariance[chosen]).T
+        return Prediction(
+            self.mean + gain @ (log_throughputs - self.mean[chosen]),
+            self.covariance - gain @ self.covariance[chosen],
+            self.noise,
+            self.widths,
+            self.probed + len(chosen),
+        )
+
+    def part(self, which: Sequence[int]) -> Prediction:
+        """The prediction of the cells with the indices ``which``."""
+        chosen = np.asarray(which)
+        return Prediction(
+            self.mean[chosen], self.covariance[np.ix_(chosen, chosen)], self.noise, self.widths, self.probed
+        )
+
+    @property
+    def deviation(self) -> Array:
+        """Standard deviation of a measurement of each cell, in logarithms."""
+        variance: Array = np.maximum(np.diag(self.covariance), 0.0) + self.noise
+        return np.sqrt(variance) * self.widths[min(self.probed, len(self.widths) - 1)]
+
+
+def best_probes(prediction: Prediction, count: int) -> list[int]:
+    """The cells whose measurement is expected to reduce the summed variance of all cells most, one after the other."""
+    chosen: list[int] = []
+    left = prediction.covariance.copy()
+    for _ in range(min(count, len(left))):
+        gain = (left**2).sum(axis=0) / (np.diag(left) + prediction.noise)
+        gain[chosen] = -np.inf
+        best = int(np.argmax(gain))
+        chosen.append(best)
+        left = left - np.outer(left[:, best], left[best]) / (left[best, best] + prediction.noise)
+    return chosen
