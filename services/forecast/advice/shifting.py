@@ -4,7 +4,7 @@ The aim is the least sum over windows of load^2, and first of all the least load
 accelerator-windows): squares level (Burgess and Killebrew, Journal of Industrial Engineering 1962), and what is above the
 capacity waits or goes elsewhere.
 1. All jobs at their earliest start: the baseline, "as submitted".
-2. Each job in turn, the largest first, moves to the start within its limits that costs least given the others; the earliest
+2. Each job in turn, the largest first, moves to the start within its limits that costs least given the others; the latest
    of equal ones. Repeated until no job moves (the same rule of Burgess and Killebrew).
 3. A move that brings next to nothing is taken back: work is not delayed for a rounding.
 4. Where the result has a higher peak or more overflow than the baseline, the baseline stays.
@@ -77,11 +77,11 @@ def shift(base: Array, jobs: Sequence[Flexible], capacity: float) -> Shifted:
             job = jobs[place]
             load[starts[place] : starts[place] + job.length] -= job.accelerators
             costs = _costs(load, job, capacity)
-            best = int(np.argmin(costs))
-            own = costs[starts[place] - job.earliest]
-            if costs[best] < own - 1e-9 * max(1.0, abs(own)):
-                starts[place] = job.earliest + best
-                moved = True
+            least = float(costs.min())
+            # The latest of equal ones makes room for others; what gains nothing by it is taken back.
+            best = job.earliest + int(np.flatnonzero(costs <= least + 1e-9 * max(1.0, abs(least)))[-1])
+            moved = moved or best != starts[place]
+            starts[place] = best
             load[starts[place] : starts[place] + job.length] += job.accelerators
         if not moved:
             break

