@@ -6,7 +6,7 @@ capacity waits or goes elsewhere.
 1. All jobs at their earliest start: the baseline, "as submitted".
 2. Each job in turn, the largest first, moves to the start within its limits that costs least given the others; the latest
    of equal ones. Repeated until no job moves (the same rule of Burgess and Killebrew).
-3. A move that brings next to nothing is taken back: work is not delayed for a rounding.
+3. Each job goes back to the earliest start that costs next to nothing more: work is not delayed for a rounding.
 4. Where the result has a higher peak or more overflow than the baseline, the baseline stays.
 It is a local optimum; for few jobs the tests compare it with all combinations.
 """
@@ -92,8 +92,7 @@ def shift(base: Array, jobs: Sequence[Flexible], capacity: float) -> Shifted:
         load[starts[place] : starts[place] + job.length] -= job.accelerators
         costs = _costs(load, job, capacity)
         kept = costs[starts[place] - job.earliest]
-        if costs[0] - kept <= _WORTH * max(kept, 1e-12):
-            starts[place] = job.earliest
+        starts[place] = job.earliest + int(np.flatnonzero(costs - kept <= _WORTH * max(kept, 1e-12))[0])
         load[starts[place] : starts[place] + job.length] += job.accelerators
     worse = load.max(initial=0.0) > before.max(initial=0.0) + 1e-9 or _above(load, capacity) > (
         _above(before, capacity) + 1e-9

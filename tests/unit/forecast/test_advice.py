@@ -34,6 +34,11 @@ def test_work_is_not_delayed_where_nothing_is_gained() -> None:
     assert found.starts == (0,)
 
 
+def test_a_job_that_shifts_starts_as_early_as_it_may_for_that() -> None:
+    found = shift(np.array([6.0, 6.0, 0, 0, 0, 0, 0, 0]), [Flexible("a", 4, 0, 6, 1)], capacity=8)
+    assert found.starts == (2,)
+
+
 def test_work_is_not_pushed_behind_what_is_known() -> None:
     found = shift(np.full(4, 5.0), [Flexible("a", 4, 0, 9, 2), Flexible("b", 1, 3, 9, 5)], capacity=8)
     assert found.starts[0] <= 2
