@@ -32,6 +32,7 @@ class Encoded:
     features: Array
     distant: Array
     """The same features, held at the edge only much farther out."""
+    task_names: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.chip)
@@ -80,6 +81,7 @@ class Encoder:
             log_scale=np.log2(np.array([column.n_accel for _, column in cells], dtype=np.float64)),
             features=self._held(raw, _MARGIN),
             distant=self._held(raw, _EXPECTED_MARGIN),
+            task_names=tuple(column.task for _, column in cells),
         )
 
     def _held(self, raw: Array, margin: float) -> Array:

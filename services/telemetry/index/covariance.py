@@ -7,6 +7,7 @@ feature, ``near`` a Gaussian of the distance between feature vectors, and ``chip
   line x (1, task, precision), all lines x task x precision  sensitivities: shared, and a task's own, shrunk to the shared
   near x (1, task, precision, both)                          what chips of one kind have in common beyond the lines
   chip x (1, task, precision, both)                          the chip's own level, seen only through probe runs
+  kin x (chip, near, all lines)                              what tasks with words of their names in common share
   scale x (link, link x task, all lines, chip, chip x task)  how well a chip scales, growing with log2 of their number
   group x (chip, chip x task, all lines)                     drift of software between groups
 
@@ -16,6 +17,7 @@ and what a probe run on one task says about another.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -44,6 +46,9 @@ COMPONENTS: Sequence[tuple[str, float]] = (
     ("chip x precision", 0.003),
     ("chip x task", 0.003),
     ("chip x task x precision", 0.002),
+    ("chip x kin", 0.005),
+    ("near x kin", 0.003),
+    ("lines x kin", 0.02),
     ("link x scale", 0.003),
     ("link x task x scale", 0.002),
     ("lines x scale", 0.0005),
@@ -68,6 +73,7 @@ def each_component(a: Encoded, b: Encoded) -> Iterator[Array]:
     link = np.outer(a.features[:, -1], b.features[:, -1])
     near = np.exp(-0.5 * _squared_distance(own_a, own_b) / NEARNESS**2)
     both = task * precision
+    kin = _kin(a, b)
     for likeness in (None, task, precision):
         for k in range(len(NAMES)):
             product = np.outer(own_a[:, k], own_b[:, k])
@@ -81,6 +87,9 @@ def each_component(a: Encoded, b: Encoded) -> Iterator[Array]:
     yield chip * precision
     yield chip * task
     yield chip * both
+    yield chip * kin
+    yield near * kin
+    yield line * kin
     yield link * scale
     yield link * task * scale
     yield line * scale
@@ -125,6 +134,21 @@ def same_column(a: Encoded, b: Encoded) -> Array:
 def _same(a: Codes, b: Codes) -> Array:
     equal: Array = (a[:, None] == b[None, :]).astype(np.float64)
     return equal
+
+
+def words_of(task: str) -> frozenset[str]:
+    """Words and numbers of a task's name, without what is in brackets ("ResNet-50 (batch size 16)": resnet, 50)."""
+    return frozenset(re.findall(r"[^\W\d_]+|\d+", task.lower().split("(")[0]))
+
+
+def _kin(a: Encoded, b: Encoded) -> Array:
+    """Words that two tasks' names have in common, of all their words (Tanimoto's, which is a covariance)."""
+    names = sorted({*a.task_names, *b.task_names})
+    words = [words_of(name) for name in names]
+    alike = np.array([[len(one & other) / max(1, len(one | other)) for other in words] for one in words])
+    number = {name: position for position, name in enumerate(names)}
+    chosen: Array = alike[np.ix_([number[name] for name in a.task_names], [number[name] for name in b.task_names])]
+    return chosen
 
 
 def _squared_distance(a: Array, b: Array) -> Array:

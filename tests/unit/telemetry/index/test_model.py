@@ -106,6 +106,21 @@ def test_a_probe_corrects_the_other_tasks() -> None:
     assert (after.deviation < before.deviation).all()
 
 
+def test_a_probe_says_more_of_tasks_of_kin() -> None:
+    assert covariance.words_of("ResNet-50 (batch size 16)") == {"resnet", "50"}
+    assert covariance.words_of("bert_large_squad") == {"bert", "large", "squad"}
+    cells = {
+        (chip_id, Column("", task, "fp16", 1)): world.throughput(chip_id, 0.5)
+        for chip_id in world.CHIPS[:6]
+        for task in ("net (size 1)", "net (size 2)", "other")
+    }
+    fitted = IndexModel.fit(cells, world.chips(), iterations=3)
+    wanted = [("l40s", Column("", task, "fp16", 1)) for task in ("net (size 1)", "net (size 2)", "other")]
+    before = fitted.predict(wanted)
+    moved = before.given([0], before.mean[:1] + 0.3).mean - before.mean
+    assert moved[1] > 1.02 * moved[2] > 0
+
+
 @st.composite
 def predictions(draw: st.DrawFn) -> Prediction:
     size = draw(st.integers(2, 7))
