@@ -139,7 +139,8 @@ def _place(reading: Reading) -> str:
     if reading.accelerator_index is None and not reading.device:
         return ""
     index = "?" if reading.accelerator_index is None else str(reading.accelerator_index)
-    part = f" part {reading.partition}" if reading.partition else ""
+    profile = f" {reading.profile}" if reading.profile else ""
+    part = f" part {reading.partition}{profile}" if reading.partition else ""
     return f"{index} {reading.device}".strip() + part
 
 
@@ -176,6 +177,7 @@ def _document(file: Path, sensed: Sensed) -> dict[str, Any]:
                 "accelerator_index": reading.accelerator_index,
                 "device": reading.device or None,
                 "partition": reading.partition or None,
+                "profile": reading.profile or None,
                 "core": _NUMBER_OF.get(reading.metric),
                 "metric": reading.metric.value,
                 "value": reading.value,

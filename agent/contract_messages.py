@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
 from google.protobuf.message import Message
 
 from agent.collectors.base import Reading, Source, Statistic
+from agent.collectors.metrics import Metric
 from agent.collectors.unknown import UnknownKind
 from agent.engines.base import (
     AdjustRequest,
@@ -173,6 +174,8 @@ def reading(item: Reading) -> resource_pb2.Reading:
         reason=item.reason,
         unknown_kind=_UNKNOWN_KINDS[item.kind] if item.kind is not None else None,
     )
+    if item.partition:
+        message.part.id, message.part.profile = item.partition, item.profile
     message.observed_at.FromDatetime(item.observed_at)
     return message
 
@@ -290,8 +293,21 @@ def resource_report(
         inventory=domain,
         readings=[reading(item) for item in readings],
     )
+    _size_parts(message.readings)
     message.reported_at.FromDatetime(now)
     return message
+
+
+def _size_parts(readings: Sequence[resource_pb2.Reading]) -> None:
+    """The memory that was read of each part stands with all its readings."""
+    parts = [item for item in readings if item.HasField("part")]
+    limits = {
+        (item.node_id, item.accelerator_index, item.part.id): int(item.value)
+        for item in parts
+        if item.metric == Metric.GPU_MEMORY_LIMIT and item.HasField("value")
+    }
+    for item in parts:
+        item.part.memory_bytes = limits.get((item.node_id, item.accelerator_index, item.part.id), 0)
 
 
 def heartbeat(

@@ -21,6 +21,8 @@ def vital_signs(readings: Iterable[Reading]) -> Signs:
     """The signs of the nodes that are read."""
     found: dict[str, set[tuple[str, int | None, float | None]]] = {}
     for reading in readings:
+        if reading.partition:
+            continue
         steps = _STEPS.get(reading.metric)
         if steps is None and reading.metric is not Metric.HEALTH:
             continue

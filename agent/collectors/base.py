@@ -35,7 +35,8 @@ class Reading:
     """One value of one metric. ``value`` is None when it is unknown: ``kind`` and ``reason`` say why; never a made-up zero.
 
     ``accelerator_index`` None: the node as a whole, or a device that is known by its ``device`` name only (the vendor's:
-    uuid, serial number, PCI address). ``partition``: a part of the accelerator (a MIG instance, a virtual function).
+    uuid, serial number, PCI address). ``partition``: a part of the accelerator (a MIG instance, a virtual function),
+    ``profile``: the name of its size (1g.10gb).
     """
 
     node_id: str
@@ -50,6 +51,7 @@ class Reading:
     emulated: bool = False
     kind: UnknownKind | None = None
     partition: str = ""
+    profile: str = ""
 
     def __post_init__(self) -> None:
         assert (self.value is None) == bool(self.reason), "unknown needs a reason, and only unknown has one"

@@ -97,12 +97,13 @@ class PartitionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """The label that numbers the parts; ``whole``: metrics that are measured of the chip and not of a part."""
+    """The label that numbers the parts, and that of their ``profile``; ``whole``: metrics measured of the chip and not of a part."""
 
     label: str
     kind: PartitionKind
     whole: frozenset[Metric]
     primary: frozenset[str] = frozenset({"0"})
+    profile: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,12 +48,21 @@ class PrometheusCollector(Collector):
         except UnknownError as unknown:
             return self._translator.unavailable(unknown.kind, f"{self._table.exporter}: {unknown.reason}", now)
         readings = self._translator.translate(exposition.samples, now)
-        return [
-            item for item in readings if not item.partition and (item.accelerator_index is not None or not item.device)
-        ]
+        return [item for item in readings if _is_reported(item)]
 
     def unavailable(self, reason: str, now: datetime) -> list[Reading]:
         return self._translator.unavailable(UnknownKind.UNAVAILABLE, f"{self._table.exporter}: {reason}", now)
 
     def _is_wanted(self, family: str) -> bool:
         return self._table.canonical(family) in self._families
+
+
+def _is_reported(item: Reading) -> bool:
+    """It has a place in the inventory; of a part, what is known of the whole chip only, or not told, says nothing."""
+    if item.partition:
+        return item.accelerator_index is not None and item.kind not in _SAYS_NOTHING_OF_A_PART
+    return item.accelerator_index is not None or not item.device
+
+
+# Parts come and go as people partition: one that is gone is no fault.
+_SAYS_NOTHING_OF_A_PART = frozenset({UnknownKind.PARTITIONED, UnknownKind.NOT_EXPORTED, UnknownKind.VANISHED})

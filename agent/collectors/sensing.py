@@ -206,6 +206,7 @@ def _completed(readings: Iterable[Reading], at: datetime) -> list[Reading]:
         # Two exporters may speak of one device: what is known stands before what is not.
         if earlier is None or (earlier.value is None and reading.value is not None):
             held[reading.metric] = reading
+    profiles = {place: reading.profile for place, held in known.items() for reading in held.values() if reading.profile}
     for place in list(known):
         known.setdefault((place[0], None, "", ""), {})
     completed = []
@@ -218,7 +219,7 @@ def _completed(readings: Iterable[Reading], at: datetime) -> list[Reading]:
                 reason = LEDGER_TELLS if metric is Metric.CAPACITY_FREE else NOT_EXPORTED
                 held[metric] = Reading(
                     node_id, metric, None, Source.DIRECTLY_MEASURED, at, accelerator_index=index, device=device,
-                    partition=partition, reason=reason, kind=UnknownKind.NOT_EXPORTED,
+                    partition=partition, profile=profiles.get(place, ""), reason=reason, kind=UnknownKind.NOT_EXPORTED,
                 )  # fmt: skip
         completed += [held[metric] for metric in Metric if metric in held]
     return completed

@@ -324,7 +324,9 @@ def _edge(content: object, path: tuple[str | int, ...]) -> Edge:
 def _partitioning(top: _Entry) -> Partitioning | None:
     if "partition" not in top.content:
         return None
-    entry = _Entry(top.content["partition"], ("partition",), frozenset({"label", "kind", "whole", "primary"}))
+    entry = _Entry(
+        top.content["partition"], ("partition",), frozenset({"label", "kind", "whole", "primary", "profile"})
+    )
     whole = entry.texts("whole")
     for name in whole:
         if name not in set(Metric):
@@ -334,6 +336,7 @@ def _partitioning(top: _Entry) -> Partitioning | None:
         kind=entry.one_of("kind", PartitionKind),
         whole=frozenset(Metric(name) for name in whole),
         primary=frozenset(entry.texts("primary") or ("0",)),
+        profile=entry.text("profile"),
     )
 
 

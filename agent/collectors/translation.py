@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from agent.collectors.base import Reading, Source
@@ -46,12 +46,14 @@ class Device:
     """An accelerator as an exporter names it; the node as a whole has neither index nor name.
 
     ``node``: the node's name where an exporter speaks for many. ``partition``: a part of the accelerator.
+    ``profile`` names its size and tells no devices apart.
     """
 
     index: int | None = None
     name: str = ""
     partition: str = ""
     node: str = ""
+    profile: str = field(default="", compare=False)
 
 
 @dataclass(slots=True)
@@ -214,6 +216,8 @@ class Translator:
         partition = ""
         if table.partitioning is not None and table.partitioning.kind is PartitionKind.INSTANCES:
             partition = labels.get(table.partitioning.label, "")
+            if partition:
+                return Device(index, name, partition, node, labels.get(table.partitioning.profile, ""))
         return Device(index, name, partition, node)
 
     def _name_of(self, labels: Mapping[str, str]) -> str:
@@ -387,6 +391,7 @@ class Translator:
             accelerator_index=device.index,
             device=device.name,
             partition=device.partition,
+            profile=device.profile,
         )
 
     def _unknown(self, device: Device, metric: Metric, kind: UnknownKind, reason: str, now: datetime) -> Reading:
@@ -399,6 +404,7 @@ class Translator:
             accelerator_index=device.index,
             device=device.name,
             partition=device.partition,
+            profile=device.profile,
             reason=reason,
             kind=kind,
         )

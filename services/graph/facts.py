@@ -102,7 +102,8 @@ class DomainFacts:
             self.inventory, self.parts, self.bad_readings = observation.inventory, None, {}
             self.readings = {node_id: found for node_id, found in self.readings.items() if node_id in listed}
         for reading in observation.readings:
-            if reading.node_id not in listed:
+            # A part of an accelerator is not the accelerator.
+            if reading.node_id not in listed or reading.HasField("part"):
                 continue
             index = reading.accelerator_index if reading.HasField("accelerator_index") else WHOLE_NODE
             if reading.HasField("value"):

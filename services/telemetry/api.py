@@ -17,6 +17,7 @@ from meridian.http import Moment
 from services.telemetry import store
 from services.telemetry.issues import WHOLE_NODE, IssueKind
 from services.telemetry.metric_catalogue import METRICS, MetricSpec
+from services.telemetry.reading_check import PART_MARK
 
 _SOURCES = {number: name.removeprefix("READING_SOURCE_").lower() for name, number in resource_pb2.ReadingSource.items()}
 _STATISTICS = {
@@ -49,7 +50,9 @@ def _index(value: int) -> int | None:
 
 def _observation(row: dict[str, Any], now: datetime) -> dict[str, Any]:
     """A row as people see it: what is too old to say anything about the present is unknown, and says so."""
-    spec = METRICS.get(row["metric"])
+    metric, _, part_id = row["metric"].partition(PART_MARK)
+    part = {"id": part_id, "profile": row["part_profile"] or None, "memory_bytes": row["part_memory_bytes"] or None}
+    spec = METRICS.get(metric)
     age_s = (now - row["observed_at"]).total_seconds()
     value, reason = row["value"], row["reason"]
     if reason:
@@ -61,7 +64,8 @@ def _observation(row: dict[str, Any], now: datetime) -> dict[str, Any]:
         "domain_id": row["domain_id"],
         "node_id": row["node_id"] or None,
         "accelerator_index": _index(row["accelerator_index"]),
-        "metric": row["metric"],
+        "part": part if part_id else None,
+        "metric": metric,
         "value": value,
         "unit": spec.unit if spec else "",
         "reason": reason,

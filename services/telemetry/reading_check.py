@@ -31,12 +31,18 @@ from services.telemetry.units import convert
 
 NO_REASON = "unknown, no reason given"
 MAX_REASON_CHARS = 256
+PART_MARK = "#"
+MAX_PART_ID_CHARS = 64
+MAX_PROFILE_CHARS = 64
 _LIMIT_METRICS = frozenset(LIMIT_OF.values())
 _CONTEXT_METRICS = _LIMIT_METRICS | {ACTIVITY_METRIC}
 
 
 class SeriesKey(NamedTuple):
-    """A metric of a device. ``accelerator_index`` -1: the node; empty ``node_id``: the domain."""
+    """A metric of a device. ``accelerator_index`` -1: the node; empty ``node_id``: the domain.
+
+    Of a part of an accelerator ``metric`` is that of the part: `part_series`.
+    """
 
     node_id: str
     accelerator_index: int
@@ -61,6 +67,9 @@ class Series(NamedTuple):
     unchanged_since_s: float = 0.0
     # Of an unknown value: `UnknownKind` of the contract.
     unknown_kind: int = 0
+    # Of a part of an accelerator.
+    part_profile: str = ""
+    part_memory_bytes: int = 0
 
 
 class HistoryRow(NamedTuple):
@@ -84,6 +93,16 @@ class Limits:
 def devices_of(inventory: pb.DomainInventory) -> dict[str, frozenset[int]]:
     """Accelerator indices of each listed node."""
     return {node.node_id: frozenset([item.index for item in node.accelerators]) for node in inventory.nodes}
+
+
+def part_series(metric: str, part_id: str) -> str:
+    """The series of a part of an accelerator: its metric, and the part behind a ``#`` that no metric has."""
+    return f"{metric}{PART_MARK}{part_id}"
+
+
+def is_part_id(text: str) -> bool:
+    """1 to 64 printable characters, none of them the mark."""
+    return 0 < len(text) <= MAX_PART_ID_CHARS and text.isprintable() and PART_MARK not in text
 
 
 class ReadingCheck:
@@ -119,7 +138,7 @@ class ReadingCheck:
         # A repeated field makes a new object of each message whenever it is gone through.
         items = list(readings)
         for reading in items:
-            if reading.metric in _CONTEXT_METRICS:
+            if reading.metric in _CONTEXT_METRICS and not reading.HasField("part"):
                 self._note_context(reading)
         specs, seen, devices, known_series = METRICS, self._seen, self._devices, self._known
         now_s, skew_s = self._now_s, self._limits.clock_skew_s
@@ -140,6 +159,12 @@ class ReadingCheck:
                 if place is not None:
                     self._set_aside(key, IssueKind.UNKNOWN_DEVICE, place)
                     continue
+            if reading.HasField("part"):
+                part_id = reading.part.id
+                if index == WHOLE_NODE or not is_part_id(part_id):
+                    self._set_aside(key, IssueKind.UNKNOWN_DEVICE, f"{part_id[:64]!r} is no part of an accelerator")
+                    continue
+                key = SeriesKey(node_id, index, part_series(metric, part_id))
             if key in seen:
                 self._set_aside(key, IssueKind.DUPLICATE, "the report has read this before")
                 continue
@@ -158,7 +183,9 @@ class ReadingCheck:
             if reading.HasField("value"):
                 self._take_value(key, spec, reading, observed_at_s, known)
             else:
-                self._take_unknown(key, reading, observed_at_s, known)
+                self._take_unknown(key, spec, reading, observed_at_s, known)
+            if reading.HasField("part") and key in self.changed:
+                self._describe_part(key, reading.part)
 
     # --- values ------------------------------------------------------------------------------------------------------
 
@@ -203,7 +230,9 @@ class ReadingCheck:
         )
         self.standing.append(reading if unit == spec.unit and not reading.reason else _canonical(reading, spec, value))
 
-    def _take_unknown(self, key: SeriesKey, reading: pb.Reading, observed_at_s: float, known: Series | None) -> None:
+    def _take_unknown(
+        self, key: SeriesKey, spec: MetricSpec, reading: pb.Reading, observed_at_s: float, known: Series | None
+    ) -> None:
         # PostgreSQL stores no NUL.
         reason = reading.reason[:MAX_REASON_CHARS].replace("\x00", "\ufffd") or NO_REASON
         kind = reading.unknown_kind
@@ -214,7 +243,7 @@ class ReadingCheck:
         self.changed[key] = Series(
             None, observed_at_s, reading.source, reading.statistic, reason, 0, history_at_s, 0.0, kind
         )
-        unit = METRICS[key.metric].unit
+        unit = spec.unit
         if reading.unit == unit and reading.reason == reason:
             self.standing.append(reading)
             return
@@ -222,6 +251,13 @@ class ReadingCheck:
         message.CopyFrom(reading)
         message.unit, message.reason = unit, reason
         self.standing.append(message)
+
+    def _describe_part(self, key: SeriesKey, part: pb.AcceleratorPart) -> None:
+        # PostgreSQL stores no NUL.
+        profile = part.profile[:MAX_PROFILE_CHARS].replace("\x00", "\ufffd")
+        self.changed[key] = self.changed[key]._replace(
+            part_profile=profile, part_memory_bytes=max(part.memory_bytes, 0)
+        )
 
     def _is_frozen(self, key: SeriesKey, still_s: float) -> bool:
         return (key.node_id, key.accelerator_index) in self._active and still_s >= self._limits.frozen_after_s

@@ -258,11 +258,12 @@ async def read_newest(
         SELECT n.domain_id, n.node_id, CAST(i.key AS integer) AS accelerator_index, m.key AS metric,
             CAST(i.value ->> 0 AS double precision) AS value,
             to_timestamp(CAST(i.value ->> 1 AS double precision)) AS observed_at,
-            CAST(i.value ->> 2 AS integer) AS source, CAST(i.value ->> 3 AS integer) AS statistic, i.value ->> 4 AS reason
+            CAST(i.value ->> 2 AS integer) AS source, CAST(i.value ->> 3 AS integer) AS statistic,
+            i.value ->> 4 AS reason, i.value ->> 9 AS part_profile, CAST(i.value ->> 10 AS bigint) AS part_memory_bytes
         FROM newest n, jsonb_each(n.series) m, jsonb_each(m.value) i
         WHERE (CAST(:node_id AS text) IS NULL OR n.node_id = :node_id)
             AND (CAST(:domain_id AS text) IS NULL OR n.domain_id = :domain_id)
-            AND (CAST(:metric AS text) IS NULL OR m.key = :metric)
+            AND (CAST(:metric AS text) IS NULL OR split_part(m.key, '#', 1) = :metric)
         ORDER BY n.domain_id, n.node_id, accelerator_index, metric LIMIT :limit
     """
     parameters = {"node_id": node_id, "domain_id": domain_id, "metric": metric, "limit": limit}

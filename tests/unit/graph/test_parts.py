@@ -83,3 +83,11 @@ def test_bad_readings_stay_until_their_node_is_told_of_again() -> None:
 def test_a_whole_observation_after_parts_replaces_everything() -> None:
     facts = facts_after(part("r1", 1, 2, "a"), part("r1", 2, 2, "b"), observation([node("b")]))
     assert listed(facts) == ["b"]
+
+
+def test_a_part_of_an_accelerator_is_not_the_accelerator() -> None:
+    item = observation([node("a")], {("a", 0, "hw.gpu.utilization"): 0.5})
+    of_part = item.readings.add()
+    of_part.CopyFrom(item.readings[0])
+    of_part.value, of_part.part.id = 0.9, "7"
+    assert used(facts_after(item).readings) == {"a": 0.5}

@@ -198,3 +198,35 @@ def test_conversion_keeps_the_order_of_values(value: float, canonical: str) -> N
         assert large is not None
         assert small < large
     assert convert(value, canonical, canonical) == value
+
+
+def of_part(part_id: str, value: float, index: int | None = 0) -> pb.Reading:
+    found = reading("hw.gpu.utilization", value, "1", index=index)
+    found.part.CopyFrom(pb.AcceleratorPart(id=part_id, profile="1g.10gb", memory_bytes=10 << 30))
+    return found
+
+
+def test_parts_of_an_accelerator_are_series_of_their_own() -> None:
+    verdict = check([reading("hw.gpu.utilization", 0.1, "1"), of_part("7", 0.2), of_part("8", 0.3), of_part("8", 0.4)])
+    assert kinds(verdict) == [IssueKind.DUPLICATE]
+    assert {key.metric: series.value for key, series in verdict.changed.items()} == {
+        "hw.gpu.utilization": 0.1, "hw.gpu.utilization#7": 0.2, "hw.gpu.utilization#8": 0.3,
+    }  # fmt: skip
+    described = verdict.changed[SeriesKey("beijing-1", 0, "hw.gpu.utilization#7")]
+    assert (described.part_profile, described.part_memory_bytes) == ("1g.10gb", 10 << 30)
+    assert [item.part.id for item in readings_of(verdict)] == ["", "7", "8"]
+
+
+def test_a_part_that_cannot_be_or_has_an_impossible_value_is_set_aside() -> None:
+    verdict = check([of_part("", 0.2), of_part("a#b", 0.2), of_part("7", 0.2, index=None), of_part("7", 1.5)])
+    assert kinds(verdict) == [IssueKind.UNKNOWN_DEVICE] * 3 + [IssueKind.OUT_OF_RANGE]
+    assert verdict.changed == {}
+
+
+def test_an_unknown_value_of_a_part_stays_unknown() -> None:
+    item = of_part("7", 0.2)
+    item.ClearField("value")
+    item.reason = "blank"
+    verdict = check([item])
+    (series,) = verdict.changed.values()
+    assert (series.value, series.reason, series.part_profile) == (None, "blank", "1g.10gb")

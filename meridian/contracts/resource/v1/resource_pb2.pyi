@@ -265,8 +265,18 @@ class DomainInventory(_message.Message):
     own_scheduler: bool
     def __init__(self, domain_id: _Optional[str] = ..., name: _Optional[str] = ..., region: _Optional[str] = ..., owner: _Optional[str] = ..., emulated: _Optional[bool] = ..., security_level: _Optional[int] = ..., price_per_accelerator_hour: _Optional[_Union[_types_pb2.Money, _Mapping]] = ..., carbon_g_per_kwh: _Optional[float] = ..., nodes: _Optional[_Iterable[_Union[NodeInventory, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., agent_url: _Optional[str] = ..., own_scheduler: _Optional[bool] = ...) -> None: ...
 
+class AcceleratorPart(_message.Message):
+    __slots__ = ("id", "profile", "memory_bytes")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    profile: str
+    memory_bytes: int
+    def __init__(self, id: _Optional[str] = ..., profile: _Optional[str] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
 class Reading(_message.Message):
-    __slots__ = ("node_id", "accelerator_index", "metric", "value", "unit", "source", "statistic", "observed_at", "reason", "unknown_kind")
+    __slots__ = ("node_id", "accelerator_index", "metric", "value", "unit", "source", "statistic", "observed_at", "reason", "unknown_kind", "part")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ACCELERATOR_INDEX_FIELD_NUMBER: _ClassVar[int]
     METRIC_FIELD_NUMBER: _ClassVar[int]
@@ -277,6 +287,7 @@ class Reading(_message.Message):
     OBSERVED_AT_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_KIND_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     accelerator_index: int
     metric: str
@@ -287,7 +298,8 @@ class Reading(_message.Message):
     observed_at: _timestamp_pb2.Timestamp
     reason: str
     unknown_kind: UnknownKind
-    def __init__(self, node_id: _Optional[str] = ..., accelerator_index: _Optional[int] = ..., metric: _Optional[str] = ..., value: _Optional[float] = ..., unit: _Optional[str] = ..., source: _Optional[_Union[ReadingSource, str]] = ..., statistic: _Optional[_Union[ReadingStatistic, str]] = ..., observed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ..., unknown_kind: _Optional[_Union[UnknownKind, str]] = ...) -> None: ...
+    part: AcceleratorPart
+    def __init__(self, node_id: _Optional[str] = ..., accelerator_index: _Optional[int] = ..., metric: _Optional[str] = ..., value: _Optional[float] = ..., unit: _Optional[str] = ..., source: _Optional[_Union[ReadingSource, str]] = ..., statistic: _Optional[_Union[ReadingStatistic, str]] = ..., observed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ..., unknown_kind: _Optional[_Union[UnknownKind, str]] = ..., part: _Optional[_Union[AcceleratorPart, _Mapping]] = ...) -> None: ...
 
 class ReportPart(_message.Message):
     __slots__ = ("report_id", "number", "of")
