@@ -14,6 +14,8 @@ _HERE = Path(__file__).parent
 _WITH_PROCESSES = {"conformance", "contract", "e2e", "faults", "integration"}
 
 
+# First: where tests are shared out, groups are read from their marks next.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep tests with real processes on one worker; skip what needs public data where there are none, with the reason."""
     for item in items:
