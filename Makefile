@@ -38,7 +38,7 @@ down: install ## stop it; no process stays
 	$(BIN)/meridian down
 
 test: install-dev ## all tests but the long suites
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow and not external"
+	$(BIN)/python -m pytest -q -n 2 -m "not slow and not external"
 
 test-fuzz: install-dev ## 100,000 spoiled inputs of every parser of exporters' pages, documents and tables
 	MERIDIAN_FUZZ_EXAMPLES=100000 $(BIN)/python -m pytest -q --timeout=3600 tests/fuzz

@@ -3,23 +3,38 @@
 Of two workers one runs what starts real processes, one test after the other, and the other all the rest beside it.
 """
 
-from pathlib import Path
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests import public_data
 from tests.fixtures_embedded import *  # noqa: F403
 
-_HERE = Path(__file__).parent
-_WITH_PROCESSES = {"conformance", "contract", "e2e", "faults", "integration"}
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadScopeScheduling
+
+_WITH_PROCESSES = ("conformance", "contract", "e2e", "faults", "integration")
 
 
-# First: where tests are shared out, groups are read from their marks next.
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
+    """Whole files go to a worker; all files of tests with real processes go to the same one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByProcesses(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return "processes" if file.split("/")[1] in _WITH_PROCESSES else file
+
+    return ByProcesses(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests with real processes on one worker; skip what needs public data where there are none, with the reason."""
+    """Skip what needs public data where there are none, with the reason."""
+    if public_data.is_named():
+        return
     for item in items:
-        if item.path.relative_to(_HERE).parts[0] in _WITH_PROCESSES:
-            item.add_marker(pytest.mark.xdist_group("processes"))
-        if item.get_closest_marker("external") is not None and not public_data.is_named():
+        if item.get_closest_marker("external") is not None:
             item.add_marker(pytest.mark.skip(reason=public_data.ABSENT))
