@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -30,6 +29,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from bench.public_data import add_data_option
 from bench.result import DataSource, Row, Setting, print_table, write
 from simulation import engine
 from simulation.domains import read_network
@@ -144,7 +144,7 @@ def rows_of(trace: Trace, network: Network, loads: Sequence[float], names: Seque
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("MERIDIAN_DATA", "../shared/data")))
+    add_data_option(parser)
     parser.add_argument("--loads", type=float, nargs="+", default=[0.0, 0.8, 0.9], help="0: the log's own")
     parser.add_argument("--variants", nargs="+", default=[variant.name for variant in VARIANTS])
     parser.add_argument("--seed", type=int, default=0)

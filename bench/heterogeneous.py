@@ -34,6 +34,7 @@ from pathlib import Path
 import numpy as np
 
 import simulation
+from bench.public_data import add_data_option
 from bench.result import DataSource, Row, write
 from bench.result import Setting as Kind
 from services.scheduler.planners.goodput import Application
@@ -286,7 +287,7 @@ def _baseline(policy: str) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("MERIDIAN_DATA", "../shared/data")))
+    add_data_option(parser)
     parser.add_argument("--quick", action="store_true", help="one trace and one workload, few jobs")
     parser.add_argument("--budget", type=float, default=330.0, metavar="S", help="begin no run after so many seconds")
     parser.add_argument("--workers", type=int, default=min(os.cpu_count() or 1, 4), help="processes")

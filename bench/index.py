@@ -29,6 +29,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from bench.public_data import add_data_option
 from bench.result import DataSource, Row, Setting, print_table, write
 from meridian.hardware import standard
 from services.telemetry.index.evaluation import leave_one_chip_out
@@ -161,7 +162,7 @@ def scored(name: str, path: Path, seed: int) -> list[Row]:
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("MERIDIAN_DATA", "../shared/data")))
+    add_data_option(parser)
     parser.add_argument("--sets", nargs="+", choices=[*SETS, "ascend"], default=[*SETS, "ascend"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="OUT")

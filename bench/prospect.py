@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import random
 import shlex
 import sys
@@ -28,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.public_data import add_data_option
 from bench.result import DataSource, Row, Setting, print_table, write
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
@@ -246,7 +246,7 @@ def _full(discipline: str, nodes: int) -> tuple[Cluster, Policy]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("MERIDIAN_DATA", "../shared/data")))
+    add_data_option(parser)
     parser.add_argument("--policy", default="easy-predicted")
     parser.add_argument("--jobs", type=int, default=23_531, help="so many of the first of the log (default: all)")
     parser.add_argument("--accelerators", type=int, default=352)

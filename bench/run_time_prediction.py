@@ -22,7 +22,6 @@ import argparse
 import csv
 import heapq
 import math
-import os
 import shlex
 import sys
 import time
@@ -38,6 +37,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from bench.public_data import add_data_option
 from bench.result import DataSource, Row, Setting, print_table, write
 from services.scheduler.core.prediction import SHORTEST_S, Features, Prediction, RunTimePredictor
 
@@ -576,7 +576,7 @@ def halves(log: Log, which: str) -> slice:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("MERIDIAN_DATA", "../shared/data")))
+    add_data_option(parser)
     parser.add_argument("--half", choices=("first", "second"), default="second", help="the part in time that is scored")
     parser.add_argument("--json", type=Path, metavar="OUT")
     arguments = parser.parse_args()

@@ -171,9 +171,9 @@ def _row(subject: str, measure: str, part: str, values: Sequence[float], *, base
 
 
 def data_folder() -> Path | None:
-    """The folder that MERIDIAN_DATA names, None where it is not there."""
-    folder = Path(os.environ.get("MERIDIAN_DATA", "../shared/data"))
-    return folder if folder.is_dir() else None
+    """The folder that MERIDIAN_DATA names, None where none is named or it is not there."""
+    named = os.environ.get("MERIDIAN_DATA")
+    return Path(named) if named and Path(named).is_dir() else None
 
 
 def main() -> int:
