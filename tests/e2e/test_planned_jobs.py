@@ -19,7 +19,7 @@ planner: gavel
 interval_s: 3
 restarts: {least_run_s: 2}
 """
-STEPS = 40
+STEPS = 80
 
 
 @pytest.fixture

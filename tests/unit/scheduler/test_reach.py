@@ -104,7 +104,8 @@ def test_what_is_out_of_reach_finds_no_room(
     cluster.view.rollback()
     if plugin.out_of_reach(unit, runs, context):
         assert found is None
-    elif ranks == 1:
+    elif ranks == 1 and cluster.view.free_device_totals.max() < count:
+        # Nobody is taken off for what has room already.
         assert found is not None
 
 
