@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import torch
 from torch import Tensor, nn
 
 from learning.demand.samples import HORIZONS, INPUTS, STRUCTURE, Samples
+from learning.onnx_files import write_model
 
 WIDTH = 32
 RATE = 2e-3
@@ -91,11 +91,4 @@ def exported(network: DemandNetwork, path: Path) -> None:
         dynamic_shapes=({0: torch.export.Dim("samples")},),
         verbose=False,
     )
-    assert program is not None
-    model = program.model_proto
-    model.doc_string = ""
-    for node in model.graph.node:
-        node.doc_string = ""
-        del node.metadata_props[:]
-    onnx.checker.check_model(model)
-    path.write_bytes(model.SerializeToString())
+    write_model(program, path)

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import torch
 
 from learning.node_state.dataset import CLASSES
 from learning.node_state.network import NodeStateNetwork
 from learning.node_state.parity import CHECKED, TRACED, random_graph, rows_of
+from learning.onnx_files import write_model
 from services.graph.recognition.features import WINDOW, Quantity
 from services.graph.recognition.neighbourhood import Neighbourhood
 
@@ -43,14 +43,7 @@ def exported(network: NodeStateNetwork, path: Path) -> None:
         dynamic_shapes=shapes,
         verbose=False,
     )
-    assert program is not None
-    model = program.model_proto
-    model.doc_string = ""
-    for node in model.graph.node:
-        node.doc_string = ""
-        del node.metadata_props[:]
-    onnx.checker.check_model(model)
-    path.write_bytes(model.SerializeToString())
+    write_model(program, path)
 
 
 def write_card(path: Path, name: str, temperature: float, facts: dict[str, Any]) -> None:

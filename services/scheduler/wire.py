@@ -288,16 +288,7 @@ def message_of(effect: effects.Effect, at_s: float) -> Message:
                 unit_index=run.key.unit_index,
                 epoch=run.epoch,
                 tenant_id=run.tenant_id,
-                ranks=[
-                    run_pb2.AssignedRank(
-                        rank=rank.rank,
-                        node_id=rank.node_id,
-                        local_rank=rank.local_rank,
-                        accelerator_indices=rank.devices,
-                        accelerator_milli=share_of(rank),
-                    )
-                    for rank in run.ranks
-                ],
+                ranks=_assigned(run.ranks),
                 assigned_at=timestamp(at_s),
             )
         case effects.Sleep():
@@ -363,6 +354,19 @@ def _placed(effect: effects.Placed) -> job_pb2.JobPlaced:
     )
 
 
+def _assigned(ranks: Iterable[PlacedRank]) -> list[run_pb2.AssignedRank]:
+    return [
+        run_pb2.AssignedRank(
+            rank=rank.rank,
+            node_id=rank.node_id,
+            local_rank=rank.local_rank,
+            accelerator_indices=rank.devices,
+            accelerator_milli=share_of(rank),
+        )
+        for rank in ranks
+    ]
+
+
 def _start(effect: effects.Start) -> run_pb2.Assignment:
     run, spec, checkpoint = effect.run, effect.job.spec, effect.checkpoint
     return run_pb2.Assignment(
@@ -373,17 +377,7 @@ def _start(effect: effects.Start) -> run_pb2.Assignment:
         unit_index=run.key.unit_index,
         epoch=run.epoch,
         tenant_id=run.tenant_id,
-        ranks=[
-            run_pb2.AssignedRank(
-                rank=rank.rank,
-                node_id=rank.node_id,
-                local_rank=rank.local_rank,
-                accelerator_indices=rank.devices,
-                accelerator_milli=share_of(rank),
-            )
-            for rank in run.ranks
-            if rank.domain_id == effect.domain_id
-        ],
+        ranks=_assigned([rank for rank in run.ranks if rank.domain_id == effect.domain_id]),
         world_size=len(run.ranks),
         command=effect.unit.command,
         env=spec.env,

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
-from itertools import count
 
 import pytest
 from google.protobuf.message import Message
 
-from meridian.codec import Envelope, decode, encode
-from meridian.contracts.graph.v1.graph_pb2 import NODE_STATE_HEALTHY, GraphNode, GraphUpdated
-from meridian.contracts.resource.v1.resource_pb2 import Accelerator, DomainInventory, NodeInventory
+from meridian.codec import Envelope
 from services.scheduler.core.apart.messages import GrantName, Reply, Request, Session, Wanted
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.policy import Policy
@@ -23,28 +19,9 @@ from services.scheduler.events import event_name
 from services.scheduler.journal import Entry, packed, unpacked
 from services.scheduler.replay import ReplayError
 from services.scheduler.shards.wire import request_message
+from tests.unit.scheduler.recorded_messages import envelope, graph
 
 POLICY = Policy()
-_ids = count(1)
-
-
-def envelope(message: Message) -> Envelope:
-    record = encode(message, event_id=f"event-{next(_ids)}", source="/test", time=datetime.now(UTC))
-    return decode(record.value, record.headers)
-
-
-def graph(nodes: int) -> GraphUpdated:
-    inventories = [
-        NodeInventory(
-            node_id=f"north-{number}",
-            cpus=16,
-            memory_bytes=2**36,
-            accelerators=[Accelerator(index=index, vendor="NVIDIA", model="A100") for index in range(4)],
-        )
-        for number in range(nodes)
-    ]
-    parts = [GraphNode(inventory=item, state=NODE_STATE_HEALTHY) for item in inventories]
-    return GraphUpdated(domain_id="north", full=True, domain=DomainInventory(domain_id="north"), nodes=parts)
 
 
 def wanted(job_id: str, accelerators: int, epoch: int = 1) -> Wanted:

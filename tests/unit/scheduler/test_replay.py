@@ -5,18 +5,15 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
-from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
 import pytest
 from google.protobuf.message import Message
 
-from meridian.codec import Envelope, decode, encode
+from meridian.codec import Envelope
 from meridian.contracts.common.v1.types_pb2 import Resources
-from meridian.contracts.graph.v1.graph_pb2 import NODE_STATE_HEALTHY, GraphNode, GraphUpdated
 from meridian.contracts.job.v1 import job_pb2
-from meridian.contracts.resource.v1.resource_pb2 import Accelerator, DomainInventory, NodeInventory
 from meridian.contracts.run.v1 import run_pb2
 from services.scheduler.core import lifecycle
 from services.scheduler.core.book import Book
@@ -29,28 +26,10 @@ from services.scheduler.events import Batch, apply, event_name
 from services.scheduler.journal import Entry, outcome_of, packed, unpacked
 from services.scheduler.replay import ReplayError, replay
 from services.scheduler.store import Loaded
+from tests.unit.scheduler.recorded_messages import envelope, graph
 
-PREEMPTIVE = changed(Policy(), name="preemptive", preemptions=("priority",))
 _ids = count(1)
-
-
-def envelope(message: Message) -> Envelope:
-    record = encode(message, event_id=f"event-{next(_ids)}", source="/test", time=datetime.now(UTC))
-    return decode(record.value, record.headers)
-
-
-def graph(nodes: int) -> GraphUpdated:
-    inventories = [
-        NodeInventory(
-            node_id=f"north-{number}",
-            cpus=16,
-            memory_bytes=2**36,
-            accelerators=[Accelerator(index=index, vendor="NVIDIA", model="A100") for index in range(4)],
-        )
-        for number in range(nodes)
-    ]
-    parts = [GraphNode(inventory=item, state=NODE_STATE_HEALTHY) for item in inventories]
-    return GraphUpdated(domain_id="north", full=True, domain=DomainInventory(domain_id="north"), nodes=parts)
+PREEMPTIVE = changed(Policy(), name="preemptive", preemptions=("priority",))
 
 
 @dataclass
