@@ -17,20 +17,15 @@ from agent.engines.base import (
     Checkpoint,
     Delivery,
     EmulatedMachines,
-    Engine,
     FailureKind,
     LaunchRequest,
     NodeState,
     NodeStatus,
     Progress,
-    RankExited,
-    RunEvent,
-    RunFailed,
     RunFinished,
     RunRefused,
     RunStarted,
     RunState,
-    RunStatus,
     StopRequest,
 )
 from agent.engines.event_stream import EventStream
@@ -38,8 +33,9 @@ from agent.engines.launching import launch_message, write_share
 from agent.engines.local import environment, leftovers
 from agent.engines.local.gang import Cause, Gang, RankEnd, Turn
 from agent.engines.local.node_link import NodeLink
+from agent.engines.recorded_runs import RecordedRuns, identity
 from agent.node import wire
-from agent.run_book import Admission, BegunRun, ProcessMark, RunBook, RunKey, UnitKey, next_incarnation
+from agent.run_book import Admission, ProcessMark, RunBook, RunKey, UnitKey, next_incarnation
 from meridian.clock import Clock
 from meridian.errors import NotFoundError
 
@@ -96,7 +92,7 @@ class _ActiveRun:
         return self.gang.request.job_id, self.gang.request.unit_index
 
 
-class LocalEngine(Engine, EmulatedMachines):
+class LocalEngine(RecordedRuns, EmulatedMachines):
     """See ``Engine``; machines are node processes (``agent.node``)."""
 
     def __init__(self, settings: LocalEngineSettings, book: RunBook, clock: Clock) -> None:
@@ -166,7 +162,7 @@ class LocalEngine(Engine, EmulatedMachines):
             else:
                 highest = self._book.highest_epoch(request.job_id, request.unit_index)
                 reason = f"epoch {request.epoch} is stale: {highest} was seen"
-                self._emit(RunRefused(*_identity(request), self._clock.now(), highest, reason))
+                self._emit(RunRefused(*identity(request), self._clock.now(), highest, reason))
 
     async def stop(self, request: StopRequest) -> None:
         unit = (request.job_id, request.unit_index)
@@ -212,18 +208,12 @@ class LocalEngine(Engine, EmulatedMachines):
     def asleep(self) -> frozenset[str]:
         return frozenset(self._asleep)
 
-    def report(self, event: RunEvent) -> None:
-        self._emit(event)
-
     async def lease_lost(self) -> None:
         self._lease_held = False
         for run in list(self._runs.values()):
             self._stop_run(
                 run, FailureKind.LEASE_EXPIRED, "the domain has no contact to the bus", self._settings.gang_grace_s
             )
-
-    def lease_regained(self) -> None:
-        self._lease_held = True
 
     async def kill_node(self, node_id: str) -> None:
         link = self._links.get(node_id)
@@ -233,11 +223,6 @@ class LocalEngine(Engine, EmulatedMachines):
             link.kill()
 
     # --- views -----------------------------------------------------------------------------------------------------
-
-    def list_runs(self) -> tuple[RunStatus, ...]:
-        return tuple(
-            RunStatus(*_identity(run.gang.request), run.gang.state, run.gang.node_ids) for run in self._runs.values()
-        )
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         runs_on: dict[str, list[str]] = {}
@@ -265,12 +250,6 @@ class LocalEngine(Engine, EmulatedMachines):
             if record_number is not None:
                 await self._book.durable(record_number)
             yield delivery
-
-    def acknowledge(self, number: int) -> None:
-        self._book.acknowledge(number)
-
-    def unacknowledged(self) -> int:
-        return len(self._book.pending)
 
     # --- starting a run --------------------------------------------------------------------------------------------
 
@@ -333,7 +312,7 @@ class LocalEngine(Engine, EmulatedMachines):
     def _report_again(self, request: LaunchRequest) -> None:
         run = self._runs.get((request.run_id, request.epoch))
         if run is not None and run.gang.state is RunState.RUNNING:
-            self._emit(RunStarted(*_identity(request), self._clock.now(), run.gang.node_ids))
+            self._emit(RunStarted(*identity(request), self._clock.now(), run.gang.node_ids))
 
     # --- ending a run ----------------------------------------------------------------------------------------------
 
@@ -368,13 +347,13 @@ class LocalEngine(Engine, EmulatedMachines):
     def _take_turn(self, run: _ActiveRun, turn: Turn) -> None:
         request = run.gang.request
         if turn.started:
-            self._emit(RunStarted(*_identity(request), self._clock.now(), run.gang.node_ids))
+            self._emit(RunStarted(*identity(request), self._clock.now(), run.gang.node_ids))
         if turn.stop_the_rest:
             self._order_stop(run, self._settings.gang_grace_s)
         if turn.ended:
             del self._runs[run.key]
             if run.gang.cause is None:
-                self._emit(RunFinished(*_identity(request), self._clock.now()))
+                self._emit(RunFinished(*identity(request), self._clock.now()))
             else:
                 self._emit(self._failed(request, run.gang.cause))
             run.ended.set_result(None)
@@ -408,7 +387,7 @@ class LocalEngine(Engine, EmulatedMachines):
 
     def _progress(self, request: LaunchRequest, message: dict[str, Any]) -> Progress:
         return Progress(
-            *_identity(request),
+            *identity(request),
             self._clock.now(),
             message["rank"],
             message["step"],
@@ -418,27 +397,12 @@ class LocalEngine(Engine, EmulatedMachines):
 
     def _checkpoint(self, request: LaunchRequest, message: dict[str, Any]) -> Checkpoint:
         return Checkpoint(
-            *_identity(request),
+            *identity(request),
             self._clock.now(),
             message["rank"],
             message["step"],
             message["path"],
             message["size_bytes"],
-        )
-
-    def _rank_exited(self, gang: Gang, end: RankEnd, message: dict[str, Any]) -> RankExited:
-        return RankExited(
-            *_identity(gang.request),
-            self._clock.now(),
-            rank=end.rank,
-            node_id=gang.node_of(end.rank),
-            exit_code=end.exit_code,
-            signal=end.signal,
-            kind=gang.kind_of(end),
-            wall_s=message["wall_s"],
-            cpu_s=message["cpu_s"],
-            max_resident_bytes=message["max_resident_bytes"],
-            malformed_count=message["malformed_count"],
         )
 
     # --- nodes -----------------------------------------------------------------------------------------------------
@@ -473,37 +437,10 @@ class LocalEngine(Engine, EmulatedMachines):
 
     # --- small things ----------------------------------------------------------------------------------------------
 
-    def _emit(self, event: RunEvent) -> None:
-        number, record_number = self._book.record(event)
-        self._stream.put(Delivery(number, event), record_number)
-
-    def _failed(self, run: LaunchRequest | BegunRun | StopRequest, cause: Cause) -> RunFailed:
-        return RunFailed(
-            *_identity(run),
-            self._clock.now(),
-            kind=cause.kind,
-            reason=cause.reason,
-            rank=cause.rank,
-            node_id=cause.node_id,
-            exit_code=cause.exit_code,
-            signal=cause.signal,
-            log_tail=cause.log_tail,
-        )
-
     def _runs_of(self, unit: UnitKey) -> list[_ActiveRun]:
         return [run for run in self._runs.values() if run.unit == unit]
-
-    def _lock(self, unit: UnitKey) -> asyncio.Lock:
-        lock = self._unit_locks.get(unit)
-        if lock is None:
-            lock = self._unit_locks[unit] = asyncio.Lock()
-        return lock
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _identity(run: LaunchRequest | BegunRun | StopRequest) -> tuple[str, str, int, int]:
-    return run.run_id, run.job_id, run.unit_index, run.epoch

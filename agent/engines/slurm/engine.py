@@ -25,26 +25,22 @@ from weakref import WeakValueDictionary
 from agent.engines.base import (
     Checkpoint,
     Delivery,
-    Engine,
     FailureKind,
     LaunchRequest,
     NodeState,
     NodeStatus,
     Progress,
-    RankExited,
-    RunEvent,
-    RunFailed,
     RunFinished,
     RunRefused,
     RunStarted,
     RunState,
-    RunStatus,
     StopRequest,
 )
 from agent.engines.event_stream import EventStream
 from agent.engines.launching import launch_message
 from agent.engines.local.gang import Cause, Gang, RankEnd, Turn
 from agent.engines.own_scheduler import UnitName
+from agent.engines.recorded_runs import RecordedRuns, identity
 from agent.engines.slurm import folder
 from agent.engines.slurm.cluster import Cluster, SlurmSilentError
 from agent.engines.slurm.following import FollowedRun, News, launch_record, request_of, stop_record
@@ -95,7 +91,7 @@ class SlurmEngineSettings:
         return self.data_dir / "work" / run_id
 
 
-class SlurmEngine(Engine):
+class SlurmEngine(RecordedRuns):
     """See the module."""
 
     def __init__(self, settings: SlurmEngineSettings, cluster: Cluster, book: RunBook, clock: Clock) -> None:
@@ -159,7 +155,7 @@ class SlurmEngine(Engine):
             elif admission is Admission.KNOWN_RUNNING:
                 run = self._runs.get((request.run_id, request.epoch))
                 if run is not None and run.gang.state is RunState.RUNNING:
-                    self._emit(RunStarted(*_identity(request), self._clock.now(), run.gang.node_ids))
+                    self._emit(RunStarted(*identity(request), self._clock.now(), run.gang.node_ids))
             elif admission is Admission.KNOWN_ENDED:
                 end = self._book.units[request.job_id, request.unit_index].end
                 assert end is not None
@@ -167,7 +163,7 @@ class SlurmEngine(Engine):
             else:
                 highest = self._book.highest_epoch(request.job_id, request.unit_index)
                 reason = f"epoch {request.epoch} is stale: {highest} was seen"
-                self._emit(RunRefused(*_identity(request), self._clock.now(), highest, reason))
+                self._emit(RunRefused(*identity(request), self._clock.now(), highest, reason))
 
     async def stop(self, request: StopRequest) -> None:
         unit = (request.job_id, request.unit_index)
@@ -183,9 +179,6 @@ class SlurmEngine(Engine):
                 if run.gang.request.epoch <= request.epoch:
                     await self._stop_run(run, Cause(FailureKind.STOPPED, request.reason), request.grace_s)
 
-    def report(self, event: RunEvent) -> None:
-        self._emit(event)
-
     def in_contact(self) -> None:
         self._contacts += 1
 
@@ -195,15 +188,7 @@ class SlurmEngine(Engine):
             cause = Cause(FailureKind.LEASE_EXPIRED, "the domain has no contact to the bus")
             await self._stop_run(run, cause, self._settings.gang_grace_s)
 
-    def lease_regained(self) -> None:
-        self._lease_held = True
-
     # --- views -----------------------------------------------------------------------------------------------------
-
-    def list_runs(self) -> tuple[RunStatus, ...]:
-        return tuple(
-            RunStatus(*_identity(run.gang.request), run.gang.state, run.gang.node_ids) for run in self._runs.values()
-        )
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         runs_on: dict[str, list[str]] = {}
@@ -235,12 +220,6 @@ class SlurmEngine(Engine):
             if record_number is not None:
                 await self._book.durable(record_number)
             yield delivery
-
-    def acknowledge(self, number: int) -> None:
-        self._book.acknowledge(number)
-
-    def unacknowledged(self) -> int:
-        return len(self._book.pending)
 
     # --- starting a run --------------------------------------------------------------------------------------------
 
@@ -385,7 +364,7 @@ class SlurmEngine(Engine):
 
     async def _turn(self, run: FollowedRun, turn: Turn, *, news: bool = True) -> None:
         if turn.started and news:
-            self._emit(RunStarted(*_identity(run.gang.request), self._clock.now(), run.gang.node_ids))
+            self._emit(RunStarted(*identity(run.gang.request), self._clock.now(), run.gang.node_ids))
         if turn.stop_the_rest and not run.stopping:
             cause = run.gang.cause or Cause(FailureKind.STOPPED, "")
             await self._order_stop(run, cause, self._settings.gang_grace_s)
@@ -405,7 +384,7 @@ class SlurmEngine(Engine):
                 ranks = (cause.rank, cause.node_id, cause.exit_code, cause.signal, cause.log_tail) if cause else ()
                 cause = Cause(theirs.kind, theirs.reason, *ranks)
         self._emit(
-            RunFinished(*_identity(request), self._clock.now()) if cause is None else self._failed(request, cause)
+            RunFinished(*identity(request), self._clock.now()) if cause is None else self._failed(request, cause)
         )
         run.ended.set_result(None)
         self._spawn(self._tidy_after(run))
@@ -557,52 +536,14 @@ class SlurmEngine(Engine):
 
     def _progress(self, request: LaunchRequest, message: dict[str, Any]) -> Progress:
         body = message["rank"], message["step"], message["total_steps"], message["metrics"]
-        return Progress(*_identity(request), self._clock.now(), *body)
+        return Progress(*identity(request), self._clock.now(), *body)
 
     def _checkpoint(self, request: LaunchRequest, message: dict[str, Any]) -> Checkpoint:
         body = message["rank"], message["step"], message["path"], message["size_bytes"]
-        return Checkpoint(*_identity(request), self._clock.now(), *body)
-
-    def _rank_exited(self, gang: Gang, end: RankEnd, message: dict[str, Any]) -> RankExited:
-        return RankExited(
-            *_identity(gang.request),
-            self._clock.now(),
-            rank=end.rank,
-            node_id=gang.node_of(end.rank),
-            exit_code=end.exit_code,
-            signal=end.signal,
-            kind=gang.kind_of(end),
-            wall_s=message["wall_s"],
-            cpu_s=message["cpu_s"],
-            max_resident_bytes=message["max_resident_bytes"],
-            malformed_count=message["malformed_count"],
-        )
-
-    def _emit(self, event: RunEvent) -> None:
-        number, record_number = self._book.record(event)
-        self._stream.put(Delivery(number, event), record_number)
-
-    def _failed(self, run: LaunchRequest | BegunRun | StopRequest, cause: Cause) -> RunFailed:
-        return RunFailed(
-            *_identity(run),
-            self._clock.now(),
-            kind=cause.kind,
-            reason=cause.reason,
-            rank=cause.rank,
-            node_id=cause.node_id,
-            exit_code=cause.exit_code,
-            signal=cause.signal,
-            log_tail=cause.log_tail,
-        )
+        return Checkpoint(*identity(request), self._clock.now(), *body)
 
     def _runs_of(self, unit: UnitKey) -> list[FollowedRun]:
         return [run for run in self._runs.values() if run.unit == unit]
-
-    def _lock(self, unit: UnitKey) -> asyncio.Lock:
-        lock = self._unit_locks.get(unit)
-        if lock is None:
-            lock = self._unit_locks[unit] = asyncio.Lock()
-        return lock
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -625,7 +566,3 @@ def _save(runs: list[FollowedRun]) -> None:
     for run in runs:
         with contextlib.suppress(OSError):  # the run has just ended, or events are passed on twice after a crash
             run.save()
-
-
-def _identity(run: LaunchRequest | BegunRun | StopRequest) -> tuple[str, str, int, int]:
-    return run.run_id, run.job_id, run.unit_index, run.epoch
