@@ -48,6 +48,12 @@ def train(**more: Any) -> Any:
     return submission("train", resources=resources, **more)
 
 
+async def until_share(file: Path, share: str) -> None:
+    async with asyncio.timeout(20):
+        while file.read_text() != share:
+            await asyncio.sleep(0.05)
+
+
 async def until_part(found: Network, order: Assignment, part: str) -> None:
     async with asyncio.timeout(40):
         while found.log(order.run_id).split()[-1:] != [part]:
@@ -69,10 +75,10 @@ async def test_training_gives_to_a_replica_under_load_and_gets_it_back(database_
         need.write_text("6\n")
         await until_part(found, order, "0.4")
         shown = Path(found.agent.settings["data_dir"]) / "logs" / "web.0.1" / "rank-0.share"
-        assert shown.read_text() == "0.6\n"
+        await until_share(shown, "0.6\n")
         need.write_text("3\n")
         await until_part(found, order, "0.7")
-        assert shown.read_text() == "0.3\n"
+        await until_share(shown, "0.3\n")
         assert len(bus.events(RunStarted)) == 2
         assert not bus.events(JobPreempted)
         decisions = (await found.scheduler.http.get("/v1/jobs/train/explanation")).json()["decisions"]

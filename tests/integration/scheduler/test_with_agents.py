@@ -39,8 +39,9 @@ class Network:
     agent: AgentProcess
 
     def log(self, run_id: str, rank: int = 0) -> str:
-        """What a rank printed."""
-        return (Path(self.agent.settings["data_dir"]) / "logs" / run_id / f"rank-{rank}.log").read_text()
+        """What a rank printed until now: nothing before its process was there to write."""
+        path = Path(self.agent.settings["data_dir"]) / "logs" / run_id / f"rank-{rank}.log"
+        return path.read_text() if path.exists() else ""
 
     async def use(self, text: str) -> None:
         """Decide by another policy."""
