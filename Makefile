@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev learning-venv demo up down test test-fuzz test-faults test-packaging test-kafka test-external lint format generate kafka bench bench-traces clean
+.PHONY: help install install-dev learning-venv demo up down test test-fuzz test-properties test-faults test-packaging test-kafka test-external lint format generate kafka bench bench-traces clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -42,6 +42,9 @@ test: install-dev ## all tests but the long suites
 
 test-fuzz: install-dev ## 100,000 spoiled inputs of every parser of exporters' pages, documents and tables
 	MERIDIAN_FUZZ_EXAMPLES=100000 $(BIN)/python -m pytest -q --timeout=3600 tests/fuzz
+
+test-properties: install-dev ## every property on newly drawn examples, not on those of the ordinary run
+	MERIDIAN_NEW_EXAMPLES=1 $(BIN)/python -m pytest -q -n 2 --timeout=1800 $$(grep -rl "from hypothesis" tests/unit)
 
 test-faults: install-dev ## every service and the broker killed in turn under 1,000 jobs
 	$(BIN)/python -m pytest -q -m slow tests/faults

@@ -1,19 +1,28 @@
 """Fixtures for all tests: the real servers of `tests.fixtures_embedded`. Tests marked ``external`` need public data.
 
 Of two workers one runs what starts real processes, one test after the other, and the other all the rest beside it.
+
+Properties are checked on the same examples each time, so that a commit that passed passes again; `make test-properties`
+draws new ones (``MERIDIAN_NEW_EXAMPLES=1``). What it finds is mended and kept as an ``@example`` of the property.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tests import public_data
 from tests.fixtures_embedded import *  # noqa: F403
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
+
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("new", deadline=None, print_blob=True)
+settings.load_profile("new" if os.environ.get("MERIDIAN_NEW_EXAMPLES") else "same")
 
 _WITH_PROCESSES = ("conformance", "contract", "e2e", "faults", "integration")
 
