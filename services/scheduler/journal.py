@@ -2,7 +2,8 @@
 
 An entry is written when its transaction is certain, into memory; a task of its own puts entries into the database in chunks,
 compressed. Nothing is added to the transactions of cycles. A crash loses at most the last second of the journal, never of
-the state; the next leader begins a new book in it.
+the state; the next leader begins a new book in it. A chunk has a number within its term and is written once: when the commit
+of one is in doubt, the same chunk is offered again before anything that came after it.
 
 | kind | body |
 |---|---|
@@ -56,7 +57,7 @@ class Entry:
 
 
 class JournalWriter:
-    """Collects entries; `flush` writes them."""
+    """Collects entries; `flush` writes them. One writer has a term for itself."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -64,33 +65,44 @@ class JournalWriter:
         self.term = 0
         self.begun_at_s = 0.0
         self._flushing = asyncio.Lock()
+        self._written = 0
+        self._offered: dict[str, Any] | None = None
 
     @property
     def pending(self) -> int:
-        """Entries that are not written yet."""
-        return len(self._entries)
+        """Entries that are not known to be written yet."""
+        return len(self._entries) + (self._offered["entries"] if self._offered is not None else 0)
 
     def _add(self, kind: str, at_s: float, body: Any) -> None:
         self._entries.append(Entry(kind, at_s, body))
 
     async def flush(self) -> None:
-        """Write what was collected."""
+        """Write what was collected until now. After an error the next call offers the same chunk first, so that one that was
+        committed though nobody said so does not stand there twice."""
         async with self._flushing:
-            entries = self._entries[:_MOST_ENTRIES]
-            if not entries:
-                return
-            body = await asyncio.to_thread(packed, entries)
-            row = {
-                "term": self.term,
-                "begins": any(entry.kind == "begin" for entry in entries),
-                "first_at_s": entries[0].at_s,
-                "last_at_s": entries[-1].at_s,
-                "entries": len(entries),
-                "body": body,
-            }
-            async with self._database.transaction() as connection:
-                await store.add_journal_chunk(connection, row)
-            del self._entries[: len(entries)]
+            left = self.pending
+            while left > 0:
+                row = self._offered = self._offered or await self._chunk()
+                async with self._database.transaction() as connection:
+                    await store.add_journal_chunk(connection, row)
+                self._offered = None
+                self._written += 1
+                left -= row["entries"]
+
+    async def _chunk(self) -> dict[str, Any]:
+        """The oldest entries as a row of their own; they are not collected any more."""
+        entries = self._entries[:_MOST_ENTRIES]
+        body = await asyncio.to_thread(packed, entries)
+        del self._entries[: len(entries)]
+        return {
+            "term": self.term,
+            "number": self._written + 1,
+            "begins": any(entry.kind == "begin" for entry in entries),
+            "first_at_s": entries[0].at_s,
+            "last_at_s": entries[-1].at_s,
+            "entries": len(entries),
+            "body": body,
+        }
 
 
 class Journal(JournalWriter):

@@ -171,6 +171,7 @@ journal = sa.Table(
     _metadata,
     sa.Column("chunk", sa.BigInteger, primary_key=True),
     sa.Column("term", sa.BigInteger),
+    sa.Column("number", sa.BigInteger),
     sa.Column("begins", sa.Boolean),
     sa.Column("first_at_s", sa.Double),
     sa.Column("last_at_s", sa.Double),
@@ -532,8 +533,10 @@ async def policy_changes(
 
 
 async def add_journal_chunk(connection: AsyncConnection, row: Row) -> None:
-    """Append a chunk of the journal."""
-    await connection.execute(sa.insert(journal).values(row))
+    """Append a chunk of the journal; one whose ``number`` its term has already changes nothing."""
+    await connection.execute(
+        postgresql.insert(journal).values(row).on_conflict_do_nothing(index_elements=["term", "number"])
+    )
 
 
 async def journal_chunks(connection: AsyncConnection) -> list[bytes]:
