@@ -90,23 +90,27 @@ class Room:
     free_memory_bytes: int = 0
     # User-defined resources, over all usable nodes.
     free_resources: Mapping[str, float] = field(default_factory=dict)
+    # How often so far the turn of a unit came that was refused for now and kept its place: its nodes are held for it, or its place
+    # is gone. All the rest may look then as it did when the unit was refused.
+    turns: int = 0
 
 
 class OwnScheduler(ABC):
-    """Gives the nodes of a domain away. Calls come one after another."""
+    """Gives the nodes of a domain away. Calls for one unit come one after another, those for others meanwhile."""
 
     @abstractmethod
     async def restore(self, held: Mapping[UnitName, Held]) -> None:
         """The agent starts: this is all that was given away. What else is held for it is let go of."""
 
-    async def announce(self, wanted: Mapping[UnitName, Constraints]) -> None:
-        """All that is going to be asked for one by one (`place`), so that one which needs time for an answer can begin with all
-        of them. One that answers at once does nothing."""
-        return
-
     @abstractmethod
     async def place(self, name: UnitName, constraints: Constraints) -> tuple[RankPlacement, ...] | Refusal:
         """Hold nodes for all ranks (numbered from 0), or for none."""
+
+    async def place_all(
+        self, wanted: Mapping[UnitName, Constraints]
+    ) -> dict[UnitName, tuple[RankPlacement, ...] | Refusal]:
+        """`place` for each, those first that come first. One that needs time for an answer begins with all of them."""
+        return {name: await self.place(name, constraints) for name, constraints in wanted.items()}
 
     @abstractmethod
     async def adopt(self, name: UnitName, held: Held) -> None:

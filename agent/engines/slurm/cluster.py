@@ -21,6 +21,8 @@ from meridian.errors import UnavailableError
 _log = logging.getLogger(__name__)
 
 CALL_LIMIT_S = 20.0
+ORDERS_AT_ONCE = 8
+"""So many jobs are submitted or cancelled at once at most: each is a process here and a thread of the controller."""
 PACKAGE_ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -68,6 +70,7 @@ class Cluster:
         self.heard_at_s = float("-inf")
         self.jobs_at_s = float("-inf")
         self._asking = asyncio.Lock()
+        self._ordering = asyncio.Semaphore(ORDERS_AT_ONCE)
         self._node_of = {name: node_id for node_id, name in settings.node_names.items()}
         self._environment = base_environment(os.environ) | {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
         if settings.configuration:
@@ -163,9 +166,10 @@ class Cluster:
             raise SlurmRefusedError(f"{folder}: {error.strerror}") from None
         script = f"#!/bin/sh\nexec {_quoted(self.settings.python)} -S -E -m agent.engines.slurm.holder {_quoted(arguments)}\n"
         always = ("--parsable", "--no-requeue", "--open-mode=append", f"--chdir={PACKAGE_ROOT}", "--export=ALL")
-        code, said, complained = await self._call(
-            "sbatch", *always, f"--output={folder}/out.%j.txt", *options, script=script.encode()
-        )
+        async with self._ordering:
+            code, said, complained = await self._call(
+                "sbatch", *always, f"--output={folder}/out.%j.txt", *options, script=script.encode()
+            )
         number = submitted_job(said)
         if code or number is None:
             raise SlurmRefusedError(words.refusal_of(complained))
@@ -173,7 +177,8 @@ class Cluster:
 
     async def cancel(self, job: int) -> None:
         """End a job, whatever it does. One that has ended changes nothing; a Slurm that is silent is logged."""
-        code, _, complained = await self._call("scancel", str(job))
+        async with self._ordering:
+            code, _, complained = await self._call("scancel", str(job))
         if code:
             _log.warning("scancel %d: %s", job, words.refusal_of(complained))
 

@@ -46,13 +46,16 @@ class QueueRules:
 
 @dataclass(slots=True)
 class _Place:
-    """A job of ours in Slurm. ``given``: it is a grant. ``kept``: it waits in the queue though the unit was refused for now."""
+    """A job of ours in Slurm, of which Slurm's words count that were asked for after ``since_s``. ``given``: it is a grant. ``kept``:
+    it waits in the queue though the unit was refused for now. ``asked``: somebody asks for it at this moment."""
 
     constraints: Constraints
     job: int
+    since_s: float = float("-inf")
     ranks: tuple[RankPlacement, ...] = ()
     given: bool = False
     kept: bool = False
+    asked: bool = False
     ready_at_s: float | None = None
     wrong: str = ""
 
@@ -73,7 +76,7 @@ class SlurmScheduler(OwnScheduler):
         self._devices = devices
         self._emulated = emulated
         self._places: dict[UnitName, _Place] = {}
-        self._refused: dict[UnitName, str] = {}
+        self._turns = 0
 
     # --- what is asked ---------------------------------------------------------------------------------------------
 
@@ -84,7 +87,7 @@ class SlurmScheduler(OwnScheduler):
             if name is None or job.ended:
                 continue
             if name in held and not job.waits:
-                self._places[name] = _Place(held[name].constraints, job.number, held[name].ranks, given=True)
+                self._places[name] = _Place(held[name].constraints, job.number, ranks=held[name].ranks, given=True)
             else:
                 await self._cluster.cancel(job.number)
 
@@ -92,34 +95,39 @@ class SlurmScheduler(OwnScheduler):
         """A run that this domain did not give: where Slurm has no job of it there is nothing to hold."""
         for job in self._cluster.jobs.values():
             if self._cluster.unit_of(job) == name and not job.ended and not job.waits:
-                self._places[name] = _Place(held.constraints, job.number, held.ranks, given=True)
+                self._places[name] = _Place(held.constraints, job.number, ranks=held.ranks, given=True)
 
     async def release(self, name: UnitName) -> None:
-        place = self._places.pop(name, None)
+        place = self._places.get(name)
         if place is not None:
+            self._forget(name, place)
             await self._let_go(place)
-
-    async def announce(self, wanted: Mapping[UnitName, Constraints]) -> None:
-        self._refused.clear()
-        await self._ask_for_all(wanted)
 
     async def place(self, name: UnitName, constraints: Constraints) -> tuple[RankPlacement, ...] | Refusal:
-        if name not in self._places and name not in self._refused:
-            await self._ask_for_all({name: constraints})
-        refused = self._refused.pop(name, None)
-        if refused is not None:
-            return Refusal(refused)
-        place = self._places[name]
-        if not place.ranks and not place.wrong:
-            await self._take_up(name, place)
-        if place.wrong:
-            del self._places[name]
-            await self._let_go(place)
-            return Refusal(place.wrong)
-        if place.ranks:
-            place.given, place.kept = True, False
-            return place.ranks
-        return await self._not_now(name, place)
+        return (await self.place_all({name: constraints}))[name]
+
+    async def place_all(
+        self, wanted: Mapping[UnitName, Constraints]
+    ) -> dict[UnitName, tuple[RankPlacement, ...] | Refusal]:
+        for name in list(self._places):
+            if any(other.key == name.key and other.epoch > name.epoch for other in wanted):
+                await self.release(name)
+        new = not wanted.keys() <= self._places.keys()
+        until_s = asyncio.get_running_loop().time() + self._rules.answer_s
+        asked = await asyncio.gather(*(self._ask_for(*item, until_s) for item in wanted.items()))
+        if new:
+            with contextlib.suppress(SlurmSilentError):  # the answer tells what is left, not what was there before
+                await self._cluster.look_at_nodes()
+        answers: dict[UnitName, tuple[RankPlacement, ...] | Refusal] = {}
+        gone = []
+        # Nothing happens between these: places in the queue are kept for those that come first.
+        for name, place in zip(wanted, asked, strict=True):
+            answers[name] = place if isinstance(place, Refusal) else self._decide(place)
+            if isinstance(place, _Place) and not place.given and not place.kept:
+                self._forget(name, place)
+                gone.append(place)
+        await asyncio.gather(*(self._let_go(place) for place in gone))
+        return answers
 
     # --- what is told ----------------------------------------------------------------------------------------------
 
@@ -127,7 +135,7 @@ class SlurmScheduler(OwnScheduler):
         """Free by Slurm's word, and what we hold for nobody yet. While fewer than ``most_queued`` units wait, all that is up
         counts as free: one more may wait for it."""
         may_queue = sum(place.kept for place in self._places.values()) < self._rules.most_queued
-        unclaimed = [place for place in self._places.values() if place.ranks and not place.given]
+        unclaimed = [place for place in self._places.values() if place.ranks and place.kept]
         total: dict[DeviceKind, int] = dict.fromkeys((kind for kinds in self._devices.values() for kind in kinds), 0)
         blocks: dict[DeviceKind, list[int]] = {kind: [] for kind in total}
         free_cpus = total_cpus = free_memory_mib = 0.0
@@ -152,7 +160,8 @@ class SlurmScheduler(OwnScheduler):
             kind: tuple(sizes.count(size) for size in range(max(sizes, default=-1) + 1))
             for kind, sizes in blocks.items()
         }
-        return Room(total, counts, free_cpus, total_cpus, int(free_memory_mib * 2**20))
+        memory_bytes = int(free_memory_mib * 2**20)
+        return Room(total, counts, free_cpus, total_cpus, memory_bytes, turns=self._turns)
 
     async def run(self) -> None:
         """Look after what waits in the queue, until cancelled: take it up when it begins, give it back when nobody wants it."""
@@ -162,42 +171,47 @@ class SlurmScheduler(OwnScheduler):
             if asyncio.get_running_loop().time() - swept_s > OLD_S:
                 swept_s = asyncio.get_running_loop().time()
                 await self._sweep()
-            for name, place in list(self._places.items()):
-                if not place.given and self._places.get(name) is place:
-                    await self._look_after(name, place)
+            await self.tend()
+
+    async def tend(self) -> None:
+        """Look after all that wait in the queue, once, by what Slurm said last."""
+        for name, place in list(self._places.items()):
+            if self._waits(name, place):
+                await self._look_after(name, place)
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
-    async def _ask_for_all(self, wanted: Mapping[UnitName, Constraints]) -> None:
-        for name in list(self._places):
-            if any(other.key == name.key and other.epoch > name.epoch for other in wanted):
-                await self.release(name)
-        new = {name: constraints for name, constraints in wanted.items() if name not in self._places}
-        until_s = asyncio.get_running_loop().time() + self._rules.answer_s
-        await asyncio.gather(*(self._ask_for(name, constraints, until_s) for name, constraints in new.items()))
-        if new:
-            with contextlib.suppress(SlurmSilentError):  # the answer tells what is left, not what was there before
-                await self._cluster.look_at_nodes()
+    def _waits(self, name: UnitName, place: _Place) -> bool:
+        return place.kept and not place.asked and self._places.get(name) is place
 
-    async def _ask_for(self, name: UnitName, constraints: Constraints, until_s: float) -> None:
-        """Submit, way after way, and wait until one begins; the last one stays in the queue."""
+    def _forget(self, name: UnitName, place: _Place) -> None:
+        del self._places[name]
+        self._turns += place.kept
+
+    async def _ask_for(self, name: UnitName, constraints: Constraints, until_s: float) -> _Place | Refusal:
+        """Submit, way after way, and wait until one begins; the last one stays in the queue. What is there is looked at again."""
+        known = self._places.get(name)
+        if known is not None:
+            known.asked = True
+            if not known.ranks and not known.wrong:
+                await self._take_up(name, known)
+            return known
         settings = self._cluster.settings
         if constraints.accelerators and constraints.real_accelerators and self._emulated:
-            self._refused[name] = "the domain's accelerators are emulated, and real ones are asked for"
-            return
-        known = settings.node_names
-        avoided = frozenset(known[node_id] for node_id in constraints.excluded_nodes if node_id in known)
+            return Refusal("the domain's accelerators are emulated, and real ones are asked for")
+        node_names = settings.node_names
+        avoided = frozenset(node_names[node_id] for node_id in constraints.excluded_nodes if node_id in node_names)
         asked = replace(constraints, excluded_nodes=avoided)
         ways = allocation_options(asked, settings.site, self._cluster.job_name(name))
         if isinstance(ways, Refusal):
-            self._refused[name] = ways.reason
-            return
+            return ways
         arguments = {
             "shared": str(settings.shared_dir),
             "name": self._cluster.folder_name(name),
             "abandon_s": settings.abandon_s,
         }
-        began_s = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         said = ""
         for number, options in enumerate(ways, 1):
             try:
@@ -205,22 +219,21 @@ class SlurmScheduler(OwnScheduler):
             except SlurmRefusedError as error:
                 said = f"Slurm: {error}"
                 continue
-            place = self._places[name] = _Place(constraints, job)
+            place = self._places[name] = _Place(constraints, job, loop.time(), asked=True)
             await self._wait_for(name, place, began_s + (until_s - began_s) * number / len(ways))
             if place.ranks or place.wrong or number == len(ways):
-                return
+                return place
             del self._places[name]
             await self._let_go(place)
-        if name not in self._places:
-            self._refused[name] = said
+        return Refusal(said)
 
     async def _wait_for(self, name: UnitName, place: _Place, until_s: float) -> None:
         """Until the job runs and holds its nodes, cannot, or the time is over."""
         while True:
             asked_s = asyncio.get_running_loop().time()
             try:
-                # Units that wait at the same time share the answer.
-                await self._cluster.look_at_jobs(asked_s - LOOK_EVERY_S)
+                # Units that wait at the same time share the answer; one from before the job was there says nothing of it.
+                await self._cluster.look_at_jobs(max(asked_s - LOOK_EVERY_S, place.since_s))
                 await self._take_up(name, place)
             except SlurmSilentError as error:
                 _log.warning("%s", error.detail)
@@ -234,6 +247,8 @@ class SlurmScheduler(OwnScheduler):
     async def _take_up(self, name: UnitName, place: _Place) -> None:
         """Read what a job that has begun was given."""
         job = self._cluster.jobs.get(place.job)
+        if job is None and self._cluster.jobs_at_s > place.since_s:
+            place.wrong = f"Slurm does not know job {place.job} any more"
         if job is None or job.waits or place.ranks:
             return
         if job.ended:
@@ -257,11 +272,23 @@ class SlurmScheduler(OwnScheduler):
             return
         place.ready_at_s = asyncio.get_running_loop().time()
 
-    async def _not_now(self, name: UnitName, place: _Place) -> Refusal:
+    def _decide(self, place: _Place) -> tuple[RankPlacement, ...] | Refusal:
+        """Whether the job of a unit is a grant now, or the unit waits for it; else it is to be let go."""
+        place.asked = False
+        if place.wrong:
+            self._turns += place.kept
+            place.kept = False
+            return Refusal(place.wrong)
+        if place.ranks:
+            place.given, place.kept = True, False
+            return place.ranks
+        return self._not_now(place)
+
+    def _not_now(self, place: _Place) -> Refusal:
         """The unit waits in Slurm's queue: say why and until when, and keep its place or not."""
         job = self._cluster.jobs.get(place.job)
         kept = sum(other.kept for other in self._places.values() if other is not place)
-        keeps = job is not None and not job.hopeless and kept < self._rules.most_queued
+        place.kept = (job is None or not job.hopeless) and kept < self._rules.most_queued
         if job is None:
             why = f"Slurm does not show job {place.job} in its queue"
         elif job.hopeless:
@@ -271,21 +298,21 @@ class SlurmScheduler(OwnScheduler):
             why = f"Slurm: job {place.job} waits for {job.reason or 'its turn'}{start}"
         else:
             why = f"Slurm began job {place.job}, but its batch step has not told so on {self._cluster.settings.shared_dir}"
-        if keeps:
-            place.kept = True
-            return Refusal(f"{why}; it keeps its place in the queue")
-        self._places.pop(name, None)
-        await self._let_go(place)
-        return Refusal(why)
+        return Refusal(f"{why}; it keeps its place in the queue" if place.kept else why)
 
     async def _look_after(self, name: UnitName, place: _Place) -> None:
         if not place.ranks and not place.wrong:
             await self._take_up(name, place)
-        if place.given or self._places.get(name) is not place:
-            return
+            if not self._waits(name, place):
+                return
+            # Its nodes count as free from now on, as those may have that they were before: that is no other room.
+            self._turns += bool(place.ranks)
+            job = self._cluster.jobs.get(place.job)
+            if job is not None and job.hopeless:
+                place.wrong = f"it waits for {job.reason}"
         waited_s = 0.0 if place.ready_at_s is None else asyncio.get_running_loop().time() - place.ready_at_s
         if place.wrong or waited_s > self._rules.claim_s:
-            self._places.pop(name, None)
+            self._forget(name, place)
             _log.info("job %d of %s is given back: %s", place.job, name.job_id, place.wrong or "nobody asked for it")
             await self._let_go(place)
 

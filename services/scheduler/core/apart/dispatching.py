@@ -11,7 +11,7 @@ Steps of a round:
 4. Shards that want the same domains for parts of units may refuse each other for ever. Who is refused a part waits a moment,
    longer each time and each unit another one, before it asks for parts again.
 5. A scheduler of a domain's own may refuse what its room would take. It is not asked for that unit again before it has told
-   of a change.
+   of a change. Who is told of more room in the middle of rounds begins others after them.
 6. When nothing more can be asked, the rounds are over; what waits is said to the domains, so that they tell of more room.
 
 A dispatcher is good for one session: one state of the book, read by one instance. When either is doubtful, a new session
@@ -72,6 +72,7 @@ class Dispatcher:
         self._rounds_begun = 0
         self._rounds = 0
         self._again = True
+        self._more_room = False
 
     # -- what is known -------------------------------------------------------------------------------------------------
 
@@ -132,7 +133,10 @@ class Dispatcher:
         self._take(replace(reply.summary, ranks=rooms))
         now = self._round
         if now is None or reply.round != now.number or name not in now.open:
-            self._again = self._again or not reply.round
+            if not reply.round:
+                self._again = True
+                # Units that were refused there in these rounds are asked for again after them.
+                self._more_room = self._more_room or now is not None or self._refusals.some
             return heard
         now.open.discard(name)
         placed, refused = dict(reply.placed), dict(reply.refused)
@@ -147,7 +151,8 @@ class Dispatcher:
             else:
                 asked.refused[name] = reason = refused.get(asked.name, "it said nothing about it")
                 if self._links[name].own_scheduler and not reply.begin_again:
-                    self._refusals.told_off(asked.name.key, name, self.told[name].sequence, reason)
+                    # As of when it refused: it may have told of more room since.
+                    self._refusals.told_off(asked.name.key, name, reply.summary.sequence, reason)
             if asked.complete:
                 self._settle(asked, now, draft, heard.carried, back)
         heard.requests = self._requests.release(back)
@@ -349,6 +354,8 @@ class Dispatcher:
 
     def _rounds_over(self) -> None:
         self._rounds = 0
+        self._again = self._again or self._more_room
+        self._more_room = False
         self._refusals.rounds_over()
 
     def _next_round(self) -> int:

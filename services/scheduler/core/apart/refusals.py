@@ -84,6 +84,11 @@ class Refusals:
     # -- what follows --------------------------------------------------------------------------------------------------
 
     @property
+    def some(self) -> bool:
+        """Whether somebody was refused in the rounds that go on."""
+        return bool(self._excluded)
+
+    @property
     def rested_s(self) -> list[float]:
         """When units that rest may ask again."""
         return list(self._resting.values())
