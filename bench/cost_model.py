@@ -44,6 +44,8 @@ from services.forecast.cost_model.evaluation.scores import (
 FITTED = Path(__file__).parents[1] / "services/forecast/cost_model/fitted.json"
 # A family counts as so many independent runs at most, with errors of this size (of the logarithm).
 _FAMILY_WEIGHT, _NOISE = 10, 0.07
+# Then each family's own noise, within these bounds, in the second of two rounds.
+_NOISE_BOUNDS, _ROUNDS = (0.05, 0.4), 2
 _PRIOR_SPREAD, _OFFSET_SPREAD = 0.35, 0.12
 _MOST_ROWS = 90
 # Families that no fit sees: read in after the served parameters were fixed.
@@ -91,7 +93,8 @@ def fit(runs: Sequence[Run], seed: int = 0) -> Fit:
     names = sorted(families)
     belongs = np.array([names.index(family_of(run)) for run in chosen])
     counts = np.bincount(belongs)
-    weight = np.sqrt(np.minimum(counts, _FAMILY_WEIGHT) / counts)[belongs] / _NOISE
+    rows = np.sqrt(np.minimum(counts, _FAMILY_WEIGHT) / counts)[belongs]
+    weight = rows / _NOISE
     measured = np.log([run.step_s or np.nan for run in chosen])
     start = np.log([to_mapping(PRIOR)[name] for name in NAMES])
     low, high = (np.log([BOUNDS[name][side] for name in NAMES]) for side in (0, 1))
@@ -117,18 +120,24 @@ def fit(runs: Sequence[Run], seed: int = 0) -> Fit:
         return columns
 
     wide = np.full(len(names), 1.0)
-    found = least_squares(
-        residuals,
-        np.concatenate([start, np.zeros(len(names))]),
-        jacobian,
-        bounds=(np.concatenate([low, -wide]), np.concatenate([high, wide])),
-        loss="soft_l1",
-        max_nfev=15,
-        xtol=1e-4,
-        ftol=1e-4,
-    )
-    offsets = dict(zip(names, found.x[len(NAMES) :].tolist(), strict=True))
-    return Fit(_efficiency(found.x[: len(NAMES)]), offsets)
+    at = np.concatenate([start, np.zeros(len(names))])
+    for _ in range(_ROUNDS):
+        at = least_squares(
+            residuals,
+            at,
+            jacobian,
+            bounds=(np.concatenate([low, -wide]), np.concatenate([high, wide])),
+            loss="soft_l1",
+            max_nfev=12,
+            xtol=1e-4,
+            ftol=1e-4,
+        ).x
+        # A family that the model does not explain says less about the parameters: weights by its own noise.
+        left = np.log(predicted_steps(chosen, _efficiency(at[: len(NAMES)]))) - measured + at[len(NAMES) :][belongs]
+        noise = np.sqrt(np.bincount(belongs, left**2) / counts)
+        weight = rows / np.clip(noise, *_NOISE_BOUNDS)[belongs]
+    offsets = dict(zip(names, at[len(NAMES) :].tolist(), strict=True))
+    return Fit(_efficiency(at[: len(NAMES)]), offsets)
 
 
 def _efficiency(logarithms: np.ndarray) -> Efficiency:
@@ -209,7 +218,6 @@ def main() -> None:
             table.writerows(found)
         return
     runs = load_runs(arguments.folder)
-    served = fitted()
     if arguments.fit:
         result = fit(runs, arguments.seed)
         served = result.efficiency
@@ -222,6 +230,8 @@ def main() -> None:
                 "seed": arguments.seed,
             }
             FITTED.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    else:
+        served = fitted()
     rows = [] if arguments.fit else leave_one_out(runs, arguments.seed, arguments.family)
     for family in sorted({family_of(run) for run in runs}):
         members = [run for run in runs if family_of(run) == family]

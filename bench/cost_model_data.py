@@ -1,7 +1,8 @@
 """Published runs as rows of `meridian evaluate cost-model`; what the publications state beside the tables is added here.
 
 vTrain (Bang et al. 2024): nodes of eight A100-80G with four 200 Gbit/s InfiniBand interfaces, Megatron-LM, fp16, full
-recomputation. Mosaic: llm-foundry, FSDP and fused attention. Narayanan 2021 and Korthikanti 2022: DGX A100.
+recomputation. Mosaic: llm-foundry, FSDP, attention in Triton (`attn_impl` of its `submit_benchmarks.py`). Narayanan 2021
+and Korthikanti 2022: DGX A100, interleaved where layers allow it. BLOOM: four 100 Gbit/s Omni-Path links per node of eight.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def mosaic(folder: Path) -> Iterator[Row]:
             "mbs": row["MicroBatchSize"],
             "precision": row["Precision"],
             "recompute": "full" if row["Activation Checkpointing"] == "True" else "none",
-            "attention": "fused",
+            "attention": "triton",
             "zero": "3" if row["Sharding Strategy"] == "FULL_SHARD" else "2",
             "step_s": repr(tokens / float(row["Throughput (T/s)"])),
         }
@@ -83,7 +84,8 @@ def literature(folder: Path) -> Iterator[Row]:
         chip = "H100-SXM5-80GB" if chip.startswith("H100") else chip
         step = row["step_s"]
         layers, hidden, batch = float(row["layers"]), float(row["hidden"]), float(row["gbs"])
-        seq, vocabulary = float(row["seq"] or 2048), 51200.0
+        vocabulary = _vocabulary(row)
+        seq = float(row["seq"] or 2048)
         if not step and row["tflops_per_accel"]:
             # Narayanan 2021 eq. 3; without recomputation three quarters of it.
             flops = (
@@ -102,7 +104,8 @@ def literature(folder: Path) -> Iterator[Row]:
                 name: row[name]
                 for name in ("layers", "hidden", "heads", "tp", "pp", "dp", "cp", "mbs", "gbs", "n_accel")
             },
-            "vocab": "250880" if family == "bloom" else "51200",
+            "vocab": str(vocabulary),
+            "fabric_gbps": "6.25" if family == "bloom" else "",
             "ffn": "32768" if "GLM" in row["model"] else "",
             "gated": "1" if "GLM" in row["model"] else "",
             "seq": row["seq"] or "2048",
@@ -110,9 +113,27 @@ def literature(folder: Path) -> Iterator[Row]:
             "recompute": row["recompute"] or ("full" if old else "none"),
             "attention": "unfused" if old else "fused",
             "zero": "1" if not old else "0",
-            "vpp": "",
+            "vpp": _chunks(row),
             "step_s": step,
         }
+
+
+def _vocabulary(row: Row) -> int:
+    """What the source says: the README of Megatron-LM for its runs on H100, GLM-130B, BLOOM; Narayanan 2021 for the rest."""
+    stated = {"BLOOM": 250880, "GLM": 150000}
+    found = next((size for name, size in stated.items() if name in row["model"]), 51200)
+    return 131072 if "H100 weak scaling" in row["source"] else found
+
+
+def _chunks(row: Row) -> str:
+    """Chunks per stage where the source interleaves: Korthikanti 2022 table 3 (175B, 530B: three), Narayanan 2021 section
+    5.1 (at least two, or one layer each)."""
+    if "2205.05198" in row["source"]:
+        return "3" if row["model"] in {"GPT 175B", "GPT 530B"} else ""
+    if "2104.04473" in row["source"] and int(row["pp"]) > 1:
+        each = int(row["layers"]) // int(row["pp"])
+        return next((str(v) for v in (2, 3) if each % v == 0), "")
+    return ""
 
 
 _BRIDGE_MODELS = {
@@ -226,6 +247,9 @@ def torchtitan(folder: Path) -> Iterator[Row]:
             "gbs": row["gbs"],
             "precision": row["precision"],
             "recompute": "" if "8B" in row["model"] else "full",
+            "attention": "flash2",
+            "power_w": "500",
+            "memory_gbps": "2400",
             "zero": "3",
             "step_s": repr(float(row["gbs"]) * float(row["seq"]) / float(row["tokens_s"])),
             "mem_gib": memory[1],

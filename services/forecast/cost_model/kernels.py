@@ -1,8 +1,7 @@
 """Times of the kernels of one layer: matrix products and attention by roofline, the rest by the bytes it moves.
 
 Roofline: Williams et al. 2009; rounding of tiles to whole waves of units: NVIDIA, Matrix Multiplication Background;
-bytes of norms, dropout and activations: Korthikanti 2022 (arXiv:2205.05198) section 4; fused attention recomputes the
-scores backward, 2.5 times its forward FLOPs: Dao 2023 (arXiv:2307.08691) section 3.
+bytes of norms, dropout and activations: Korthikanti 2022 (arXiv:2205.05198) section 4; fused attention: ``attention``.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from services.forecast.cost_model.attention import BACKWARD, reached_share
 from services.forecast.cost_model.efficiency import Efficiency
 from services.forecast.cost_model.layout import TrainingLayout
 from services.forecast.cost_model.machine import Machine
@@ -20,6 +20,8 @@ _TILE = 128
 _SMALL_KERNELS = 10
 # Of the host's time, two collectives and what they wait for count as so many kernels.
 _COLLECTIVE_KERNELS = 8
+# A router, its loss, and the order of tokens by expert; beside them two products of each expert on the chip are started.
+_ROUTING_KERNELS = 40
 _SCORE_BYTES = 8
 
 
@@ -31,6 +33,9 @@ class Pass:
     backward: float
     # The part of ``forward`` that selective recomputation repeats.
     attention: float = 0.0
+    # The part of ``backward`` in which the gradient of the input is summed over tensor ranks at the same time: gradients
+    # of the weights of column-parallel matrices (Korthikanti 2022, section 4.2.2).
+    summing: float = 0.0
 
     def recomputed(self, layout: TrainingLayout) -> float:
         """Seconds of computing again what was not kept."""
@@ -51,11 +56,10 @@ class Kernels:
         self._e = efficiency
         self._machine = machine
         self._layout = layout
-        rate = machine.reached_of_peak * efficiency.matmul
-        self._product_rate = machine.peak(layout.precision) * rate
         wide = layout.precision if layout.precision in {"fp32", "tf32"} else "bf16"
-        self._attention_rate = machine.peak(wide) * rate
-        self._wide_rate = machine.peak(wide) * rate
+        self._product_rate = machine.reached(layout.precision) * efficiency.matmul
+        self._wide_peak = machine.peak(wide)
+        self._wide_rate = machine.reached(wide) * efficiency.matmul
         self._bytes_per_s = machine.memory_bytes_per_s * efficiency.memory
         self._value_bytes = layout.state.weights
         self._casts = layout.precision in {"fp8", "fp4"}
@@ -81,7 +85,7 @@ class Kernels:
         forward = self.product(rows, columns, depth, count, wide=wide)
         inputs = self.product(rows, depth, columns, count, wide=wide)
         weights = self.product(depth, columns, rows, count, wide=wide)
-        return Pass(forward, inputs + weights)
+        return Pass(forward, inputs + weights, summing=weights)
 
     def moving(self, moved_bytes: float) -> float:
         """Seconds of kernels that only move data."""
@@ -95,10 +99,11 @@ class Kernels:
         flops = 4.0 * layout.micro_batch * heads * rows * layout.sequence * shape.head_size
         if layout.fused_attention:
             # Causal: half of the scores.
-            forward = flops / 2 / (self._attention_rate * self._e.attention) + self._e.gap_s
-            return Pass(forward, 2.5 * forward, forward)
+            share = reached_share(self._machine, layout.attention_generation, layout.sequence, shape.head_size)
+            forward = flops / 2 / (self._wide_peak * share * self._e.attention) + self._e.gap_s
+            return Pass(forward, BACKWARD * forward, forward)
         depth = shape.head_size / (shape.head_size + self._e.half_depth)
-        compute = flops / (self._attention_rate * depth)
+        compute = flops / (self._wide_rate * depth)
         scores = layout.micro_batch * heads * rows * layout.sequence
         forward = compute + self.moving(_SCORE_BYTES * scores) + 5 * self._e.gap_s
         return Pass(forward, 2 * forward, forward)
@@ -113,7 +118,7 @@ class Kernels:
         ]
         if shape.attention_weights:
             factor = shape.attention_weights / (shape.hidden * shape.head_size * (2 * shape.heads + 2 * shape.kv_heads))
-            matrices = [Pass(p.forward * factor, p.backward * factor) for p in matrices]
+            matrices = [Pass(p.forward * factor, p.backward * factor, summing=p.summing * factor) for p in matrices]
         widths = 3 if shape.gated else 2
         first = 2 if shape.gated else 1
         if experts:
@@ -135,8 +140,12 @@ class Kernels:
         kernels = len(matrices) + _SMALL_KERNELS + (1 if layout.fused_attention else 5)
         if tp > 1:
             kernels += _COLLECTIVE_KERNELS
-        start = kernels * self._e.dispatch_s
-        return Pass(max(forward, start), max(backward, 1.5 * start), core.forward)
+        if experts:
+            kernels += _ROUTING_KERNELS + 2 * math.ceil(shape.experts / layout.ep)
+        start = 0.0 if self._machine.compiled else kernels * self._e.dispatch_s
+        # Queries, keys and values, and what leads into the feed-forward, are column-parallel.
+        summing = matrices[0].summing + matrices[2].summing
+        return Pass(max(forward, start), max(backward, 1.5 * start), core.forward, summing)
 
     def _experts(self, shape: ModelShape, tokens: float) -> list[Pass]:
         """Products of a layer's experts, equally loaded; with ep > 1 experts are whole, else divided like the rest."""

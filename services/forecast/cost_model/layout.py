@@ -114,6 +114,8 @@ class TrainingLayout:
     recompute_share: float = 1.0
     # An attention kernel that never writes the matrix of scores.
     fused_attention: bool = True
+    # Of FlashAttention, where attention is fused; 0: the newest for the chip.
+    attention_generation: int = 0
 
     @property
     def accelerators(self) -> int:
@@ -129,6 +131,11 @@ class TrainingLayout:
     def state(self) -> StateBytes:
         """Bytes per parameter."""
         return _STATE[self.precision]
+
+    @property
+    def reduced_bytes(self) -> int:
+        """Bytes per gradient that replicas sum: as they are kept, but 16 bit where weights are in fp16 (Megatron-LM)."""
+        return self.state.weights if self.precision == "fp16" else self.state.gradients
 
     @property
     def replicas(self) -> int:

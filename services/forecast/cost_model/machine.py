@@ -17,6 +17,7 @@ _REACHED_BOUNDS = (0.4, 0.98)
 _DEFAULT_FABRIC_BYTES_PER_S = 25e9
 _DEFAULT_LINK_BYTES_PER_S = {"pcie": 25e9}
 _DEFAULT_NODE = 8
+_EIGHT_BIT = frozenset(("fp8", "fp4"))
 _PEAKS = ("bf16", "fp16", "fp8", "tf32", "fp32")
 # What may stand in for a precision without a stated peak, nearest first.
 _INSTEAD = {
@@ -52,6 +53,17 @@ class Machine:
     node_size: int
     year: int
     assumptions: tuple[str, ...] = ()
+    # Lower case.
+    vendor: str = ""
+    # Share of the 8-bit peak that a large product reaches, where somebody measured it.
+    reached_of_peak_8_bit: float | None = None
+    # Watts that a chip may draw by design; None: nobody states it.
+    design_power_w: float | None = None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether a step is one compiled program, so that the host starts no kernels (XLA on TPUs)."""
+        return self.vendor == "google"
 
     def peak(self, precision: str) -> float:
         """Peak at ``precision``, or at the nearest that the chip has."""
@@ -61,6 +73,21 @@ class Machine:
         raise InvalidArgumentError(
             f"precision: {self.chip} has no stated peak for {precision}", errors=(FieldError("/precision", precision),)
         )
+
+    def reached(self, precision: str) -> float:
+        """Rate of large products at best."""
+        measured = self.reached_of_peak_8_bit if precision in _EIGHT_BIT and "fp8" in self.peak_flops else None
+        return self.peak(precision) * (measured or self.reached_of_peak)
+
+    def with_power(self, watts: float) -> Machine:
+        """This machine with chips held to a power: rates fall with its cube root below the design power.
+
+        Power goes with frequency times voltage squared, and voltage with frequency (Mudge 2001, IEEE Computer 34(4)).
+        """
+        if self.design_power_w is None or watts >= self.design_power_w:
+            return self
+        slower = (watts / self.design_power_w) ** (1 / 3)
+        return replace(self, peak_flops={name: value * slower for name, value in self.peak_flops.items()})
 
     def with_fabric(self, bytes_per_s: float) -> Machine:
         """This machine with another rate between nodes."""
@@ -113,7 +140,7 @@ def machine_of_chip(chip: Chip, catalogue: Catalogue) -> Machine:
         raise UnknownChipError(f"accelerator: {detail}", errors=(FieldError("/accelerator", detail),))
     notes: list[str] = []
     peaks = {name: value for name in _PEAKS if (value := _stated_peak(chip, f"peak_{name}"))}
-    reached = _reached(chip, catalogue)
+    reached = _reached(chip, catalogue, "peak_bf16", "peak_fp16")
     if reached is None:
         reached = REACHED_OF_PEAK
         notes.append(f"share of the peak that is reached: {REACHED_OF_PEAK}, nobody measured it")
@@ -140,6 +167,9 @@ def machine_of_chip(chip: Chip, catalogue: Catalogue) -> Machine:
         node_size=size,
         year=year,
         assumptions=tuple(notes),
+        vendor=chip.vendor.lower(),
+        reached_of_peak_8_bit=_reached(chip, catalogue, "peak_fp8"),
+        design_power_w=chip.facts["tdp"].value if "tdp" in chip.facts else None,
     )
 
 
@@ -160,11 +190,11 @@ def _stated_peak(chip: Chip, name: str) -> float | None:
     return next((s.value for s in fact.statements if s.tier is not Tier.MEASURED), fact.value)
 
 
-def _reached(chip: Chip, catalogue: Catalogue) -> float | None:
+def _reached(chip: Chip, catalogue: Catalogue, *peaks: str) -> float | None:
     """Measured over stated peak, the best of the family's members."""
     shares = []
     for member in _members(chip, catalogue):
-        for name in ("peak_bf16", "peak_fp16"):
+        for name in peaks:
             fact = member.facts.get(name)
             measured = [s.value for s in fact.statements if s.tier is Tier.MEASURED] if fact else []
             stated = _stated_peak(member, name)

@@ -94,6 +94,7 @@ def _mix(dense: Pass, routed: Pass, share: float) -> Pass:
         (1 - share) * dense.forward + share * routed.forward,
         (1 - share) * dense.backward + share * routed.backward,
         (1 - share) * dense.attention + share * routed.attention,
+        (1 - share) * dense.summing + share * routed.summing,
     )
 
 
@@ -115,12 +116,7 @@ def per_micro_batch(
     tokens = layout.micro_batch * layout.sequence / layout.cp
     block = layout.state.weights * tokens * shape.hidden
     passes = 2 + (layout.recompute_share if layout.recompute.value == "full" else 0.0)
-    # Two all-reduces (or a gather and a scatter each) per layer and pass (Shoeybi 2019); experts have one.
-    reduces = passes * (2 - routed_share if layout.ep > 1 else 2)
-    tensor = layers * reduces * 2 * links.gather(block, group["tp"])
-    if layout.sequence_parallel:
-        # Gathers and scatters can be cut into chunks that move while others multiply; an all-reduce cannot.
-        tensor *= 1 - efficiency.overlap_tensor
+    tensor = layers * _tensor_parallel(layout, links, efficiency, layer, passes - 1, routed_share, block)
     context = 0.0
     if layout.cp > 1:
         keys = 2 * layout.state.weights * tokens * layout.cp * shape.kv_heads * shape.head_size / layout.tp
@@ -138,6 +134,32 @@ def per_micro_batch(
     return {"tp": tensor, "cp": context, "ep": expert, "pp": pipeline}
 
 
+def _tensor_parallel(
+    layout: TrainingLayout,
+    links: Links,
+    efficiency: Efficiency,
+    layer: Pass,
+    forward_passes: float,
+    routed_share: float,
+    block: float,
+) -> float:
+    """Exposed seconds of one layer: two all-reduces (or a gather and a scatter each) per pass (Shoeybi 2019).
+
+    Backward, those of the input's gradient go on while gradients of weights are computed; with sequence parallelism the
+    gathers of the output's gradient do not (Korthikanti 2022, section 4.2.2). Experts have one per pass.
+    """
+    if layout.tp == 1:
+        return 0.0
+    each = links.gather(block, groups(layout)["tp"])
+    blocks = 2 - routed_share if layout.ep > 1 else 2.0
+    forward = forward_passes * 2 * blocks * each
+    backward = max(0.0, 2 * blocks * each - layer.summing)
+    if not layout.sequence_parallel:
+        return forward + backward
+    # Gathers and scatters can be cut into chunks that move while others multiply; an all-reduce cannot.
+    return (forward + blocks * each + backward) * (1 - efficiency.overlap_tensor)
+
+
 def data_parallel(
     shape: ModelShape, layout: TrainingLayout, links: Links, efficiency: Efficiency, stage: float, micro_batches: int
 ) -> float:
@@ -148,13 +170,15 @@ def data_parallel(
     dense, expert = local_parameters(shape, layout)
     # Experts are summed over fewer ranks; they lie apart as far.
     local = dense + (expert if layout.replicas * layout.tp > layout.ep else 0.0)
-    once = links.gather(local * layout.state.weights, group)
+    gather = links.gather(local * layout.state.weights, group)
+    scatter = links.gather(local * layout.reduced_bytes, group)
     if layout.zero == 3:
         # Gathered forward and backward in every micro batch, scattered once.
-        moved = (2 * micro_batches + 1) * once
+        moved = 2 * micro_batches * gather + scatter
         return moved - efficiency.overlap_shards * min(moved, micro_batches * stage)
     if layout.zero == 0:
         # One all-reduce after the last backward pass.
-        return 2 * once
+        return 2 * scatter
     # Gradients scattered during the last backward pass, parameters gathered during the next forward pass.
-    return 2 * once - efficiency.overlap_gradients * min(2 * once, stage)
+    moved = scatter + gather
+    return moved - efficiency.overlap_gradients * min(moved, stage)

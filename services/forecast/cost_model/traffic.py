@@ -34,16 +34,27 @@ def volumes(shape: ModelShape, layout: TrainingLayout) -> dict[str, float]:
     passes = 2 + (layout.recompute_share if layout.recompute.value == "full" else 0.0)
     routed_share = shape.expert_layers / shape.layers
     dense, expert = local_parameters(shape, layout)
-    once = (dense + expert) * layout.state.weights * _away(layout.replicas)
+    local = (dense + expert) * _away(layout.replicas)
+    gathered, scattered = layout.state.weights * local, layout.reduced_bytes * local
     keys = 2 * layout.state.weights * tokens * layout.cp * shape.kv_heads * shape.head_size / layout.tp
     sent = layout.state.weights * tokens / layout.tp * shape.top_k * shape.hidden
     return {
         "tp": m * layers * passes * 2 * 2 * block * _away(layout.tp),
         "pp": m * 2 * layout.vpp * block / layout.tp if layout.pp > 1 else 0.0,
-        "dp": once * (2 * m + 1 if layout.zero == 3 else 2),
+        "dp": _sharing(layout, gathered, scattered),
         "cp": m * layers * 3 * keys * _away(layout.cp),
         "ep": m * layers * routed_share * 2 * passes * sent * _away(layout.ep),
     }
+
+
+def _sharing(layout: TrainingLayout, gathered: float, scattered: float) -> float:
+    match layout.zero:
+        case 3:
+            return 2 * layout.micro_batches * gathered + scattered
+        case 0:
+            return 2 * scattered
+        case _:
+            return gathered + scattered
 
 
 def traffic_of(shape: ModelShape, layout: TrainingLayout, machine: Machine) -> Traffic:

@@ -12,15 +12,15 @@ pytestmark = [pytest.mark.external, pytest.mark.timeout(300)]
 
 # What the served parameters reach, rounded up; dgxc and tpu-v6e are in no fit.
 WORST_MAPE = {
-    "vtrain-single": 0.15,
-    "vtrain-39b": 0.11,
-    "mosaic-a100": 0.08,
-    "mosaic-h100": 0.20,
-    "megatron-a100": 0.10,
-    "megatron-h100": 0.08,
-    "dgxc-bf16": 0.07,
+    "vtrain-single": 0.14,
+    "vtrain-39b": 0.10,
+    "mosaic-a100": 0.07,
+    "mosaic-h100": 0.08,
+    "megatron-a100": 0.09,
+    "megatron-h100": 0.10,
+    "dgxc-bf16": 0.04,
     "dgxc-fp8": 0.06,
-    "tpu-v6e": 0.16,
+    "tpu-v6e": 0.07,
 }
 
 

@@ -139,7 +139,8 @@ def test_traffic_of_a_step() -> None:
     model, layout = MODELS["175B"]
     found = estimate(model, replace(layout, data_parallel=4)).traffic_bytes_per_step
     local = estimate(model, layout).parameters_per_accelerator
-    assert found["data_parallel"] == pytest.approx(2 * 3 / 4 * local * 2)
+    # An all-reduce of gradients of 4 bytes.
+    assert found["data_parallel"] == pytest.approx(2 * 3 / 4 * local * 4)
     # 16 micro batches, 12 layers a stage, 4 all-reduces of 2 s b h bytes over 8.
     assert found["tensor_parallel"] == pytest.approx(16 * 12 * 4 * 2 * 2048 * 12288 * 2 * 7 / 8)
     assert found["pipeline_parallel"] == pytest.approx(16 * 2 * 3 * 2 * 2048 * 12288 / 8)

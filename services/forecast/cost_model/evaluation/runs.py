@@ -181,6 +181,11 @@ def _machine(cells: Mapping[str, str]) -> Machine:
     fabric = _positive(cells, "fabric_gbps")
     if fabric is not None:
         machine = machine.with_fabric(fabric * 1e9)
+    power, memory = _positive(cells, "power_w"), _positive(cells, "memory_gbps")
+    if power is not None:
+        machine = machine.with_power(power)
+    if memory is not None:
+        machine = replace(machine, memory_bytes_per_s=memory * 1e9)
     node = _count(cells, "node_size")
     return replace(machine, node_size=node) if node else machine
 
@@ -255,7 +260,7 @@ def _with_derived(
         layout = replace(layout, zero=_zero_stage(shape, layout, machine))
         derived.append("zero")
     if cells.get("attention"):
-        layout = replace(layout, fused_attention=cells["attention"].lower() in {"fused", "flash", "1", "true"})
+        layout = _with_attention(layout, cells["attention"])
     else:
         layout = replace(layout, fused_attention=_usually_fused(layout, machine))
         derived.append("attention")
@@ -287,6 +292,23 @@ def _first(
     layout: TrainingLayout, candidates: list[TrainingLayout], fits: Callable[[TrainingLayout], bool]
 ) -> TrainingLayout:
     return next((each for each in candidates if fits(each)), candidates[-1] if candidates else layout)
+
+
+# Kind of attention by name: whether fused, and the generation of the kernels (0: the newest for the chip).
+_ATTENTION = {
+    **dict.fromkeys(("unfused", "eager", "standard", "0", "false"), (False, 0)),
+    **dict.fromkeys(("fused", "flash", "1", "true"), (True, 0)),
+    **dict.fromkeys(("flash1", "triton"), (True, 1)),
+    "flash2": (True, 2),
+    **dict.fromkeys(("flash3", "cudnn"), (True, 3)),
+}
+
+
+def _with_attention(layout: TrainingLayout, name: str) -> TrainingLayout:
+    found = _ATTENTION.get(name.lower())
+    if found is None:
+        raise _wrong("attention", f"{name!r} is none of {', '.join(_ATTENTION)}")
+    return replace(layout, fused_attention=found[0], attention_generation=found[1])
 
 
 def _zero_stage(shape: ModelShape, layout: TrainingLayout, machine: Machine) -> int:

@@ -103,6 +103,9 @@ def test_a_model_by_its_sizes_or_by_a_file(tmp_path: Path) -> None:
         ({"mem_gib": "-1"}, "mem_gib"),
         ({"precision": "int3"}, "precision"),
         ({"recompute": "perhaps"}, "recompute"),
+        ({"attention": "magic"}, "attention"),
+        ({"power_w": "0"}, "power_w"),
+        ({"memory_gbps": "fast"}, "memory_gbps"),
     ],
 )
 def test_a_row_that_cannot_be_used_names_the_field(changes: dict[str, str], field: str) -> None:

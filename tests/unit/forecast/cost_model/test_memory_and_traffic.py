@@ -102,7 +102,11 @@ def test_traffic_by_hand() -> None:
     # Forward and backward once per micro batch, divided over the tensor group.
     assert found.by_kind["pp"] == pytest.approx(8 * 2 * block / 8)
     dense, _ = local_parameters(shape, layout)
-    assert found.by_kind["dp"] == pytest.approx(2 * 3 / 4 * dense * 2)
+    # Gradients of 4 bytes, summed; of 2 in fp16. Scattered and the weights gathered where the optimiser is divided.
+    assert found.by_kind["dp"] == pytest.approx(2 * 3 / 4 * dense * 4)
+    for changes, each in [({"precision": "fp16"}, 2 + 2), ({"zero": 1}, 4 + 2), ({"zero": 3}, 4 + 2 * 8 * 2)]:
+        other = traffic_of(shape, replace(layout, **changes), machine)  # type: ignore[arg-type]
+        assert other.by_kind["dp"] == pytest.approx(3 / 4 * dense * each)
     assert found.by_kind["cp"] == found.by_kind["ep"] == 0
     # Eight chips of a tensor group are a node; the rest leaves it.
     assert found.by_link == {"node": found.by_kind["tp"], "fabric": found.by_kind["pp"] + found.by_kind["dp"]}
