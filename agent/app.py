@@ -163,14 +163,22 @@ class Agent:
         if domain.own_scheduler is None:
             return None
         scheduler: OwnScheduler
+        at_once = 1
         if isinstance(domain.own_scheduler, SlurmScheduling):
             assert self._cluster is not None
             scheduler = slurm_scheduler_of(domain, domain.own_scheduler, self._cluster)
+            at_once = domain.own_scheduler.answers_at_once
         else:
             scheduler = first_fit_of(domain, domain.own_scheduler, self.engine, resources.user_resources.amounts)
         book = self.book
         return Placing(
-            self.settings, scheduler, producer, self._clock, incarnation=book.incarnation, sender=book.agent_mark
+            self.settings,
+            scheduler,
+            producer,
+            self._clock,
+            incarnation=book.incarnation,
+            sender=book.agent_mark,
+            at_once=at_once,
         )
 
     async def _register(self) -> Registration | None:

@@ -108,6 +108,8 @@ class SlurmScheduling(_Section):
     answer_s: float = Field(2.5, gt=0, le=4)
     # So many units that were refused for now keep their place in Slurm's queue.
     most_queued: int = Field(0, ge=0)
+    # So many requests are answered side by side; those of one shard, and those about one unit, come one after another.
+    answers_at_once: int = Field(4, ge=1, le=64)
     # An allocation that nobody takes up is given back after this.
     claim_s: float = Field(30.0, gt=0)
     # One that waits for its run ends by itself when the agent has been gone for so long.

@@ -1,13 +1,16 @@
 """Reads what shards of the scheduler ask of this domain, has it answered, and says the answers; a part of the agent.
 
-The position among the requests stands in the journal with what the requests changed. An answer is sent again until the broker
-has it, under an id that the repetition keeps; what everybody is told of the domain may be lost, newer words follow.
+The position among the requests stands in the journal with what the requests changed; some are handled side by side, and it is
+that before which all were. An answer is sent again until the broker has it, under an id that the repetition keeps; what everybody
+is told of the domain may be lost, newer words follow.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from functools import partial
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
@@ -17,6 +20,7 @@ from agent.bus_clients import Producer
 from agent.engines.own_scheduler import OwnScheduler
 from agent.placing.answering import Answering
 from agent.placing.grant_book import GrantBook
+from agent.placing.side_by_side import SideBySide
 from agent.settings import AgentSettings
 from meridian.catalogue import catalogue
 from meridian.clock import Clock
@@ -29,11 +33,13 @@ _log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 """So often the room is looked at though nobody asks: nodes come and go."""
+OFFER_AGAIN_S = 60.0
+"""So often what was refused may be asked for again though nothing has changed that the room shows."""
 _AGAIN_S = 0.5
 
 
 class Placing:
-    """See the module. ``sender`` names the agent's journal in the ids of answers."""
+    """See the module. ``sender`` names the agent's journal in the ids of answers; ``at_once`` requests are handled side by side."""
 
     def __init__(
         self,
@@ -44,6 +50,7 @@ class Placing:
         *,
         incarnation: int,
         sender: str,
+        at_once: int = 1,
     ) -> None:
         domain = settings.domain
         self._domain_id = domain.domain_id
@@ -61,6 +68,8 @@ class Placing:
             auto_offset_reset="earliest",
         )
         self._told = 0
+        self._at_once = at_once
+        self._handled = asyncio.Event()
 
     def why_refused(self, order: Assignment) -> str:
         """Why a START is not carried out; empty: it may be."""
@@ -82,10 +91,10 @@ class Placing:
         """Answer until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._scheduler.run())
-            group.create_task(self._answer())
+            group.create_task(self._say_what_is_new())
+            group.create_task(self._take_requests(SideBySide(group, self._at_once)))
 
-    async def _answer(self) -> None:
-        await self._say()
+    async def _take_requests(self, work: SideBySide) -> None:
         while True:
             fetched = await self._consumer.getmany(timeout_ms=int(LOOK_EVERY_S * 1000))
             for partition, records in fetched.items():
@@ -93,8 +102,26 @@ class Placing:
                     found = await self._read(record)
                     if found is not None:
                         request, event = found
-                        await self.answering.handle(request, event, partition.partition, record.offset)
+                        place = partition.partition, record.offset
+                        self.answering.received(*place)
+                        await work.add(self.answering.concerns(request), partial(self._handle, request, event, *place))
+
+    async def _handle(self, request: PlacementRequest, event: str, partition: int, offset: int) -> None:
+        await self.answering.handle(request, event, partition, offset)
+        self._handled.set()
+
+    async def _say_what_is_new(self) -> None:
+        loop = asyncio.get_running_loop()
+        offered_s = loop.time()
+        while True:
+            self._handled.clear()
+            if loop.time() > offered_s + OFFER_AGAIN_S:
+                offered_s = loop.time()
+                self.answering.offer_again()
             await self._say()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._handled.wait()
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 

@@ -45,6 +45,8 @@ class PaperSlurm(Cluster):
         self.takes_jobs = asyncio.Event()
         """Until it is set a submission waits."""
         self.takes_jobs.set()
+        self.was_asked = asyncio.Event()
+        """A submission has come."""
 
     # -- what Slurm does ---------------------------------------------------------------------------------------------------
 
@@ -120,6 +122,7 @@ class PaperSlurm(Cluster):
 
     async def submit(self, name: UnitName, options: tuple[str, ...], arguments: str) -> int:
         """See `Cluster`."""
+        self.was_asked.set()
         await self.takes_jobs.wait()
         text = " ".join(options)
         gpus = re.search(r"--(?:gres=gpu:|gpus-per-task=)(\d+)", text)

@@ -6,11 +6,13 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from agent.engines.slurm.scheduler import QueueRules, SlurmScheduler
 from agent.placing.answering import Answering
 from agent.placing.grant_book import GrantBook
+from agent.placing.side_by_side import SideBySide
 from meridian.contracts.scheduler.v1.scheduler_pb2 import PlacementAnswer, PlacementRequest
 from services.scheduler.core import lifecycle
 from services.scheduler.core.apart.carrying import carry_out
@@ -110,12 +112,25 @@ class SlurmNetwork:
 
     async def answer(self, shard: Shard) -> None:
         """Handle the next request of a shard."""
-        self._offset += 1
-        await self.answering.handle(shard.asked.popleft(), f"event-{self._offset}", 0, self._offset)
+        async with asyncio.TaskGroup() as group:
+            await self.take(shard, SideBySide(group, 1))
 
     async def answer_side_by_side(self) -> None:
-        """Handle the next request of each shard."""
-        await asyncio.gather(*(self.answer(shard) for shard in self.shards.values() if shard.asked))
+        """Handle what shards have asked."""
+        async with asyncio.TaskGroup() as group:
+            work = SideBySide(group, 3)
+            for shard in self.shards.values():
+                while shard.asked:
+                    await self.take(shard, work)
+
+    async def take(self, shard: Shard, work: SideBySide) -> None:
+        """Read the next request of a shard, and have it handled."""
+        self._offset += 1
+        request, place = shard.asked.popleft(), (0, self._offset)
+        self.answering.received(*place)
+        await work.add(
+            self.answering.concerns(request), partial(self.answering.handle, request, f"event-{self._offset}", *place)
+        )
 
     def say(self) -> None:
         """What there is to be told goes out."""

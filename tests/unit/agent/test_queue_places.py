@@ -93,11 +93,12 @@ async def test_more_room_that_came_while_a_unit_was_refused(tmp_path: Path, wait
         await network.exchange()
         assert set(one.waiting) == {"wide"}
     network.slurm.takes_jobs.clear()
+    network.slurm.was_asked.clear()
     network.slurm.begins_at_once = False
     one.submit("next", GPUS)
     one.step()
     asking = asyncio.create_task(network.answer(one))
-    await asyncio.sleep(0)
+    await network.slurm.was_asked.wait()
     network.finish(other, "half")
     await network.answer(other)
     await network.tend()
