@@ -55,7 +55,15 @@ class Network:
 
     async def job_finished(self, name: str) -> int:
         """The outcome of a job."""
-        return (await self.stack.bus.expect(JobFinished, lambda event: event.job_id == name, timeout_s=40)).outcome
+        return (await self.stack.bus.expect(JobFinished, lambda event: event.job_id == name, timeout_s=90)).outcome
+
+    def jobs_of(self, name: str) -> dict[int, str]:
+        """States of all that Slurm was ever asked for a job's first run."""
+        return {
+            number: state
+            for number, (called, state) in self.slurm.jobs().items()
+            if called == f"meridian:{DOMAIN}:{name}:0:1"
+        }
 
     async def refused(self, name: str) -> str:
         """The reason for which the domain refused a job."""
@@ -65,13 +73,14 @@ class Network:
         return next(item.reason for item in answer.refused if item.name.job_id == name)
 
 
-def declared(directory: Path, address: str, slurm: SlurmCluster, lease_s: float) -> dict[str, Any]:
+def declared(directory: Path, address: str, slurm: SlurmCluster, lease_s: float, **scheduling: Any) -> dict[str, Any]:
     """The domain as the agent's file has it; its nodes have other names in Slurm."""
     settings = configuration(directory, address, lease_s=lease_s)
     group = {"vendor": "NVIDIA", "model": "H100", "count": GPUS, "memory_bytes": 85899345920}
     node = {"cpus": CPUS, "memory_bytes": MEMORY_MIB * 2**20, "accelerators": [group]}
     nodes = [{**node, "node_id": f"north-{name}", "aliases": {"slurm": name}} for name in NODES]
     scheduling = {
+        **scheduling,
         "kind": "slurm",
         "partition": "main",
         "gres_types": {"H100": "h100"},
@@ -84,7 +93,7 @@ def declared(directory: Path, address: str, slurm: SlurmCluster, lease_s: float)
 
 @asynccontextmanager
 async def network(
-    database_url: str, directory: Path, slurm: SlurmCluster, *, lease_s: float = 20
+    database_url: str, directory: Path, slurm: SlurmCluster, *, lease_s: float = 20, **scheduling: Any
 ) -> AsyncIterator[Network]:
     async with AsyncExitStack() as life:
         stack = await life.enter_async_context(environment(database_url))
@@ -94,7 +103,7 @@ async def network(
         parts = Parts(stack)
         await parts.prepare()
         life.enter_context(parts.shard())
-        settings = declared(directory, stack.bootstrap_servers, slurm, lease_s)
+        settings = declared(directory, stack.bootstrap_servers, slurm, lease_s, **scheduling)
         agent = await life.enter_async_context(agent_running(settings, directory))
         await stack.bus.expect(GraphUpdated, lambda event: event.domain_id == DOMAIN and event.domain.own_scheduler)
         await stack.bus.expect(PlacementAnswer, lambda event: event.domain_id == DOMAIN)
@@ -161,6 +170,25 @@ async def test_jobs_of_the_network_run_in_slurm(database_url: str, tmp_path: Pat
         await asyncio.to_thread(slurm.until, f"{len(NODES)}|idle", "sinfo", "-h", "-p", "main", "-o", "%D|%T")
         assert not bus.dead_letters
         assert not bus.events(RunCheckpointed)
+
+
+@pytest.mark.timeout(300)
+async def test_a_unit_that_is_refused_for_now_keeps_its_place_in_slurms_queue(
+    database_url: str, tmp_path: Path, slurm: SlurmCluster
+) -> None:
+    async with network(database_url, tmp_path, slurm, most_queued=1) as found:
+        bus = found.stack.bus
+        whole = {"kind": job_pb2.JOB_KIND_GANG, "ranks": len(NODES)}
+        await bus.publish(job("all", found.waiting_for("end"), GPUS, **whole))
+        await bus.expect(RunStarted, lambda event: event.job_id == "all", timeout_s=90)
+        await bus.publish(job("next", ["python", "-S", "-c", "pass"], GPUS))
+        assert (await found.refused("next")).endswith("; it keeps its place in the queue")
+        (waiting,) = found.jobs_of("next")
+        (tmp_path / "end").touch()
+        assert await found.job_finished("next") == job_pb2.JOB_OUTCOME_SUCCEEDED
+        assert found.jobs_of("next") == {waiting: "COMPLETED"}, "the job that waited is the one that ran"
+        assert [item.epoch for item in starts(found.stack, "next")] == [1]
+        assert not bus.dead_letters
 
 
 @pytest.mark.timeout(300)
