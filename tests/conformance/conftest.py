@@ -13,9 +13,9 @@ from deploy.kafka import kafka
 from tests.conformance.bus_under_test import BusUnderTest, EmbeddedBus, KafkaNode
 
 
-@pytest.fixture(scope="session", params=["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
+@pytest.fixture(scope="package", params=["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
 def bus(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BusUnderTest]:
-    """A running broker, the same one for all tests of its kind."""
+    """A running broker, the same one for all tests of its kind, stopped with the last of them."""
     data_dir: Path = tmp_path_factory.mktemp(request.param)
     if request.param == "kafka" and (reason := kafka.missing()) is not None:
         pytest.skip(f"Apache Kafka cannot run here: {reason}")

@@ -1,4 +1,4 @@
-"""One network for all end-to-end tests."""
+"""One network for all end-to-end tests; it is stopped before others begin."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.network import Network, network
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def running() -> Iterator[Network]:
     """Five emulated domains, every service a process of its own."""
     with network() as found:
