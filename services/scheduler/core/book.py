@@ -195,6 +195,8 @@ class Book:
         self.replicas.learn(news.loads)
         for running in by_steps(self, [key for key, _ in news.done], now_s):
             self._kept.restate(running)
+            if self.fleet.asks_domains and self.promises.shares is not None:
+                self.promises.shares.restated(running)
 
     def remember(self, decisions: Decisions) -> None:
         """The decisions were merged: the next cycle may rest on what they found."""

@@ -16,7 +16,7 @@ from services.scheduler.core.explanation import with_cause
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import Nomination, PlacedRank, Run, RunState, UnitKey, UnitState
 
-_WAKE_PATIENCE = 3.0
+WAKE_PATIENCE = 3.0
 """A node that has not woken after so many times its waking time is given up for a while."""
 
 
@@ -99,7 +99,7 @@ def _carry_out(
     wake_s = max((_wake_s(draft, rank) for rank in placement.ranks), default=0.0)
     woken: tuple[str, ...] = ()
     if waits_for or wake_s:
-        until_s = now_s + timeout_s + _WAKE_PATIENCE * wake_s
+        until_s = now_s + timeout_s + WAKE_PATIENCE * wake_s
         kept = Nomination(placement.ranks, frozenset(waits_for), until_s, decision_id, version, reason)
         lifecycle.nominate(draft, placement.key, kept)
         woken = lifecycle.wake(draft, placement.key, kept)

@@ -314,6 +314,7 @@ def sentences(body: Mapping[str, Any]) -> list[str]:
         out.append(
             f"It fits only where nodes sleep: {', '.join(woken['nodes'])} woken, in about {woken['wake_s']:g} s."
         )
+    out += [f"{item['field']} is passed over: {item['why']}." for item in body.get("passed_over", ())]
     if body.get("plan"):
         out.append(f"The plan says: {body['plan']}.")
     out.append(f"Decided by {STAGES.get(body['stage'], body['stage'])}, policy {body['policy_version']}.")

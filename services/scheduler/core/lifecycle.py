@@ -240,7 +240,9 @@ def wake(draft: Draft, key: UnitKey, nomination: Nomination) -> tuple[str, ...]:
     return tuple(sorted(asleep))
 
 
-def carry_out_nomination(draft: Draft, key: UnitKey, now_s: float, *, room: bool) -> Run | None:
+def carry_out_nomination(
+    draft: Draft, key: UnitKey, now_s: float, *, room: bool, port_range: range = PORTS
+) -> Run | None:
     """Place a nominated unit when the runs it waits for have ended. Without ``room`` (a node went away) it waits like others."""
     _, unit = _known(draft, key)
     kept = unit.nomination
@@ -264,6 +266,7 @@ def carry_out_nomination(draft: Draft, key: UnitKey, now_s: float, *, room: bool
         decision_id=kept.decision_id,
         policy_version=kept.policy_version,
         reason=kept.reason,
+        port_range=port_range,
     )
 
 

@@ -1,6 +1,7 @@
 """What follows from the loads that replicas reported: parts of devices move, then replicas come and go.
 
-The live service and its replay call it after every telling, so that both do the same.
+The live service and its replay call it after every telling, so that both do the same. On two levels a shard does it, which owns how
+many replicas its tenants' services have; parts of devices are its domains' to give, and stay as they are.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ def by_load(draft: Draft, news: News, now_s: float, rules: RestartRules) -> None
     3. What had to shrink gets back what is free (`shares.give_back`); also without news.
     """
     loads = draft.book.replicas
+    if draft.fleet.asks_domains:
+        if news:
+            replicas.follow(draft, loads, now_s, rules)
+        return
     if news:
         content = shares.follow(draft, loads, now_s)
         replicas.follow(draft, loads, now_s, rules, content)

@@ -97,9 +97,11 @@ def cell_of(cluster: Cluster, running: RunningUnit) -> Cell:
 
 def by_steps(book: Book, keys: Iterable[UnitKey], now_s: float) -> Iterable[RunningUnit]:
     """Those of the units whose reported steps say another end than was thought (by more than a tenth of what is left), where
-    the policy's decisions rest on ends of running units."""
+    decisions rest on ends of running units: by the policy, or on two levels, where a shard chooses domains under share contracts and
+    foresees starts by them."""
     policy, cluster = book.cluster.policy, book.cluster
-    if not policy.preemptions and policy.discipline not in ("easy", "conservative"):
+    rests = bool(policy.preemptions) or policy.discipline in ("easy", "conservative") or book.fleet.asks_domains
+    if not rests:
         return
     for key in keys:
         running = cluster.running.get(key)

@@ -96,6 +96,13 @@ class ShareAccount:
                 parts[domain] = parts.get(domain, 0.0) + amount
         self._take(running.unit.key, running, demand.ranks if demand.cross_domain else 1, parts, began_s)
 
+    def restated(self, running: RunningUnit) -> None:
+        """A unit that holds what it held is thought to end at another time."""
+        held = self._held.get(running.unit.key)
+        if held is not None and held.running is not None:
+            held.running = running
+            self._projections = None
+
     def ended(self, running: RunningUnit, now_s: float) -> None:
         """A unit holds nothing more; a time that is not known counts as now."""
         self.advance(self.now_s if math.isnan(now_s) else max(now_s, self.now_s))

@@ -5,6 +5,8 @@
 
 A node may sleep when it says how long it takes to wake (``wake_s``). Its agent is told to put it to sleep; from then on it takes no
 work, until the graph says that it is asleep (it can be woken then) or, if it does not fall asleep, until `PATIENCE_S` are over.
+
+On one level the scheduler does this for all nodes (`follow`), on two the decider of each domain for its own (apart/resting.py).
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from services.scheduler.core.book import Book, Draft
+from services.scheduler.core.book import Draft
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.effects import Sleep
 from services.scheduler.core.fleet import Fleet, Mark, MarkKind, Node, NodeState, with_mark, without_marks
 from services.scheduler.core.idle_nodes import IdleNodes, IdleRules
+from services.scheduler.core.state import Demand
 from services.scheduler.core.table import Bools
 
 PATIENCE_S = 60.0
@@ -35,7 +38,20 @@ def pause_s(rules: IdleRules) -> float:
 
 
 def follow(draft: Draft, idle: IdleNodes, rules: IdleRules, now_s: float) -> bool:
-    """Tell idle nodes to sleep, on an empty draft; whether anything changed.
+    """Tell idle nodes to sleep, on an empty draft; whether anything changed."""
+    cluster = draft.book.cluster
+    wanted = [lane.demand for lane in cluster.pending.lanes.values()]
+    before = draft.fleet
+    draft.fleet, told = rest(before, cluster, wanted, idle, rules, now_s)
+    draft.effects += told
+    return draft.fleet is not before
+
+
+def rest(
+    fleet: Fleet, cluster: Cluster, wanted: Iterable[Demand], idle: IdleNodes, rules: IdleRules, now_s: float
+) -> tuple[Fleet, list[Sleep]]:
+    """The fleet with the marks of those that are told to sleep (itself when nothing changes), and what agents are told. ``wanted`` is
+    what units ask for that wait; ``cluster`` has the nodes of the fleet.
 
     Steps:
     1. Nodes that were told and did not fall asleep in time take work again.
@@ -43,12 +59,12 @@ def follow(draft: Draft, idle: IdleNodes, rules: IdleRules, now_s: float) -> boo
     3. The others are told, the longest idle first, while in their pool (domain and accelerator model) ``reserve`` idle nodes stay
        awake, and in their domain as many accelerators as are forecast to be needed.
     """
-    book, fleet = draft.book, draft.fleet
+    before = fleet
     late = [mark for mark in _told(fleet) if now_s >= idle.asked_s(mark.node_id) + PATIENCE_S]
     for mark in late:
         idle.refused[mark.node_id] = now_s + ASKED_AGAIN_S
     fleet = without_marks(fleet, [(mark.kind, mark.subject) for mark in late])
-    chosen = _chosen(book, idle, rules, now_s)
+    chosen = _chosen(before, cluster, wanted, idle, rules, now_s)
     for node in chosen:
         idle.asked[node.node_id] = now_s
         why = f"told to go to sleep: idle for {now_s - idle.since_s(node.node_id):.0f} s"
@@ -57,9 +73,7 @@ def follow(draft: Draft, idle: IdleNodes, rules: IdleRules, now_s: float) -> boo
     for node in chosen:
         by_domain.setdefault(node.domain_id, []).append(node.node_id)
     reason = f"idle for {rules.sleep_after_s:g} s, nobody waits for them"
-    draft.effects += [Sleep(name, tuple(sorted(nodes)), reason) for name, nodes in sorted(by_domain.items())]
-    draft.fleet = fleet
-    return bool(late or chosen)
+    return fleet, [Sleep(name, tuple(sorted(nodes)), reason) for name, nodes in sorted(by_domain.items())]
 
 
 def asleep_now(fleet: Fleet) -> list[str]:
@@ -76,16 +90,16 @@ def _told(fleet: Fleet) -> Iterable[Mark]:
     return [mark for mark in fleet.marks.values() if mark.kind is MarkKind.NODE_RESTING]
 
 
-def _may(book: Book, idle: IdleNodes, node: Node) -> bool:
-    return (
-        node.wake_s > 0 and node.state in AWAKE_STATES and idle.is_idle(node.node_id) and not book.fleet.why_down(node)
-    )
+def _may(fleet: Fleet, idle: IdleNodes, node: Node) -> bool:
+    return node.wake_s > 0 and node.state in AWAKE_STATES and idle.is_idle(node.node_id) and not fleet.why_down(node)
 
 
-def _chosen(book: Book, idle: IdleNodes, rules: IdleRules, now_s: float) -> list[Node]:
-    nodes = [node for node in book.fleet.nodes.values() if _may(book, idle, node)]
-    wanted = _wanted(book.cluster)
-    index = book.cluster.table.node_index
+def _chosen(
+    fleet: Fleet, cluster: Cluster, demands: Iterable[Demand], idle: IdleNodes, rules: IdleRules, now_s: float
+) -> list[Node]:
+    nodes = [node for node in fleet.nodes.values() if _may(fleet, idle, node)]
+    wanted = _wanted(cluster, demands)
+    index = cluster.table.node_index
     ripe = [
         node
         for node in nodes
@@ -97,7 +111,7 @@ def _chosen(book: Book, idle: IdleNodes, rules: IdleRules, now_s: float) -> list
     pools: dict[tuple[str, str], int] = {}
     for node in nodes:
         pools[_pool(node)] = pools.get(_pool(node), 0) + 1
-    spare = _spare(book.fleet)
+    spare = _spare(fleet)
     chosen = []
     for node in ripe:
         left = spare.get(node.domain_id, math.inf) - len(node.devices)
@@ -121,16 +135,11 @@ def _spare(fleet: Fleet) -> dict[str, float]:
     return spare
 
 
-def _wanted(cluster: Cluster) -> Bools:
+def _wanted(cluster: Cluster, demands: Iterable[Demand]) -> Bools:
     """Nodes (N) that some waiting unit could use, by accelerator model and domain."""
     table = cluster.table
     wanted = np.zeros(len(table.nodes), dtype=np.bool_)
-    seen = set()
-    for lane in cluster.pending.lanes.values():
-        demand = lane.demand
-        if demand in seen:
-            continue
-        seen.add(demand)
+    for demand in dict.fromkeys(demands):
         rows = np.ones(len(table.nodes), dtype=np.bool_)
         if demand.accelerators:
             rows = table.devices[:, cluster.view.columns(demand)].sum(axis=1) > 0

@@ -39,6 +39,8 @@ def build(kernel: Kernel) -> None:
     kernel.after_stop.append(decider.stop)
     kernel.add_task("leadership", decider.keep_leading)
     kernel.add_task("summaries", decider.run_summaries)
+    if decider.puts_to_sleep:
+        kernel.add_task("rest", decider.run_rest)
     kernel.add_task("journal", decider.run_journal)
     kernel.http.include_router(create_router(decider))
 
@@ -56,6 +58,7 @@ def create_router(decider: DomainDecider) -> APIRouter:
                 {
                     "domain_id": domain.domain_id,
                     "nodes": len(domain.fleet.nodes),
+                    "asleep": sum(domain.fleet.sleeps(name) for name in domain.fleet.nodes),
                     "grants": len(domain.grants),
                     "sequence": domain.sequence,
                     "shards": {

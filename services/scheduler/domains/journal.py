@@ -4,7 +4,8 @@
 |---|---|
 | ``begin`` | what was read from the database: the fleet, grants and sessions by domain; policy and term |
 | ``fleet`` | names of events about its domains that were handled together, in order, and what shards were told |
-| ``requests`` | requests that were handled together, in order, and the answers |
+| ``requests`` | requests that were handled together, in order, the answers, and nodes that were to be woken |
+| ``rest`` | nodes that were told to sleep, and what shards were told |
 
 Events about domains stay in the log of the bus; requests stand here, as their topic does not keep them as long.
 """
@@ -17,6 +18,8 @@ from typing import Any
 from meridian.contracts.scheduler.v1 import scheduler_pb2
 from services.scheduler.core.apart.grants import Grant, ShardSession
 from services.scheduler.core.apart.messages import Reply
+from services.scheduler.core.apart.resting import Woken
+from services.scheduler.core.effects import Sleep
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.policy import Policy
 from services.scheduler.domains.store import grant_message, session_message
@@ -63,15 +66,27 @@ class DeciderJournal(JournalWriter):
         messages: Sequence[scheduler_pb2.PlacementRequest],
         replies: Iterable[Reply],
         policy: Policy,
+        woken: Iterable[Woken] = (),
     ) -> None:
         """Requests were answered."""
-        self._add("requests", at_s, {"requests": list(messages), "outcome": outcome_of(replies, policy, at_s)})
+        self._add("requests", at_s, {"requests": list(messages), "outcome": outcome_of(replies, policy, at_s, woken)})
+
+    def rest(self, at_s: float, told: Iterable[Sleep], replies: Iterable[Reply], policy: Policy) -> None:
+        """Idle nodes were told to sleep, or those that did not are used again."""
+        self._add("rest", at_s, {"outcome": rest_outcome(told, replies, policy, at_s)})
 
 
-def outcome_of(replies: Iterable[Reply], policy: Policy, at_s: float) -> dict[str, Any]:
-    """What shards were told, as JSON types: node by node what was granted, what was refused and why, the rest by its digest."""
+def rest_outcome(told: Iterable[Sleep], replies: Iterable[Reply], policy: Policy, at_s: float) -> dict[str, Any]:
+    """Which nodes were told to sleep, as JSON types, and the rest as in `outcome_of`."""
+    return {"slept": [[item.domain_id, *item.node_ids] for item in told], **outcome_of(replies, policy, at_s)}
+
+
+def outcome_of(replies: Iterable[Reply], policy: Policy, at_s: float, woken: Iterable[Woken] = ()) -> dict[str, Any]:
+    """What shards were told, as JSON types: node by node what was granted, what was refused and why, the rest by its digest; and
+    which nodes were woken for it."""
     return {
         "policy": policy.version,
+        "woken": [[item.domain_id, f"{item.name.key}.{item.name.epoch}", *item.node_ids] for item in woken],
         "replies": [
             [
                 item.shard,

@@ -30,18 +30,20 @@ from services.scheduler.core.apart.grants import DomainGrants, GrantChanges
 from services.scheduler.core.apart.messages import Reply
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.policy import Policy
+from services.scheduler.core.sleeping import pause_s
 from services.scheduler.domains import store as grants_store
-from services.scheduler.domains.deciding import Deciding
+from services.scheduler.domains.deciding import Deciding, domain_of
 from services.scheduler.domains.journal import DeciderJournal
 from services.scheduler.domains.settings import DomainSettings
 from services.scheduler.errors import LeadershipLostError
 from services.scheduler.journal import FLUSH_S, KEPT_DAYS, WHOLE_BOOK_EVERY_S
-from services.scheduler.shards.wire import answer_message, request_from, summary_message
+from services.scheduler.shards.wire import answer_message, request_from, summary_message, woken_message
+from services.scheduler.wire import message_of
 
 log = logging.getLogger(__name__)
 
 _FORGET_EVERY_S = 3600.0
-_FLEET = ("graph", "incidents", "identities")
+_FLEET = ("graph", "incidents", "identities", "forecasts")
 """Purposes of the scheduler's subscriptions that tell of domains and nodes."""
 
 
@@ -52,6 +54,7 @@ class DomainDecider:
         self.journal = DeciderJournal(kernel.database)
         self._kernel, self._settings, self._policy = kernel, settings, policy
         self._deciding = Deciding(Fleet(), policy, 0)
+        self._rules = self._deciding.rules
         self._leadership = AdvisoryLock(kernel.database, "leader")
         self._writer = asyncio.Lock()
         self._doubtful = False
@@ -68,6 +71,11 @@ class DomainDecider:
     def domains(self) -> dict[str, DomainGrants]:
         """The domains that it decides for."""
         return self._deciding.domains
+
+    @property
+    def puts_to_sleep(self) -> bool:
+        """Whether its policy has rules about idle nodes."""
+        return self._rules is not None
 
     @property
     def term(self) -> int:
@@ -149,6 +157,31 @@ class DomainDecider:
                 self._told.set()
             await asyncio.sleep(self._settings.summary_every_s)
 
+    async def run_rest(self) -> None:
+        """Put idle nodes to sleep, now and then, where the policy asks for it."""
+        assert self._rules is not None
+        while True:
+            await asyncio.sleep(pause_s(self._rules))
+            try:
+                async with self._kernel.outbox.transaction() as transaction:
+                    await self._rest(transaction)
+            except Exception as error:  # what does not pass ends the process, and a fresh one takes over
+                if isinstance(error, LeadershipLostError) or not is_passing(error):
+                    raise
+                log.warning("nodes are put to sleep later", extra={"error": repr(error)})
+
+    async def _rest(self, transaction: Transaction) -> None:
+        await self._begin(transaction)
+        before, now_s = self._deciding.fleet, self._now_s()
+        told, replies, changed = self._deciding.rest(now_s)
+        if self._deciding.fleet is before:
+            return
+        for item in told:
+            transaction.publish(message_of(item, now_s))
+        await store.save_fleet(transaction.connection, before, self._deciding.fleet)
+        await self._write(transaction, replies, changed, now_s)
+        transaction.on_commit(lambda: self.journal.rest(now_s, told, replies, self._policy))
+
     # -- events --------------------------------------------------------------------------------------------------------
 
     async def _asked(self, transaction: Transaction, envelopes: Sequence[Envelope]) -> None:
@@ -164,8 +197,11 @@ class DomainDecider:
         await self._begin(transaction)
         now_s = self._now_s()
         replies, touched = self._deciding.asked(map(request_from, wanted), now_s)
+        woken = self._deciding.take_woken()
+        for item in woken:
+            transaction.publish(woken_message(item, now_s))
         await self._write(transaction, replies, touched, now_s)
-        transaction.on_commit(lambda: self.journal.requests(now_s, wanted, replies, self._policy))
+        transaction.on_commit(lambda: self.journal.requests(now_s, wanted, replies, self._policy, woken))
 
     async def _fleet_changed(self, transaction: Transaction, envelopes: Sequence[Envelope]) -> None:
         ours = [item for item in envelopes if self._concerns(item.data)]
@@ -183,7 +219,7 @@ class DomainDecider:
         transaction.on_commit(lambda: self.journal.fleet(now_s, names, replies, self._policy))
 
     def _concerns(self, message: Any) -> bool:
-        domain_id = str(getattr(message, "domain_id", ""))
+        domain_id = domain_of(message)
         return bool(domain_id) and self.owns(domain_id)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
@@ -213,9 +249,9 @@ class DomainDecider:
         fleet = await store.load_fleet(connection)
         grants = await grants_store.load_grants(connection)
         sessions = await grants_store.load_sessions(connection)
-        counted = self._deciding.next_count()
-        self.journal.begin(self._now_s(), fleet, self._policy, grants, sessions, counted)
-        self._deciding = Deciding(fleet, self._policy, term, grants, sessions, counted)
+        counted, now_s = self._deciding.next_count(), self._now_s()
+        self.journal.begin(now_s, fleet, self._policy, grants, sessions, counted)
+        self._deciding = Deciding(fleet, self._policy, term, grants, sessions, counted, now_s)
         self._doubtful = False
         for name in self.domains:
             self._tell(name)

@@ -13,7 +13,7 @@ from meridian.codec import Envelope
 from meridian.contracts.scheduler.v1 import scheduler_pb2
 from services.scheduler.core.policy import policy_from_json
 from services.scheduler.domains.deciding import Deciding
-from services.scheduler.domains.journal import outcome_of
+from services.scheduler.domains.journal import outcome_of, rest_outcome
 from services.scheduler.domains.store import grant_from, session_from
 from services.scheduler.journal import Entry
 from services.scheduler.replay import Replay, Report
@@ -31,7 +31,7 @@ class DeciderReplay(Replay):
 
     def __init__(self, events: Mapping[str, Envelope]) -> None:
         super().__init__(events)
-        self.steps = {"begin": self.begin, "fleet": self._fleet, "requests": self._requests}
+        self.steps = {"begin": self.begin, "fleet": self._fleet, "requests": self._requests, "rest": self._rest}
         self._deciding: Deciding | None = None
 
     @property
@@ -49,7 +49,7 @@ class DeciderReplay(Replay):
             name: dict(session_from(_request(item)) for item in items) for name, items in body["sessions"].items()
         }
         fleet = Loaded.from_json(body["fleet"]).fleet
-        self._deciding = Deciding(fleet, self.policy, body["term"], grants, sessions, body["counted"])
+        self._deciding = Deciding(fleet, self.policy, body["term"], grants, sessions, body["counted"], entry.at_s)
         self.report.books += 1
 
     def _fleet(self, entry: Entry) -> None:
@@ -61,7 +61,12 @@ class DeciderReplay(Replay):
         requests = [request_from(_request(item)) for item in entry.body["requests"]]
         replies, _ = self.deciding.asked(requests, entry.at_s)
         self.report.placements += sum(len(reply.placed) for reply in replies)
-        self.compare(entry, entry.body["outcome"], outcome_of(replies, self.policy, entry.at_s))
+        woken = self.deciding.take_woken()
+        self.compare(entry, entry.body["outcome"], outcome_of(replies, self.policy, entry.at_s, woken))
+
+    def _rest(self, entry: Entry) -> None:
+        told, replies, _ = self.deciding.rest(entry.at_s)
+        self.compare(entry, entry.body["outcome"], rest_outcome(told, replies, self.policy, entry.at_s))
 
 
 def _request(text: str) -> scheduler_pb2.PlacementRequest:

@@ -108,13 +108,23 @@ def grant_from(message: scheduler_pb2.PlacementRequest) -> Grant:
 def session_message(domain_id: str, shard: str, session: ShardSession) -> scheduler_pb2.PlacementRequest:
     """A shard's session as a request of scheduler.proto that says the same."""
     classes = tuple(session.classes.items())
-    return request_message(Request(domain_id, shard, session.session, classes=classes, waiting=session.waiting), 0.0)
+    request = Request(
+        domain_id,
+        shard,
+        session.session,
+        classes=classes,
+        waiting=session.waiting,
+        waiting_classes=session.waiting_classes,
+    )
+    return request_message(request, 0.0)
 
 
 def session_from(message: scheduler_pb2.PlacementRequest) -> tuple[str, ShardSession]:
     """The shard, and what `session_message` said of it."""
     request = request_from(message)
-    return request.shard, ShardSession(request.session, dict(request.classes), request.waiting)
+    return request.shard, ShardSession(
+        request.session, dict(request.classes), request.waiting, waiting_classes=request.waiting_classes
+    )
 
 
 async def _upsert(

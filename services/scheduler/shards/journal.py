@@ -69,6 +69,7 @@ def turn_outcome(turned: Turn, policy: Policy, at_s: float) -> dict[str, Any]:
     return {
         "policy": policy.version,
         "given_up": [str(key) for key in turned.given_up],
+        "begun": [[run.run_id, places(run.ranks)] for run in turned.begun],
         "requests": _requests(turned.step.requests, at_s),
         "waiting": None if waiting is None else [list(item) for item in sorted(Counter(waiting.values()).items())],
     }

@@ -36,6 +36,7 @@ from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import Blocked, Decisions
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.explanation import Explanation, Ranking
+from services.scheduler.core.idle_nodes import IDLE_NODES, idle_rules_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.run_times import RunTimes
@@ -56,8 +57,7 @@ class TwoLevelScheduler(LiveScheduler):
     """A shard; see the module."""
 
     def __init__(self, kernel: Kernel, settings: SchedulerSettings, policy: Policy) -> None:
-        check_policy(policy)
-        check_shards(policy, settings.shards, shard_of_tenant)
+        _check(policy, settings.shards)
         super().__init__(kernel, settings, policy)
         self.journal = self._notes = ShardJournal(kernel.database)
         self._name = kernel.name
@@ -79,8 +79,7 @@ class TwoLevelScheduler(LiveScheduler):
         """See `LiveScheduler.start`; ConfigurationError for a policy that two levels, or several shards, do not take."""
         await super().start()
         try:
-            check_policy(self.policy)
-            check_shards(self.policy, self._settings.shards, shard_of_tenant)
+            _check(self.policy, self._settings.shards)
         except PolicyError as error:
             raise ConfigurationError(f"the policy {self.policy.version} in force: {error.detail}") from None
 
@@ -101,7 +100,7 @@ class TwoLevelScheduler(LiveScheduler):
     def for_questions(self) -> Cluster:
         """See `LiveScheduler.for_questions`; what domains tell to be taken by others is taken."""
         cluster = super().for_questions()
-        lay_over(cluster, self._dispatcher.told, self.now_s())
+        lay_over(cluster, self._dispatcher.told_whole, self.now_s())
         return cluster
 
     def known_of_domains(self, demand: Demand, key: UnitKey | None = None) -> list[dict[str, Any]]:
@@ -163,9 +162,9 @@ class TwoLevelScheduler(LiveScheduler):
     # -- the policy --------------------------------------------------------------------------------------------------
 
     def try_policy(self, policy: Policy) -> None:
-        """See `LiveScheduler.try_policy`; PolicyError for one that looks at all nodes at once, or at tenants of other shards."""
-        check_policy(policy)
-        check_shards(policy, self._settings.shards, shard_of_tenant)
+        """See `LiveScheduler.try_policy`; PolicyError for one that looks at all nodes at once, or at tenants of other shards, or that
+        has nodes put to sleep, which are their domains' own."""
+        _check(policy, self._settings.shards)
         super().try_policy(policy)
 
     def _use(self, policy: Policy) -> None:
@@ -175,7 +174,8 @@ class TwoLevelScheduler(LiveScheduler):
     # -- cycles ------------------------------------------------------------------------------------------------------
 
     async def run_cycles(self) -> None:
-        """Ask domains whenever something changed, and when the time of one that was asked is over."""
+        """Ask domains whenever something changed, and when the time of one that was asked is over; before that, take in what
+        programs reported of their steps and loads."""
         while True:
             try:
                 async with asyncio.timeout(self._again_in_s()):
@@ -183,6 +183,8 @@ class TwoLevelScheduler(LiveScheduler):
             except TimeoutError:
                 pass
             self._poked.clear()
+            if self._steps.due(self.book, self.now_s(), deciding=self._wanted()):
+                await self._until_done(self._tell_steps)
             await self._until_done(self._cycle)
             await asyncio.sleep(self._settings.cycle_pause_s)
 
@@ -200,12 +202,13 @@ class TwoLevelScheduler(LiveScheduler):
             heard, self._unheard = self._unheard, Heard()
             before_s = time.perf_counter()
             summaries, shares = map(summary_from, heard.summaries), map(shares_from, heard.shares)
-            turned = turn(draft, self._dispatcher, summaries, shares, now_s)
+            turned = turn(draft, self._dispatcher, summaries, shares, now_s, self._ports)
             self._metrics.deciding.observe(time.perf_counter() - before_s)
             await self.write(transaction, draft)
             for request in turned.step.requests:
                 transaction.publish(request_message(request, now_s))
             transaction.on_commit(lambda: self._notes.turn(now_s, heard, turned, policy))
+            transaction.on_commit(lambda: self._metrics.decisions.labels("placed").inc(len(turned.begun)))
             transaction.on_commit(lambda: self._stepped(turned.step))
         self._metrics.cycle.observe(time.perf_counter() - started_s)
 
@@ -258,6 +261,17 @@ class TwoLevelScheduler(LiveScheduler):
         ranking = Ranking((), (), nothing, nothing, nothing.astype(np.int64))
         return Explanation(
             self.policy.version, 0, (), (), ranking, blocked=reason, found=reason, found_stage="capacity"
+        )
+
+
+def _check(policy: Policy, shards: int) -> None:
+    """PolicyError when a shard of so many would not do what the policy says."""
+    check_policy(policy)
+    check_shards(policy, shards, shard_of_tenant)
+    if idle_rules_of(policy) is not None:
+        raise PolicyError(
+            f"options.{IDLE_NODES}: on two levels the deciders of domains put nodes to sleep, by the policy in their "
+            "MERIDIAN_SCHEDULER_DOMAIN_POLICY_FILE; a shard would never do it"
         )
 
 

@@ -70,7 +70,8 @@ class ShardReplay(Replay):
         draft.at_s = entry.at_s
         told = [summary_from(item) for item in _summaries(entry.body["summaries"])]
         shares = _shares(entry.body.get("shares", ()))
-        turned = turn(draft, self.dispatcher, told, shares, entry.at_s)
+        turned = turn(draft, self.dispatcher, told, shares, entry.at_s, self._ports)
+        self.report.placements += len(turned.begun)
         self.compare(entry, entry.body["outcome"], turn_outcome(turned, self.policy, entry.at_s))
         if draft.changed:
             self.book.merge(draft)

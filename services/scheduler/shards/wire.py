@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.scheduler.v1 import scheduler_pb2
-from services.scheduler.core.apart.messages import GrantName, Holding, Reply, Request, Session, Wanted
+from services.scheduler.core.apart.messages import Asleep, GrantName, Holding, Reply, Request, Session, Wanted
+from services.scheduler.core.apart.resting import Woken
 from services.scheduler.core.apart.shares import DomainShare, ShardShares
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import DeviceModel
@@ -37,6 +38,7 @@ def request_message(request: Request, at_s: float) -> scheduler_pb2.PlacementReq
                 demand=demand_message(item.demand),
                 ranks=rank_messages(item.ranks),
                 since=timestamp(item.since_s),
+                waking=item.waking,
             )
             for item in request.holdings or ()
         ],
@@ -57,12 +59,14 @@ def request_message(request: Request, at_s: float) -> scheduler_pb2.PlacementReq
                 first_rank=item.first_rank,
                 whole=item.whole,
                 time_limit_s=item.time_limit_s if math.isfinite(item.time_limit_s) else 0.0,
+                wake=item.wake,
             )
             for item in request.wanted
         ],
         waiting=request.waiting,
         asked_at=timestamp(at_s),
         own_scheduler=request.own_scheduler,
+        waiting_classes=request.waiting_classes,
     )
 
 
@@ -76,6 +80,7 @@ def request_from(message: scheduler_pb2.PlacementRequest) -> Request:
             demand_from(item.demand),
             ranks_from(item.ranks, name),
             seconds(item.since, 0.0),
+            item.waking,
         )
         for item in message.holdings
     )
@@ -98,11 +103,27 @@ def request_from(message: scheduler_pb2.PlacementRequest) -> Request:
                 item.first_rank,
                 item.whole,
                 item.time_limit_s or math.inf,
+                item.wake,
             )
             for item in message.wanted
         ),
         message.waiting,
         message.own_scheduler,
+        tuple(message.waiting_classes),
+    )
+
+
+def woken_message(woken: Woken, at_s: float) -> run_pb2.Assignment:
+    """What an agent is told about nodes that a grant waits for."""
+    return run_pb2.Assignment(
+        domain_id=woken.domain_id,
+        action=run_pb2.ASSIGNMENT_ACTION_WAKE,
+        job_id=woken.name.key.job_id,
+        unit_index=woken.name.key.unit_index,
+        tenant_id=woken.tenant_id,
+        node_ids=woken.node_ids,
+        reason=woken.reason,
+        assigned_at=timestamp(at_s),
     )
 
 
@@ -120,7 +141,10 @@ def answer_message(reply: Reply, at_s: float) -> scheduler_pb2.PlacementAnswer:
         domain_term=reply.domain_term,
         placed=[
             scheduler_pb2.PlacedUnit(
-                name=_name(name), ranks=rank_messages(ranks), explanation=reply.explanations.get(name, "")
+                name=_name(name),
+                ranks=rank_messages(ranks),
+                explanation=reply.explanations.get(name, ""),
+                wake_s=reply.wake_s.get(name, 0.0),
             )
             for name, ranks in reply.placed
         ],
@@ -130,6 +154,7 @@ def answer_message(reply: Reply, at_s: float) -> scheduler_pb2.PlacementAnswer:
         ],
         summary=summary_message(reply.summary, reply.domain_term, at_s, reply.rooms),
         begin_again=reply.begin_again,
+        asleep=_asleep_message(reply, at_s),
     )
 
 
@@ -150,7 +175,14 @@ def answer_from(message: scheduler_pb2.PlacementAnswer) -> Reply:
             **{_name_from(item.name): item.explanation for item in message.placed if item.explanation},
             **{_name_from(item.name): item.explanation for item in message.refused if item.explanation},
         },
+        {_name_from(item.name): item.wake_s for item in message.placed if item.wake_s},
+        Asleep(summary_from(message.asleep), _rooms_from(message.asleep.rooms)) if message.HasField("asleep") else None,
     )
+
+
+def _asleep_message(reply: Reply, at_s: float) -> scheduler_pb2.DomainSummary | None:
+    asleep = reply.asleep
+    return None if asleep is None else summary_message(asleep.summary, reply.domain_term, at_s, asleep.rooms)
 
 
 def summary_message(

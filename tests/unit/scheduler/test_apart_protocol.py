@@ -3,209 +3,22 @@ twice, every run has its grant, and in the end every unit has run."""
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from services.scheduler.core import lifecycle
-from services.scheduler.core.apart.carrying import carry_out
-from services.scheduler.core.apart.dispatching import ANSWER_LIMIT_S, HOLDINGS_EVERY_S, Dispatcher
-from services.scheduler.core.apart.grants import DomainGrants, Grant, ShardSession
-from services.scheduler.core.apart.messages import GrantName, Reply, Request, Session, Wanted
-from services.scheduler.core.book import Book, Draft
-from services.scheduler.core.fleet import Fleet, Mark, MarkKind, NodeState, with_mark, without_marks
-from services.scheduler.core.lifecycle import RunReport
-from services.scheduler.core.policy import Policy
-from services.scheduler.core.state import Demand, JobKind, JobSpec, PlacedRank, RunState, UnitKey
-from services.scheduler.shards.wire import answer_from, answer_message, request_from, request_message
+from services.scheduler.core.apart.dispatching import ANSWER_LIMIT_S, HOLDINGS_EVERY_S
+from services.scheduler.core.apart.grants import DomainGrants
+from services.scheduler.core.apart.messages import GrantName, Request, Session, Wanted
+from services.scheduler.core.fleet import Mark, MarkKind, NodeState, with_mark, without_marks
+from services.scheduler.core.measured import Load, News
+from services.scheduler.core.scaling import Scaling
+from services.scheduler.core.state import Demand, JobKind, JobSpec, JobState, PlacedRank, RunState, UnitKey, UnitState
+from tests.unit.scheduler.apart_network import POLICY, SIZES, Network, Shard, a_network
 from tests.unit.scheduler.world import a_fleet
-
-POLICY = Policy(order=("priority", "age"))
-SIZES = {"east": 2, "west": 2, "north": 1}
-
-
-@dataclass
-class Shard:
-    """A shard's book and dispatcher; what was committed is in the book."""
-
-    name: str
-    book: Book
-    dispatcher: Dispatcher
-    term: int = 1
-    sessions: int = 1
-
-
-@dataclass
-class Network:
-    """Shards and domains, and what is on its way between them: in order from one to another, in any order otherwise."""
-
-    fleet: Fleet
-    shards: dict[str, Shard] = field(default_factory=dict)
-    domains: dict[str, DomainGrants] = field(default_factory=dict)
-    tables: dict[str, dict[UnitKey, Grant]] = field(default_factory=dict)
-    sessions: dict[str, dict[str, ShardSession]] = field(default_factory=dict)
-    asked: dict[tuple[str, str], deque[Request]] = field(default_factory=dict)
-    answered: dict[tuple[str, str], deque[Reply]] = field(default_factory=dict)
-    now_s: float = 1000.0
-    ids: int = 0
-    jobs: int = 0
-
-    def begin(self, shards: int) -> None:
-        """Everybody starts with nothing."""
-        for name in self.fleet.domains:
-            self.tables[name], self.sessions[name] = {}, {}
-            self.domains[name] = DomainGrants(name, self.fleet, POLICY, 1)
-        for number in range(shards):
-            name = f"shard-{number}"
-            book = Book(POLICY)
-            draft = book.draft()
-            draft.fleet = self.fleet
-            book.merge(draft)
-            self.shards[name] = Shard(name, book, Dispatcher(name, Session(1, 1), POLICY))
-
-    def send(self, requests: list[Request]) -> None:
-        """On their way, in the form of the contracts."""
-        for item in requests:
-            known = request_from(request_message(item, self.now_s))
-            assert known == item
-            self.asked.setdefault((item.shard, item.domain_id), deque()).append(known)
-
-    def step(self, shard: Shard, *, committed: bool = True) -> None:
-        shard.book.advance(self.now_s)
-        step = shard.dispatcher.step(shard.book, self.now_s)
-        if committed:
-            self.send(step.requests)
-        else:
-            self.restart_shard(shard, same_term=True)
-
-    def deliver_request(self, pair: tuple[str, str], *, twice: bool = False) -> None:
-        request = self.asked[pair].popleft()
-        domain = self.domains[request.domain_id]
-        replies = [domain.handle(request, self.now_s)]
-        if twice:
-            again = domain.handle(request, self.now_s)
-            assert (again is None) == (replies[0] is None)
-            if again is not None and replies[0] is not None:
-                assert sorted(again.placed) == sorted(replies[0].placed)
-        self.publish(domain, [item for item in replies if item is not None])
-
-    def publish(self, domain: DomainGrants, replies: list[Reply]) -> None:
-        for item in [*replies, *domain.news()]:
-            known = answer_from(answer_message(item, self.now_s))
-            self.answered.setdefault((item.shard, domain.domain_id), deque()).append(known)
-        changes = domain.take_changes()
-        for key, grant in changes.grants.items():
-            if grant is None:
-                self.tables[domain.domain_id].pop(key, None)
-            else:
-                self.tables[domain.domain_id][key] = grant
-        for name, session in changes.sessions.items():
-            kept = ShardSession(session.session, dict(session.classes), session.waiting)
-            self.sessions[domain.domain_id][name] = kept
-
-    def deliver_answer(self, pair: tuple[str, str], *, committed: bool = True) -> None:
-        shard = self.shards[pair[0]]
-        reply = self.answered[pair].popleft()
-        draft = shard.book.draft()
-        heard = shard.dispatcher.answer(reply, draft)
-        carry_out(draft, heard.carried, POLICY, self.now_s, self._new_id)
-        if committed:
-            self.send(heard.requests)
-            self.merge(shard, draft)
-        else:
-            self.restart_shard(shard, same_term=True)
-
-    def merge(self, shard: Shard, draft: Draft) -> None:
-        self.send(shard.dispatcher.released(draft))
-        shard.book.merge(draft)
-
-    def restart_shard(self, shard: Shard, *, same_term: bool = False) -> None:
-        old = shard.book
-        shard.book = Book.restored(old.fleet, old.jobs.values(), old.units.values(), old.runs.values(), POLICY)
-        shard.sessions = shard.sessions + 1 if same_term else 1
-        shard.term += not same_term
-        session = Session(shard.term, shard.sessions)
-        shard.dispatcher = Dispatcher(shard.name, session, POLICY, shard.dispatcher.public())
-
-    def restart_domain(self, name: str) -> None:
-        term = self.domains[name].term + 1
-        grants, sessions = self.tables[name].values(), self.sessions[name]
-        kept = {shard: ShardSession(i.session, dict(i.classes), i.waiting) for shard, i in sessions.items()}
-        self.domains[name] = DomainGrants(name, self.fleet, POLICY, term, grants, kept.items())
-
-    def submit(self, shard: Shard, spec: JobSpec) -> None:
-        self.jobs += 1
-        draft = shard.book.draft()
-        lifecycle.submit(draft, f"job-{self.jobs}", f"tenant-of-{shard.name}", spec, self.now_s)
-        self.merge(shard, draft)
-
-    def finish(self, shard: Shard, run_id: str) -> None:
-        draft = shard.book.draft()
-        for name in shard.book.runs[run_id].domains:
-            lifecycle.finished(draft, RunReport(run_id, name), self.now_s, POLICY.restarts)
-        self.merge(shard, draft)
-
-    def refit(self, fleet: Fleet) -> None:
-        self.fleet = fleet
-        for domain in self.domains.values():
-            if domain.refit(fleet):
-                self.publish(domain, [])
-
-    def exchange(self) -> None:
-        """Everybody goes on, and everything that is on its way arrives."""
-        for shard in self.shards.values():
-            self.step(shard)
-        for pair in list(self.asked):
-            while self.asked[pair]:
-                self.deliver_request(pair)
-        for pair in list(self.answered):
-            while self.answered[pair]:
-                self.deliver_answer(pair)
-
-    def drain(self) -> None:
-        """Everything that is on its way arrives, and every run ends, until nothing happens any more."""
-        for _ in range(400):
-            self.now_s += ANSWER_LIMIT_S / 50
-            self.exchange()
-            for shard in self.shards.values():
-                for run in list(shard.book.runs.values()):
-                    if run.state is RunState.STOPPING:
-                        draft = shard.book.draft()
-                        lifecycle.tick(draft, [(0.0, "stop", run.run_id)], run.stop_until_s, POLICY.restarts)
-                        self.merge(shard, draft)
-                    else:
-                        self.finish(shard, run.run_id)
-            quiet = not any(self.asked.values()) and not any(self.answered.values())
-            if quiet and not any(shard.book.queued for shard in self.shards.values()):
-                return
-
-    def check(self) -> None:
-        """What holds at any time."""
-        held: dict[tuple[str, int], UnitKey] = {}
-        for name, domain in self.domains.items():
-            assert domain.grants == self.tables[name]
-            view = domain.cluster.view
-            assert (view.free_cpus >= -1e-6).all()
-            assert (view.free_memory_bytes >= 0).all()
-            for grant in domain.grants.values():
-                for rank in grant.ranks:
-                    for device in rank.devices:
-                        assert held.setdefault((rank.node_id, device), grant.name.key) == grant.name.key
-        for shard in self.shards.values():
-            for run in shard.book.runs.values():
-                for name in run.open_domains:
-                    grant = self.domains[name].grants.get(run.key)
-                    assert grant is not None, f"{run.run_id} runs in {name} without a grant"
-                    assert (grant.shard, grant.name.epoch) == (shard.name, run.epoch)
-                    assert set(grant.ranks) == {rank for rank in run.ranks if rank.domain_id == name}
-
-    def _new_id(self) -> str:
-        self.ids += 1
-        return f"dec-{self.ids}"
-
 
 SPECS = st.one_of(
     st.builds(
@@ -224,18 +37,19 @@ SPECS = st.one_of(
     st.just(
         JobSpec(JobKind.GANG, Demand(1, cpus=1.0, accelerators=4, cross_domain=True), ranks=5, command=("run",)),
     ),
+    st.just(
+        JobSpec(
+            JobKind.SERVICE,
+            Demand(1, cpus=1.0, accelerators=1),
+            replicas=1,
+            command=("serve",),
+            scaling=Scaling(1, 4, target=10.0, down_after_s=0.0, cooldown_s=0.0),
+        ),
+    ),
 )
 
 
 WHOLE = JobSpec(JobKind.GANG, Demand(1, cpus=1.0, accelerators=4, cross_domain=True), ranks=5, command=("run",))
-
-
-def a_network(shards: int) -> Network:
-    """A network of which every shard has heard."""
-    network = Network(a_fleet(SIZES))
-    network.begin(shards)
-    network.exchange()
-    return network
 
 
 def test_shards_that_want_the_whole_network_at_once_get_it_one_after_another() -> None:
@@ -355,7 +169,7 @@ class TwoLevelsApart(RuleBasedStateMachine):
 
     @initialize(shards=st.integers(1, 3), specs=st.lists(SPECS, min_size=2, max_size=4))
     def begin(self, shards: int, specs: list[JobSpec]) -> None:
-        self.network = Network(a_fleet(SIZES))
+        self.network = Network(a_fleet(SIZES, wake_s=30.0))
         self.network.begin(shards)
         for shard in self.network.shards.values():
             for spec in specs:
@@ -417,15 +231,30 @@ class TwoLevelsApart(RuleBasedStateMachine):
         name, run_id = data.draw(st.sampled_from(runs))
         self.network.finish(self.network.shards[name], run_id)
 
+    @rule(data=st.data(), value=st.sampled_from([1.0, 10.0, 40.0]))
+    def replicas_report(self, data: st.DataObject, value: float) -> None:
+        """Replicas come and go by their load, whatever is on its way about them."""
+        shard, now_s = self._shard(data), self.network.now_s
+        books = shard.book
+        active = [run for run in books.runs.values() if run.state is RunState.ACTIVE]
+        loads = [(run.key, Load(value, now_s)) for run in active if books.jobs[run.key.job_id].spec.scaling is not None]
+        self.network.hear(shard, News(loads=tuple(loads)))
+        for job in books.jobs.values():
+            if job.spec.scaling is not None and job.state in {JobState.QUEUED, JobState.RUNNING}:
+                wanted = [
+                    key
+                    for key in [UnitKey(job.job_id, item.index) for item in job.units]
+                    if books.units[key].state is not UnitState.BLOCKED
+                ]
+                assert 1 <= len(wanted) <= 4
+
     @precondition(lambda self: any(shard.book.jobs for shard in self.network.shards.values()))
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         jobs = sorted((name, job) for name, shard in self.network.shards.items() for job in shard.book.jobs)
         name, job_id = data.draw(st.sampled_from(jobs))
         shard = self.network.shards[name]
-        draft = shard.book.draft()
-        lifecycle.cancel(draft, job_id, "", self.network.now_s, POLICY.restarts)
-        self.network.merge(shard, draft)
+        self.network.cancel(shard, job_id)
 
     @rule(data=st.data(), same_term=st.booleans())
     def restart_shard(self, data: st.DataObject, same_term: bool) -> None:
@@ -438,6 +267,8 @@ class TwoLevelsApart(RuleBasedStateMachine):
     @rule(passed_s=st.sampled_from([1.0, ANSWER_LIMIT_S + 1.0, HOLDINGS_EVERY_S + 1.0]))
     def time_passes(self, passed_s: float) -> None:
         self.network.now_s += passed_s
+        for shard in self.network.shards.values():
+            self.network.tick(shard)
         self.step()
 
     @rule(node=st.sampled_from(["east-0", "east-1", "west-0", "north-0"]), down=st.booleans())
@@ -445,6 +276,19 @@ class TwoLevelsApart(RuleBasedStateMachine):
         mark = Mark(MarkKind.NODE_SUSPECTED, node, "test", node.split("-", maxsplit=1)[0], node)
         fleet = self.network.fleet
         self.network.refit(with_mark(fleet, mark) if down else without_marks(fleet, [(mark.kind, mark.subject)]))
+
+    @rule(nodes=st.sets(st.sampled_from(["east-0", "east-1", "west-0", "north-0"]), min_size=1))
+    def nodes_sleep(self, nodes: set[str]) -> None:
+        self.network.put_to_sleep(*sorted(nodes))
+
+    @precondition(lambda self: self.network.waking)
+    @rule(data=st.data())
+    def a_node_wakes(self, data: st.DataObject) -> None:
+        self.network.wake(data.draw(st.sampled_from(sorted(self.network.waking))))
+
+    @rule(data=st.data())
+    def graph_is_told(self, data: st.DataObject) -> None:
+        self.network.tell_graph(self._shard(data))
 
     @invariant()
     def nothing_is_given_twice(self) -> None:
@@ -456,6 +300,12 @@ class TwoLevelsApart(RuleBasedStateMachine):
             return
         network = self.network
         network.refit(replace(network.fleet, marks={}))
+        # Nodes that did not wake in time are tried again after this.
+        network.now_s += 2.0 * POLICY.restarts.exclusion_s
+        for shard in network.shards.values():
+            for job in [job for job in shard.book.jobs.values() if job.spec.kind is JobKind.SERVICE]:
+                # Nothing else ends a service.
+                network.cancel(shard, job.job_id)
         network.drain()
         network.check()
         for shard in network.shards.values():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from meridian.contracts.scheduler.v1 import scheduler_pb2
-from services.scheduler.core.apart.messages import GrantName, Holding, Reply, Request, Session, Wanted
+from services.scheduler.core.apart.messages import Asleep, GrantName, Holding, Reply, Request, Session, Wanted
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import DeviceModel
 from services.scheduler.core.two_level import ANY, DomainSummary
@@ -65,16 +65,21 @@ def test_a_request_comes_as_it_was_sent() -> None:
         Session(4, 2),
         7,
         begins=True,
-        holdings=(Holding(NAME, "lab", FULL, RANKS, 1000.25), Holding(NAME, "lab", FULL, (), 0.0)),
+        holdings=(
+            Holding(NAME, "lab", FULL, RANKS, 1000.25),
+            Holding(NAME, "lab", FULL, (), 0.0),
+            Holding(NAME, "lab", FULL, RANKS, 1000.5, waking=True),
+        ),
         released=(GrantName(UnitKey("job-0", 0), 1),),
         classes=((1, FULL), (2, Demand(1, cpus=1.0))),
         dropped_classes=(9,),
         wanted=(
             Wanted(NAME, "lab", 1, None, 0, True, 60.0),
-            Wanted(NAME, "lab", 0, Demand(2, cpus=1.0), 4, False),
+            Wanted(NAME, "lab", 0, Demand(2, cpus=1.0), 4, False, wake=True),
         ),
         waiting=True,
         own_scheduler=True,
+        waiting_classes=(2, 1),
     )
     message = request_message(request, 1234.5)
     assert request_from(scheduler_pb2.PlacementRequest.FromString(message.SerializeToString())) == request
@@ -108,13 +113,21 @@ def test_an_answer_comes_as_it_was_sent() -> None:
         summary,
         {1: {model: 4, nameless: 1}, 2: {ANY: 12}},
         True,
+        wake_s={NAME: 30.5},
+        asleep=Asleep(replace(summary, free_cpus=3.0), {1: {model: 8}, 2: {ANY: 1}}),
     )
     message = answer_message(reply, 1234.5)
     found = answer_from(scheduler_pb2.PlacementAnswer.FromString(message.SerializeToString()))
     assert found.summary.share_gap != found.summary.share_gap, "not a number: it does not travel"
     for item in fields(Reply):
-        if item.name != "summary":
+        if item.name not in {"summary", "asleep"}:
             assert getattr(found, item.name) == getattr(reply, item.name)
+    assert found.asleep is not None
+    assert reply.asleep is not None
+    assert found.asleep.rooms == reply.asleep.rooms
     for part in fields(DomainSummary):
         if part.name != "share_gap":
             assert getattr(found.summary, part.name) == getattr(summary, part.name)
+            assert getattr(found.asleep.summary, part.name) == getattr(reply.asleep.summary, part.name)
+    awake = answer_from(answer_message(replace(reply, wake_s={}, asleep=None), 1234.5))
+    assert (awake.wake_s, awake.asleep) == ({}, None)

@@ -12,7 +12,8 @@ Steps of a round:
    longer each time and each unit another one, before it asks for parts again.
 5. A scheduler of a domain's own may refuse what its room would take. It is not asked for that unit again before it has told
    of a change. Who is told of more room in the middle of rounds begins others after them.
-6. When nothing more can be asked, the rounds are over; what waits is said to the domains, so that they tell of more room.
+6. When nothing more can be asked, nodes that sleep are asked for (waking.py). When that gives nothing either, the rounds are over;
+   what waits is said to the domains, so that they tell of more room.
 
 A dispatcher is good for one session: one state of the book, read by one instance. When either is doubtful, a new session
 begins, and answers to the old one are passed over.
@@ -32,12 +33,13 @@ from services.scheduler.core.apart.requests import Requests, holdings_in
 from services.scheduler.core.apart.rounds import Asked, Carried, Heard, Link, Round, Step, waits_still
 from services.scheduler.core.apart.shares import ShardShares, whole
 from services.scheduler.core.apart.told import Told
+from services.scheduler.core.apart.waking import Waking, kept_grant, with_sleepers
 from services.scheduler.core.book import Book, Draft
 from services.scheduler.core.contract import tell
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.stages import stages_of
-from services.scheduler.core.state import Demand, RunState, UnitKey
+from services.scheduler.core.state import Demand, RunState, UnitKey, UnitState
 from services.scheduler.core.two_level import MOST_ROUNDS, Dispatch, DomainSummary, InterDomain
 
 ANSWER_LIMIT_S = 5.0
@@ -68,6 +70,7 @@ class Dispatcher:
         self._links = self._told.links
         self._requests = Requests(shard, session, self._links)
         self._refusals = Refusals(shard)
+        self.waking = Waking()
         self._round: Round | None = None
         self._rounds_begun = 0
         self._rounds = 0
@@ -85,6 +88,11 @@ class Dispatcher:
     def others(self) -> Mapping[str, ShardShares]:
         """What other shards told of share contracts last."""
         return self._told.shares
+
+    @property
+    def told_whole(self) -> dict[str, DomainSummary]:
+        """The same, with the nodes that sleep and could be woken as if they were awake."""
+        return {name: with_sleepers(summary, self.waking.asleep.get(name)) for name, summary in self.told.items()}
 
     def public(self) -> dict[str, DomainSummary]:
         """What is known of domains without what they told this shard alone."""
@@ -131,6 +139,7 @@ class Dispatcher:
         demands = self._requests.demands
         rooms = {demands[number]: room for number, room in reply.rooms.items() if number in demands}
         self._take(replace(reply.summary, ranks=rooms))
+        self._hear_of_sleepers(reply)
         now = self._round
         if now is None or reply.round != now.number or name not in now.open:
             if not reply.round:
@@ -148,6 +157,8 @@ class Dispatcher:
                 asked.said[name] = reply.explanations[asked.name]
             if asked.name in placed:
                 asked.placed[name] = placed[asked.name]
+                if asked.name in reply.wake_s:
+                    asked.wake_s[name] = reply.wake_s[asked.name]
             else:
                 asked.refused[name] = reason = refused.get(asked.name, "it said nothing about it")
                 if self._links[name].own_scheduler and not reply.begin_again:
@@ -160,7 +171,7 @@ class Dispatcher:
         return heard
 
     def released(self, draft: Draft) -> list[Request]:
-        """What to give back because runs of a draft ended, by whatever path."""
+        """What to give back because runs of a draft ended, or units do not wait with their grants any more, by whatever path."""
         back: dict[str, list[GrantName]] = {}
         for run in draft.runs.values():
             before = draft.book.runs.get(run.run_id)
@@ -169,7 +180,28 @@ class Dispatcher:
             for name in sorted(held - left):
                 if name in self._links and self._links[name].begun:
                     back.setdefault(name, []).append(GrantName(run.key, run.epoch))
+        for key, unit in draft.units.items():
+            kept = kept_grant(draft.book, key)
+            waits = unit.state is UnitState.QUEUED and kept is not None and unit.nomination == kept[1]
+            if kept is None or waits or unit.epoch >= kept[0].epoch:
+                continue
+            for name in dict.fromkeys(rank.domain_id for rank in kept[1].ranks):
+                if name in self._links and self._links[name].begun:
+                    back.setdefault(name, []).append(kept[0])
         return self._requests.release(back)
+
+    def _hear_of_sleepers(self, reply: Reply) -> None:
+        """What the domain could wake, and which grants have all their nodes awake."""
+        asleep, name = reply.asleep, reply.domain_id
+        if asleep is None:
+            self.waking.told(name, None)
+        else:
+            demands = self._requests.demands
+            rooms = {demands[number]: room for number, room in asleep.rooms.items() if number in demands}
+            self.waking.told(name, replace(asleep.summary, ranks=rooms))
+        for grant, _ in reply.placed:
+            if grant not in reply.wake_s:
+                self.waking.woke(grant, name)
 
     def _take(self, summary: DomainSummary) -> None:
         if self._told.take(summary):
@@ -227,6 +259,26 @@ class Dispatcher:
         inter.know(cluster.pending)
         if self._ask_about_classes(inter, book, now_s, step):
             return
+        self.waking.forget(self._not_begun(book))
+        found, gates = self._choose(inter, book, now_s)
+        if not found.assigned:
+            more = self._choose_sleepers(book, now_s)
+            if more is not None and more.assigned:
+                self._rounds += 1
+                self._ask(more, book, now_s, step, wake=True)
+                return
+        if found.assigned:
+            self._rounds += 1
+            self._ask(found, book, now_s, step)
+            return
+        step.waiting = {unit.key: self._refusals.why(unit.key) or _no_room(unit, gates) for unit in found.waiting}
+        self._rounds_over()
+        if found.waiting:
+            self._say_that_it_waits(book, now_s, step)
+
+    def _choose(self, inter: InterDomain, book: Book, now_s: float) -> tuple[Dispatch, list[Gate]]:
+        """Domains for what waits, by the policy."""
+        cluster = book.cluster
         account = book.promises.shares
         if account is not None:
             table = inter.view.table
@@ -245,14 +297,24 @@ class Dispatcher:
             certain=certain,
             explain=True,
         )
-        if found.assigned:
-            self._rounds += 1
-            self._ask(found, book, now_s, step)
-            return
-        step.waiting = {unit.key: self._refusals.why(unit.key) or _no_room(unit, gates) for unit in found.waiting}
-        self._rounds_over()
-        if found.waiting:
-            self._say_that_it_waits(now_s, step)
+        return found, gates
+
+    def _choose_sleepers(self, book: Book, now_s: float) -> Dispatch | None:
+        """Domains that would have room if their sleeping nodes were woken; None when nobody sleeps who could help."""
+        pending = book.cluster.pending
+        waiting = list(dict.fromkeys(demand for _, _, demand in pending.lanes))
+        names = [name for name in sorted(self.told) if self._told.reachable(name)]
+        if not any(self.waking.has_room(name, waiting) for name in names):
+            return None
+        summaries = [with_sleepers(self.told[name], self.waking.asleep.get(name)) for name in names]
+        inter = InterDomain(book.fleet, summaries, self._policy)
+        inter.know(pending)
+        return self._choose(inter, book, now_s)[0]
+
+    def _not_begun(self, book: Book) -> list[GrantName]:
+        """Grants of which a run may begin yet."""
+        kept = [found[0] for key in book.nominated if (found := kept_grant(book, key)) is not None]
+        return kept + [asked.name for asked in (self._round.units.values() if self._round is not None else ())]
 
     def _ask_about_classes(self, inter: InterDomain, book: Book, now_s: float, step: Step) -> bool:
         """Ask domains that have not told of a class that waits; whether one was asked."""
@@ -269,7 +331,7 @@ class Dispatcher:
             step.requests += [self._requests.of(name, self._round.number, inter=inter) for name in asked]
         return bool(asked)
 
-    def _ask(self, found: Dispatch, book: Book, now_s: float, step: Step) -> None:
+    def _ask(self, found: Dispatch, book: Book, now_s: float, step: Step, *, wake: bool = False) -> None:
         units: dict[UnitKey, Asked] = {}
         by_domain: dict[str, list[Wanted]] = {}
         for item in found.assigned:
@@ -289,6 +351,7 @@ class Dispatcher:
                 item.first_rank,
                 item.whole,
                 unit.limit_s,
+                wake,
             )
             by_domain.setdefault(item.domain_id, []).append(wanted)
         number = self._next_round()
@@ -296,13 +359,14 @@ class Dispatcher:
         step.asked = len(units)
         step.requests += [self._requests.of(name, number, wanted=tuple(items)) for name, items in by_domain.items()]
 
-    def _say_that_it_waits(self, now_s: float, step: Step) -> None:
+    def _say_that_it_waits(self, book: Book, now_s: float, step: Step) -> None:
         deaf = [name for name, link in self._links.items() if self._told.reachable(name) and not link.waiting]
         if deaf:
             self._round = Round(self._next_round(), now_s + self._answer_limit_s, set(deaf), again=True)
-            step.requests += [replace(self._requests.of(name, self._round.number), waiting=True) for name in deaf]
-            for name in deaf:
-                self._links[name].waiting = True
+            waiting = [demand for _, _, demand in book.cluster.pending.lanes]
+            step.requests += [
+                self._requests.waiting(self._requests.of(name, self._round.number), waiting) for name in deaf
+            ]
 
     def _time_out(self, book: Book, now_s: float, step: Step) -> None:
         now = self._round
@@ -335,7 +399,9 @@ class Dispatcher:
             ranks = tuple(sorted((rank for part in asked.placed.values() for rank in part), key=lambda rank: rank.rank))
             considered = len(self._told.inter.summaries) if self._told.inter is not None else 0
             self._refusals.granted(key)
-            item = Carried(asked.unit, asked.name.epoch, ranks, considered, asked.explanation, asked.said)
+            late = [s for name, s in asked.wake_s.items() if not self.waking.awake(asked.name, (name,))]
+            wake_s = max(late, default=0.0)
+            item = Carried(asked.unit, asked.name.epoch, ranks, considered, asked.explanation, asked.said, wake_s)
             carried.append(item)
             return
         for name in asked.placed:

@@ -6,22 +6,35 @@ Rules that hold whatever comes, twice or late:
 2. A unit holds at most one grant. It is named by its epoch: the same one asked for again is answered with the same nodes, a
    newer one takes the place of an older one, an older one is refused.
 3. A grant ends by its release, by a newer epoch, or by holdings that do not name it; never by what happens to its nodes.
+4. A grant on nodes that sleep is good at once and keeps them; its shard is told when all of them are awake (resting.py).
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from services.scheduler.core.apart.messages import GrantName, Holding, Reply, Request, Session, Wanted
+from services.scheduler.core.apart.resting import (
+    Sleepers,
+    Woken,
+    as_if_nobody_wakes,
+    asleep_of,
+    place_waking,
+    wake_s_of,
+)
 from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.effects import Sleep
 from services.scheduler.core.explanation import Explanation
-from services.scheduler.core.fleet import Domain, Fleet
+from services.scheduler.core.fleet import Domain, Fleet, NodeState
+from services.scheduler.core.idle_nodes import IDLE_NODES, IdleNodes, IdleRules, idle_rules_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.refit import refit
+from services.scheduler.core.sleeping import rest
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.two_level import Assignment, DomainSummary, Tally, place_in_domain, summarise
@@ -46,13 +59,14 @@ class Grant:
 
 @dataclass(slots=True)
 class ShardSession:
-    """What a domain knows of a shard: its session, its classes by number, and whether it waits for room. ``told`` is the
-    state of the domain that it was told last."""
+    """What a domain knows of a shard: its session, its classes by number, whether it waits for room, and of which classes units wait.
+    ``told`` is the state of the domain that it was told last."""
 
     session: Session
     classes: dict[int, Demand] = field(default_factory=dict)
     waiting: bool = False
     told: tuple[int, int] | None = None
+    waiting_classes: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -70,7 +84,8 @@ class DomainGrants:
     """One domain: its cluster, its grants, the sessions of the shards. See the module for the rules.
 
     ``fleet`` may have other domains too; ``term`` is that of the decider. ``counted`` is greater than that of any former
-    `DomainGrants` of this domain in the same term: sequences of summaries go on from there.
+    `DomainGrants` of this domain in the same term: sequences of summaries go on from there. Nodes that hold nothing count as idle since
+    ``begun_s``, where the policy puts them to sleep.
     """
 
     def __init__(
@@ -82,14 +97,24 @@ class DomainGrants:
         grants: Iterable[Grant] = (),
         sessions: Iterable[tuple[str, ShardSession]] = (),
         counted: int = 0,
+        begun_s: float = 0.0,
     ) -> None:
         self.domain_id = domain_id
         self.term = term
         self.grants: dict[UnitKey, Grant] = {}
         self.sessions: dict[str, ShardSession] = dict(sessions)
         self.fleet = part_of(fleet, domain_id)
-        self.cluster = Cluster(table_of(self.fleet), policy)
+        self._seen = as_if_nobody_wakes(self.fleet)
+        self.cluster = Cluster(table_of(self._seen), policy)
+        self.idle: IdleNodes | None = None
+        if idle_rules_of(policy) is not None:
+            self.idle = self.cluster.watch(IDLE_NODES, None, lambda: IdleNodes(begun_s))
         self.counted = counted
+        self._policy = policy
+        self._sleepers = Sleepers(policy)
+        self._holds: Counter[str] = Counter()
+        self._woken: list[Woken] = []
+        self._awoke: list[Grant] = []
         self._tally = Tally()
         self._changes = GrantChanges()
         for grant in grants:
@@ -105,6 +130,7 @@ class DomainGrants:
 
     def handle(self, request: Request, now_s: float) -> Reply | None:
         """Carry out a request; None when it wants no answer or is of an older session."""
+        self._pass_time(now_s)
         known = self.sessions.get(request.shard)
         if known is not None and request.session < known.session:
             return None
@@ -125,28 +151,66 @@ class DomainGrants:
         placed, refused = self._place(request, session, now_s, explanations)
         if not request.round:
             return None
+        placed += tuple(
+            (grant.name, grant.ranks)
+            for item in request.holdings or ()
+            if item.waking and (grant := self.grants.get(item.name.key)) is not None and grant.name == item.name
+        )
         names = {item.name.key: item.name for item in request.wanted}
         said = {names[key]: compact_json(item.as_json()) for key, item in explanations.items()}
         return replace(self._reply(request, session, placed, refused), explanations=said)
 
-    def refit(self, fleet: Fleet) -> bool:
+    def refit(self, fleet: Fleet, now_s: float = float("nan")) -> bool:
         """There is news of the fleet; whether it is about this domain."""
-        after = part_of(fleet, self.domain_id, self.fleet)
-        if after is self.fleet:
+        before, after = self.fleet, part_of(fleet, self.domain_id, self.fleet)
+        if after is before:
             return False
-        refit(self.cluster, self.fleet, after)
-        self.fleet = after
+        self._pass_time(now_s)
+        if self.idle is not None:
+            self.idle.fleet_changed(before, after)
+        seen = as_if_nobody_wakes(after, self._seen)
+        refit(self.cluster, self._seen, seen)
+        self.fleet, self._seen = after, seen
+        woke = {
+            name for name, node in before.nodes.items() if node.state is NodeState.ASLEEP and not after.sleeps(name)
+        }
+        if woke and not woke.isdisjoint(self._holds):
+            self._awoke += [
+                grant
+                for grant in self.grants.values()
+                if any(rank.node_id in woke for rank in grant.ranks) and not asleep_of(after, grant.ranks)
+            ]
         self.counted += 1
         return True
 
-    def news(self) -> list[Reply]:
-        """For each shard that waits: that there may be more room than it was told last."""
-        stamp = self._stamp()
-        return [
-            self._reply(Request(self.domain_id, shard, session.session), session, (), ())
-            for shard, session in self.sessions.items()
-            if session.waiting and session.told != stamp
+    def rest(self, rules: IdleRules, now_s: float) -> tuple[Fleet, list[Sleep]]:
+        """Which idle nodes are told to sleep now, with the fleet of this domain as it is then: nothing has changed here before `refit`."""
+        if self.idle is None:
+            return self.fleet, []
+        self._pass_time(now_s)
+        wanted = [
+            session.classes[number]
+            for session in self.sessions.values()
+            for number in session.waiting_classes
+            if session.waiting and number in session.classes
         ]
+        return rest(self.fleet, self.cluster, wanted, self.idle, rules, now_s)
+
+    def news(self) -> list[Reply]:
+        """For each shard that waits: that there may be more room than it was told last; and which grants have all their nodes awake now."""
+        stamp, awoke = self._stamp(), self._awoke
+        self._awoke = []
+        replies = []
+        for shard, session in self.sessions.items():
+            awake = tuple((item.name, item.ranks) for item in awoke if item.shard == shard)
+            if awake or (session.waiting and session.told != stamp):
+                replies.append(self._reply(Request(self.domain_id, shard, session.session), session, awake, ()))
+        return replies
+
+    def take_woken(self) -> list[Woken]:
+        """Nodes that are to be woken since this was asked last."""
+        woken, self._woken = self._woken, []
+        return woken
 
     def summary(self) -> DomainSummary:
         """The domain as it is now, without rooms of classes."""
@@ -175,9 +239,10 @@ class DomainGrants:
             self._drop(grant, now_s)
 
     def _learn(self, request: Request, session: ShardSession) -> None:
-        if request.waiting != session.waiting or request.classes or request.dropped_classes:
+        waits = request.waiting, request.waiting_classes
+        if waits != (session.waiting, session.waiting_classes) or request.classes or request.dropped_classes:
             self._note(request.shard, session)
-        session.waiting = request.waiting
+        session.waiting, session.waiting_classes = waits
         session.classes.update(request.classes)
         for number in request.dropped_classes:
             session.classes.pop(number, None)
@@ -204,15 +269,38 @@ class DomainGrants:
                 wanted[unit.key] = item
                 assignments.append(Assignment(unit, self.domain_id, item.first_rank, item.whole))
         begun, without = place_in_domain(self.cluster, assignments, now_s, explanations, MOST_EXPLAINED)
+        again = {key for key, _ in without if wanted[key].wake}
+        if again:
+            tried = [item for item in assignments if item.unit.key in again]
+            woken, still = self._place_waking(tried, now_s, explanations)
+            begun, without = begun + woken, [pair for pair in without if pair[0] not in again] + still
         for running in begun:
             item = wanted[running.unit.key]
             ranks = tuple([replace(rank, rank=item.first_rank + rank.rank) for rank in running.ranks])
             grant = Grant(request.shard, item.name, item.tenant_id, running.unit.demand, ranks, now_s)
             self.grants[grant.name.key] = self._changes.grants[grant.name.key] = grant
+            self._holds.update({rank.node_id for rank in ranks})
             self.counted += 1
             placed.append((item.name, ranks))
+            asleep = asleep_of(self.fleet, ranks)
+            if asleep:
+                self._woken.append(Woken(self.domain_id, item.name, item.tenant_id, asleep))
         refused += [(wanted[key].name, reason) for key, reason in without]
         return tuple(placed), tuple(refused)
+
+    def _place_waking(
+        self, assignments: list[Assignment], now_s: float, explanations: dict[UnitKey, Explanation]
+    ) -> tuple[list[RunningUnit], list[tuple[UnitKey, str]]]:
+        """Those for which the nodes that are awake have no room: what is begun holds its nodes here."""
+        for item in assignments:
+            explanations.pop(item.unit.key, None)
+        running = self.cluster.running.values()
+        begun, refused = place_waking(
+            self.fleet, self._policy, running, assignments, now_s, explanations, MOST_EXPLAINED
+        )
+        for placed in begun:
+            self.cluster.occupy(replace(placed, rows=()))
+        return begun, refused
 
     def _why_not(self, shard: str, item: Wanted, demand: Demand | None) -> tuple[str, Grant | None]:
         """Why a unit is not placed; or the grant that it has already."""
@@ -246,7 +334,13 @@ class DomainGrants:
             refused,
             replace(summary, ranks={}),
             rooms,
+            wake_s={name: wake_s for name, ranks in placed if (wake_s := wake_s_of(self.fleet, ranks))},
+            asleep=self._sleepers.told(self.fleet, self._holds, session.classes, self.sequence),
         )
+
+    def _pass_time(self, now_s: float) -> None:
+        if self.idle is not None:
+            self.idle.at_s = max(self.idle.at_s, now_s)
 
     def _stamp(self) -> tuple[int, int]:
         return self.cluster.view.gives, self.cluster.view.generation
@@ -260,6 +354,7 @@ class DomainGrants:
         self.counted += 1
 
     def _occupy(self, grant: Grant) -> None:
+        self._holds.update({rank.node_id for rank in grant.ranks})
         unit = PendingUnit(grant.name.key, grant.tenant_id, 0, grant.since_s, grant.demand)
         self.cluster.occupy(RunningUnit(unit, grant.ranks, grant.since_s))
 
@@ -267,6 +362,10 @@ class DomainGrants:
         del self.grants[grant.name.key]
         self._changes.grants[grant.name.key] = None
         self.cluster.release(grant.name.key, now_s)
+        for name in {rank.node_id for rank in grant.ranks}:
+            self._holds[name] -= 1
+            if not self._holds[name]:
+                del self._holds[name]
         self.counted += 1
 
 
@@ -277,25 +376,22 @@ def compact_json(body: Mapping[str, Any]) -> str:
 
 def part_of(fleet: Fleet, domain_id: str, before: Fleet | None = None) -> Fleet:
     """What a fleet says about one domain; ``before`` itself when that is as it was."""
-    # Nobody wakes nodes on two levels: what sleeps takes no work.
-    nodes = {
-        name: node if not node.wake_s else replace(node, wake_s=0.0)
-        for name, node in fleet.nodes.items()
-        if node.domain_id == domain_id
-    }
+    nodes = {name: node for name, node in fleet.nodes.items() if node.domain_id == domain_id}
     domains = {domain_id: fleet.domains.get(domain_id, Domain(domain_id))}
     marks = {
         key: mark
         for key, mark in fleet.marks.items()
         if mark.domain_id == domain_id or mark.node_id in nodes or mark.subject in {domain_id, *nodes}
     }
+    expected = {name: value for name, value in fleet.expected_demand.items() if name == domain_id}
     if before is None:
-        return Fleet(domains, nodes, marks)
+        return Fleet(domains, nodes, marks, expected)
     # What is the same stays the same object: a cluster is fitted anew only where something changed.
     after = Fleet(
         before.domains if before.domains == domains else domains,
         before.nodes if before.nodes == nodes else nodes,
         before.marks if before.marks == marks else marks,
+        before.expected_demand if before.expected_demand == expected else expected,
     )
-    same = after.domains is before.domains and after.nodes is before.nodes and after.marks is before.marks
-    return before if same else after
+    parts = ("domains", "nodes", "marks", "expected_demand")
+    return before if all(getattr(after, name) is getattr(before, name) for name in parts) else after

@@ -30,7 +30,7 @@ class Session(NamedTuple):
 class Wanted:
     """A unit, or a part of it, that is to be placed. ``class_number`` 0 comes with a ``demand`` of its own. Its ranks are
     numbered from ``first_rank`` on; ``whole`` False says that other domains have other parts. ``time_limit_s`` is infinite
-    when its user declared none."""
+    when its user declared none. ``wake``: it may have nodes that sleep, where those that are awake have no room."""
 
     name: GrantName
     tenant_id: str
@@ -39,24 +39,28 @@ class Wanted:
     first_rank: int = 0
     whole: bool = True
     time_limit_s: float = math.inf
+    wake: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a shard holds in a domain since a time; without ``ranks`` it was asked for and is not answered."""
+    """What a shard holds in a domain since a time; without ``ranks`` it was asked for and is not answered. ``waking``: it has not
+    started, as nodes of it were asleep; the shard wants to know how it stands."""
 
     name: GrantName
     tenant_id: str
     demand: Demand
     ranks: tuple[PlacedRank, ...]
     since_s: float
+    waking: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a shard wants of a domain, carried out in the order of the fields. ``round`` 0 wants no answer. ``holdings`` None
     says nothing about them; otherwise they are all that the shard has there. ``waiting``: it wants to hear of more room.
-    ``own_scheduler``: it is for the domain's agent, no decider of Meridian's takes it."""
+    ``own_scheduler``: it is for the domain's agent, no decider of Meridian's takes it. ``waiting_classes`` are numbers of classes of
+    which units wait."""
 
     domain_id: str
     shard: str
@@ -70,13 +74,24 @@ class Request:
     wanted: tuple[Wanted, ...] = ()
     waiting: bool = False
     own_scheduler: bool = False
+    waiting_classes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Asleep:
+    """What a domain would have besides if its nodes were woken that sleep: a summary of those alone, and the ranks that fit on them
+    by the number of the shard's classes."""
+
+    summary: DomainSummary
+    rooms: Mapping[int, Mapping[DeviceModel | None, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What a domain answers to a shard, or with ``round`` 0 tells it unasked. ``rooms`` are the ranks that fit by the number
     of the shard's classes, ``summary`` the rest. ``begin_again``: the session is not known to the domain. ``explanations`` are
-    JSON objects, of some of those that were placed or refused."""
+    JSON objects, of some of those that were placed or refused. ``wake_s`` is how long it takes until the nodes of some of those
+    that were placed are awake; of others all are. ``asleep`` is None when no node can be woken."""
 
     shard: str
     domain_id: str
@@ -89,3 +104,5 @@ class Reply:
     rooms: Mapping[int, Mapping[DeviceModel | None, int]]
     begin_again: bool = False
     explanations: Mapping[GrantName, str] = field(default_factory=dict)
+    wake_s: Mapping[GrantName, float] = field(default_factory=dict)
+    asleep: Asleep | None = None

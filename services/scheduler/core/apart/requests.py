@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from services.scheduler.core.apart.messages import GrantName, Holding, Request, Session, Wanted
 from services.scheduler.core.apart.rounds import Link, Round, holding_of
+from services.scheduler.core.apart.waking import kept_grant
 from services.scheduler.core.book import Book
+from services.scheduler.core.kept import held_demand
 from services.scheduler.core.state import Demand
 from services.scheduler.core.two_level import InterDomain
 
@@ -18,6 +21,7 @@ class Requests:
         self._shard, self._session, self._links = shard, session, links
         self._numbers: dict[Demand, int] = {}
         self.demands: dict[int, Demand] = {}
+        self._waiting: dict[Demand, None] = {}
 
     def of(
         self,
@@ -48,7 +52,17 @@ class Requests:
             wanted=wanted,
             waiting=link.waiting,
             own_scheduler=link.own_scheduler,
+            waiting_classes=self._waiting_classes(name) if link.waiting else (),
         )
+
+    def waiting(self, request: Request, demands: Iterable[Demand]) -> Request:
+        """A request that says that units of these classes wait."""
+        self._waiting = dict.fromkeys(demands)
+        self._links[request.domain_id].waiting = True
+        return replace(request, waiting=True, waiting_classes=self._waiting_classes(request.domain_id))
+
+    def _waiting_classes(self, name: str) -> tuple[int, ...]:
+        return tuple(number for demand in self._waiting if (number := self.number_at(name, demand)))
 
     def release(self, back: Mapping[str, Iterable[GrantName]]) -> list[Request]:
         """Give these back, by domain."""
@@ -60,6 +74,7 @@ class Requests:
                 released=tuple(names),
                 waiting=self._links[name].waiting,
                 own_scheduler=self._links[name].own_scheduler,
+                waiting_classes=self._waiting_classes(name) if self._links[name].waiting else (),
             )
             for name, names in back.items()
         ]
@@ -77,8 +92,16 @@ class Requests:
 
 
 def holdings_in(name: str, book: Book, now: Round | None) -> tuple[Holding, ...]:
-    """What runs hold in a domain, and what it was asked for in the present round and has not been carried out."""
+    """What runs hold in a domain, what units hold that wait for nodes to wake, and what it was asked for in the present round and has
+    not been carried out."""
     found = [holding_of(run, name, book) for run in book.runs.values() if name in run.open_domains]
+    for key in book.nominated:
+        kept = kept_grant(book, key)
+        ranks = tuple([rank for rank in kept[1].ranks if rank.domain_id == name]) if kept is not None else ()
+        if kept is not None and ranks:
+            job = book.jobs[key.job_id]
+            demand = held_demand(job.units[key.unit_index].demand, len(ranks))
+            found.append(Holding(kept[0], job.tenant_id, demand, ranks, book.now_s, waking=True))
     if now is not None:
         for asked in now.units.values():
             part = asked.parts.get(name)

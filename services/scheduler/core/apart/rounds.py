@@ -17,7 +17,8 @@ from services.scheduler.core.two_level import Assignment, DomainSummary
 @dataclass(frozen=True, slots=True)
 class Carried:
     """A unit that all its domains granted, to be placed: ``considered`` domains were known. ``explanation`` says why these
-    domains, ``said`` what each of them said of its nodes (JSON objects)."""
+    domains, ``said`` what each of them said of its nodes (JSON objects). ``wake_s`` above 0: nodes of it are being woken, which takes
+    about so long, and it begins when they are."""
 
     unit: PendingUnit
     epoch: int
@@ -25,6 +26,7 @@ class Carried:
     considered: int
     explanation: Explanation | None = None
     said: Mapping[str, str] = field(default_factory=dict)
+    wake_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -58,7 +60,8 @@ class Link:
 
 @dataclass(slots=True)
 class Asked:
-    """A unit of a round: its parts by domain, and what was said of them. ``explanation`` and ``said`` as in `Carried`."""
+    """A unit of a round: its parts by domain, and what was said of them. ``explanation`` and ``said`` as in `Carried`; ``wake_s`` by
+    domain, of those that have to wake nodes for it."""
 
     unit: PendingUnit
     name: GrantName
@@ -67,6 +70,7 @@ class Asked:
     refused: dict[str, str] = field(default_factory=dict)
     explanation: Explanation | None = None
     said: dict[str, str] = field(default_factory=dict)
+    wake_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:

@@ -1,6 +1,7 @@
 """What a shard does with its book and its dispatcher at once, the same live and in a replay.
 
-1. `turn`: it hears what domains and other shards told everybody, gives up nodes that were kept on one level, and steps.
+1. `turn`: it hears what domains and other shards told everybody, begins runs whose nodes are awake by now, gives up nodes for which
+   runs were to be taken off on one level, and steps.
 2. `take_answers`: what domains granted becomes runs, what is not wanted any more is given back.
 """
 
@@ -9,24 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from services.scheduler.core import lifecycle
 from services.scheduler.core.apart.carrying import carry_out
 from services.scheduler.core.apart.dispatching import Dispatcher
 from services.scheduler.core.apart.messages import Reply, Request
 from services.scheduler.core.apart.rounds import Step
 from services.scheduler.core.apart.shares import ShardShares
+from services.scheduler.core.apart.waking import kept_grant
 from services.scheduler.core.book import Draft
-from services.scheduler.core.lifecycle import give_up_nomination
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.state import Run, UnitKey
+from services.scheduler.core.state import Run, UnitKey, UnitState
 from services.scheduler.core.two_level import DomainSummary
 
 
 @dataclass(slots=True)
 class Turn:
-    """What a turn led to. ``given_up`` are units whose nodes are not kept any more; nothing else is done in such a turn, so
-    that what follows sees them wait."""
+    """What a turn led to. ``given_up`` are units whose nodes are not kept any more, ``begun`` runs whose nodes were woken; nothing else is
+    done in such a turn, so that what follows sees them wait or run."""
 
     given_up: list[UnitKey] = field(default_factory=list)
+    begun: list[Run] = field(default_factory=list)
     step: Step = field(default_factory=Step)
 
 
@@ -44,18 +47,35 @@ def turn(
     summaries: Iterable[DomainSummary],
     shares: Iterable[ShardShares],
     now_s: float,
+    port_range: range = lifecycle.PORTS,
 ) -> Turn:
-    """One turn at ``now_s`` on an empty draft; see the module. ``shares`` are of other shards."""
+    """One turn at ``now_s`` on an empty draft; see the module. ``shares`` are of other shards, ``port_range`` the ports of runs that
+    begin."""
     book = draft.book
     for item in shares:
         dispatcher.hear_shares(item)
     for summary in summaries:
         dispatcher.hear(summary)
     book.advance(now_s)
-    kept = list(book.nominated)
-    for key in kept:
-        give_up_nomination(draft, key)
-    return Turn(kept) if draft.changed else Turn(step=dispatcher.step(book, now_s))
+    turned = Turn()
+    for key in list(book.nominated):
+        kept = kept_grant(book, key)
+        if kept is None:
+            lifecycle.give_up_nomination(draft, key)
+        elif dispatcher.waking.awake(kept[0], [rank.domain_id for rank in kept[1].ranks]):
+            # Its domains keep the nodes for it, so nobody else has them.
+            run = lifecycle.carry_out_nomination(draft, key, now_s, room=True, port_range=port_range)
+            if run is not None:
+                turned.begun.append(run)
+        elif now_s >= kept[1].until_s:
+            # Its nodes may be awake, but a domain does not say so.
+            lifecycle.give_up_nomination(draft, key)
+        unit = draft.units.get(key)
+        if unit is not None and unit.state is UnitState.QUEUED:
+            turned.given_up.append(key)
+    if not draft.changed:
+        turned.step = dispatcher.step(book, now_s)
+    return turned
 
 
 def take_answers(
