@@ -9,33 +9,26 @@ import os
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-from weakref import WeakValueDictionary
 
 from agent.engines.base import (
     AdjustRequest,
-    Checkpoint,
     Delivery,
     EmulatedMachines,
     FailureKind,
     LaunchRequest,
     NodeState,
     NodeStatus,
-    Progress,
     RunFinished,
-    RunRefused,
     RunStarted,
     RunState,
-    StopRequest,
 )
-from agent.engines.event_stream import EventStream
 from agent.engines.launching import launch_message, write_share
 from agent.engines.local import environment, leftovers
 from agent.engines.local.gang import Cause, Gang, RankEnd, Turn
 from agent.engines.local.node_link import NodeLink
-from agent.engines.recorded_runs import RecordedRuns, identity
+from agent.engines.recorded_runs import RecordedRuns, Run, identity
 from agent.node import wire
-from agent.run_book import Admission, ProcessMark, RunBook, RunKey, UnitKey, next_incarnation
+from agent.run_book import ProcessMark, RunBook, next_incarnation
 from meridian.clock import Clock
 from meridian.errors import NotFoundError
 
@@ -78,45 +71,24 @@ class LocalEngineSettings:
 
 
 @dataclass(slots=True)
-class _ActiveRun:
-    gang: Gang
-    ended: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+class _ActiveRun(Run):
     pressing: bool = False
 
-    @property
-    def key(self) -> RunKey:
-        return self.gang.request.run_id, self.gang.request.epoch
 
-    @property
-    def unit(self) -> UnitKey:
-        return self.gang.request.job_id, self.gang.request.unit_index
-
-
-class LocalEngine(RecordedRuns, EmulatedMachines):
+class LocalEngine(RecordedRuns[_ActiveRun], EmulatedMachines):
     """See ``Engine``; machines are node processes (``agent.node``)."""
 
     def __init__(self, settings: LocalEngineSettings, book: RunBook, clock: Clock) -> None:
+        super().__init__(book, clock, settings.gang_grace_s)
         self._settings = settings
-        self._book = book
-        self._clock = clock
-        self._stream = EventStream()
         self._links: dict[str, NodeLink] = {}
-        self._runs: dict[RunKey, _ActiveRun] = {}
-        self._waiting: dict[UnitKey, LaunchRequest] = {}
-        self._unit_locks: WeakValueDictionary[UnitKey, asyncio.Lock] = WeakValueDictionary()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._asleep = dict(settings.sleeping)
         self._waking: set[str] = set()
-        self.power_changed = asyncio.Event()
-        self._lease_held = True
-        self._closing = False
-        self.malformed_count = 0
 
     # --- life ------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        for number, event in sorted(self._book.pending.items()):
-            self._stream.put(Delivery(number, event), None)
+        self._tell_again()
         hit = leftovers.end_leftovers(self._book)
         if hit:
             _log.warning("ended %d processes that an earlier agent left", hit)
@@ -131,8 +103,7 @@ class LocalEngine(RecordedRuns, EmulatedMachines):
 
     async def close(self) -> None:
         self._closing = True
-        for run in list(self._runs.values()):
-            self._stop_run(run, FailureKind.AGENT_RESTARTED, "the agent shuts down", self._settings.gang_grace_s)
+        await self._stop_all(Cause(FailureKind.AGENT_RESTARTED, "the agent shuts down"))
         waiting = [run.ended for run in self._runs.values()]
         if waiting:
             await asyncio.wait(waiting, timeout=self._settings.gang_grace_s + 2)
@@ -147,36 +118,6 @@ class LocalEngine(RecordedRuns, EmulatedMachines):
         await self._book.durable()
 
     # --- orders ----------------------------------------------------------------------------------------------------
-
-    async def launch(self, request: LaunchRequest) -> None:
-        async with self._lock((request.job_id, request.unit_index)):
-            admission = self._book.admit(request)
-            if admission is Admission.ACCEPTED:
-                await self._begin(request)
-            elif admission is Admission.KNOWN_RUNNING:
-                self._report_again(request)
-            elif admission is Admission.KNOWN_ENDED:
-                end = self._book.units[request.job_id, request.unit_index].end
-                assert end is not None
-                self._emit(end)
-            else:
-                highest = self._book.highest_epoch(request.job_id, request.unit_index)
-                reason = f"epoch {request.epoch} is stale: {highest} was seen"
-                self._emit(RunRefused(*identity(request), self._clock.now(), highest, reason))
-
-    async def stop(self, request: StopRequest) -> None:
-        unit = (request.job_id, request.unit_index)
-        async with self._lock(unit):
-            if request.epoch > self._book.highest_epoch(*unit):
-                await self._book.durable(self._book.fence(*unit, request.epoch, self._clock.now()))
-                self._emit(self._failed(request, Cause(FailureKind.STOPPED, f"never started here: {request.reason}")))
-            waiting = self._waiting.get(unit)
-            if waiting is not None and waiting.epoch <= request.epoch:
-                del self._waiting[unit]
-                self._emit(self._failed(waiting, Cause(FailureKind.STOPPED, request.reason)))
-            for run in self._runs_of(unit):
-                if run.gang.request.epoch <= request.epoch:
-                    self._stop_run(run, FailureKind.STOPPED, request.reason, request.grace_s)
 
     async def adjust(self, request: AdjustRequest) -> bool:
         if (request.run_id, request.epoch) not in self._runs:
@@ -207,13 +148,6 @@ class LocalEngine(RecordedRuns, EmulatedMachines):
 
     def asleep(self) -> frozenset[str]:
         return frozenset(self._asleep)
-
-    async def lease_lost(self) -> None:
-        self._lease_held = False
-        for run in list(self._runs.values()):
-            self._stop_run(
-                run, FailureKind.LEASE_EXPIRED, "the domain has no contact to the bus", self._settings.gang_grace_s
-            )
 
     async def kill_node(self, node_id: str) -> None:
         link = self._links.get(node_id)
@@ -253,32 +187,7 @@ class LocalEngine(RecordedRuns, EmulatedMachines):
 
     # --- starting a run --------------------------------------------------------------------------------------------
 
-    async def _begin(self, request: LaunchRequest) -> None:
-        """Record the order durably, end older runs of the unit, then start; the start itself does not hold up others."""
-        unit = (request.job_id, request.unit_index)
-        record_number = self._book.begin(request, self._clock.now())
-        superseded = f"superseded by epoch {request.epoch}"
-        waiting = self._waiting.pop(unit, None)
-        if waiting is not None:
-            self._emit(self._failed(waiting, Cause(FailureKind.STOPPED, superseded)))
-        for run in self._runs_of(unit):
-            self._stop_run(run, FailureKind.STOPPED, superseded, 0)
-        await self._book.durable(record_number)
-        older = self._runs_of(unit)
-        if older:
-            self._waiting[unit] = request
-            self._spawn(self._start_after(older, request))
-        else:
-            self._start(request)
-
-    async def _start_after(self, older: list[_ActiveRun], request: LaunchRequest) -> None:
-        await asyncio.wait([run.ended for run in older])
-        unit = (request.job_id, request.unit_index)
-        if self._waiting.get(unit) is request:
-            del self._waiting[unit]
-            self._start(request)
-
-    def _start(self, request: LaunchRequest) -> None:
+    async def _start(self, request: LaunchRequest) -> None:
         cause = self._obstacle(request)
         if cause is not None:
             self._emit(self._failed(request, cause))
@@ -292,10 +201,9 @@ class LocalEngine(RecordedRuns, EmulatedMachines):
             self._links[node_id].send(launch_message(self._settings, self._book.agent_mark, request, node_id))
 
     def _obstacle(self, request: LaunchRequest) -> Cause | None:
-        if self._closing:
-            return Cause(FailureKind.AGENT_RESTARTED, "the agent shuts down")
-        if not self._lease_held:
-            return Cause(FailureKind.LEASE_EXPIRED, "the domain has no contact to the bus")
+        cause = self._why_not_now()
+        if cause is not None:
+            return cause
         for placement in request.ranks:
             link = self._links.get(placement.node_id)
             if link is None:
@@ -309,15 +217,10 @@ class LocalEngine(RecordedRuns, EmulatedMachines):
                 return Cause(FailureKind.NODE_LOST, reason, placement.rank, placement.node_id)
         return None
 
-    def _report_again(self, request: LaunchRequest) -> None:
-        run = self._runs.get((request.run_id, request.epoch))
-        if run is not None and run.gang.state is RunState.RUNNING:
-            self._emit(RunStarted(*identity(request), self._clock.now(), run.gang.node_ids))
-
     # --- ending a run ----------------------------------------------------------------------------------------------
 
-    def _stop_run(self, run: _ActiveRun, kind: FailureKind, reason: str, grace_s: float) -> None:
-        if run.gang.stop(kind, reason).stop_the_rest:
+    async def _stop_run(self, run: _ActiveRun, cause: Cause, grace_s: float) -> None:
+        if run.gang.stop(cause.kind, cause.reason).stop_the_rest:
             self._order_stop(run, grace_s)
 
     def _order_stop(self, run: _ActiveRun, grace_s: float) -> None:
@@ -385,26 +288,6 @@ class LocalEngine(RecordedRuns, EmulatedMachines):
             self._stream.put(Delivery(None, self._rank_exited(gang, end, message)), None)
             self._take_turn(run, gang.rank_ended(end))
 
-    def _progress(self, request: LaunchRequest, message: dict[str, Any]) -> Progress:
-        return Progress(
-            *identity(request),
-            self._clock.now(),
-            message["rank"],
-            message["step"],
-            message["total_steps"],
-            message["metrics"],
-        )
-
-    def _checkpoint(self, request: LaunchRequest, message: dict[str, Any]) -> Checkpoint:
-        return Checkpoint(
-            *identity(request),
-            self._clock.now(),
-            message["rank"],
-            message["step"],
-            message["path"],
-            message["size_bytes"],
-        )
-
     # --- nodes -----------------------------------------------------------------------------------------------------
 
     async def _start_node(self, node_id: str) -> None:
@@ -434,13 +317,3 @@ class LocalEngine(RecordedRuns, EmulatedMachines):
             for link in self._links.values():
                 link.send({"op": "ping"})
             await asyncio.sleep(min(1.0, self._settings.agent_silence_s / 5))
-
-    # --- small things ----------------------------------------------------------------------------------------------
-
-    def _runs_of(self, unit: UnitKey) -> list[_ActiveRun]:
-        return [run for run in self._runs.values() if run.unit == unit]
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

@@ -20,23 +20,17 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from weakref import WeakValueDictionary
 
 from agent.engines.base import (
-    Checkpoint,
     Delivery,
     FailureKind,
     LaunchRequest,
     NodeState,
     NodeStatus,
-    Progress,
     RunFinished,
-    RunRefused,
     RunStarted,
     RunState,
-    StopRequest,
 )
-from agent.engines.event_stream import EventStream
 from agent.engines.launching import launch_message
 from agent.engines.local.gang import Cause, Gang, RankEnd, Turn
 from agent.engines.own_scheduler import UnitName
@@ -46,7 +40,7 @@ from agent.engines.slurm.cluster import Cluster, SlurmSilentError
 from agent.engines.slurm.following import FollowedRun, News, launch_record, request_of, stop_record
 from agent.engines.slurm.verdict import cause_of, cause_of_silence
 from agent.node import wire
-from agent.run_book import Admission, BegunRun, RunBook, UnitKey
+from agent.run_book import BegunRun, RunBook
 from meridian.clock import Clock
 from meridian.errors import MeridianError
 
@@ -91,31 +85,20 @@ class SlurmEngineSettings:
         return self.data_dir / "work" / run_id
 
 
-class SlurmEngine(RecordedRuns):
+class SlurmEngine(RecordedRuns[FollowedRun]):
     """See the module."""
 
     def __init__(self, settings: SlurmEngineSettings, cluster: Cluster, book: RunBook, clock: Clock) -> None:
+        super().__init__(book, clock, settings.gang_grace_s)
         self._settings = settings
         self._cluster = cluster
-        self._book = book
-        self._clock = clock
-        self._stream = EventStream()
-        self._runs: dict[tuple[str, int], FollowedRun] = {}
-        self._waiting: dict[UnitKey, LaunchRequest] = {}
-        self._unit_locks: WeakValueDictionary[UnitKey, asyncio.Lock] = WeakValueDictionary()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._lease_held = True
-        self._closing = False
         self._contacts = self._contacts_told = 0
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.power_changed = asyncio.Event()
-        self.malformed_count = 0
 
     # --- life ------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        for number, event in sorted(self._book.pending.items()):
-            self._stream.put(Delivery(number, event), None)
+        self._tell_again()
         self._cluster.settings.shared_dir.mkdir(parents=True, exist_ok=True)
         while True:
             try:
@@ -132,10 +115,7 @@ class SlurmEngine(RecordedRuns):
 
     async def close(self) -> None:
         self._closing = True
-        for run in list(self._runs.values()):
-            await self._stop_run(
-                run, Cause(FailureKind.AGENT_RESTARTED, "the agent shuts down"), self._settings.gang_grace_s
-            )
+        await self._stop_all(Cause(FailureKind.AGENT_RESTARTED, "the agent shuts down"))
         waiting = [run.ended for run in self._runs.values()]
         if waiting:
             # One that Slurm has not ended by then is ended all the same; the next agent reports it.
@@ -147,46 +127,8 @@ class SlurmEngine(RecordedRuns):
 
     # --- orders ----------------------------------------------------------------------------------------------------
 
-    async def launch(self, request: LaunchRequest) -> None:
-        async with self._lock((request.job_id, request.unit_index)):
-            admission = self._book.admit(request)
-            if admission is Admission.ACCEPTED:
-                await self._begin(request)
-            elif admission is Admission.KNOWN_RUNNING:
-                run = self._runs.get((request.run_id, request.epoch))
-                if run is not None and run.gang.state is RunState.RUNNING:
-                    self._emit(RunStarted(*identity(request), self._clock.now(), run.gang.node_ids))
-            elif admission is Admission.KNOWN_ENDED:
-                end = self._book.units[request.job_id, request.unit_index].end
-                assert end is not None
-                self._emit(end)
-            else:
-                highest = self._book.highest_epoch(request.job_id, request.unit_index)
-                reason = f"epoch {request.epoch} is stale: {highest} was seen"
-                self._emit(RunRefused(*identity(request), self._clock.now(), highest, reason))
-
-    async def stop(self, request: StopRequest) -> None:
-        unit = (request.job_id, request.unit_index)
-        async with self._lock(unit):
-            if request.epoch > self._book.highest_epoch(*unit):
-                await self._book.durable(self._book.fence(*unit, request.epoch, self._clock.now()))
-                self._emit(self._failed(request, Cause(FailureKind.STOPPED, f"never started here: {request.reason}")))
-            waiting = self._waiting.get(unit)
-            if waiting is not None and waiting.epoch <= request.epoch:
-                del self._waiting[unit]
-                self._emit(self._failed(waiting, Cause(FailureKind.STOPPED, request.reason)))
-            for run in self._runs_of(unit):
-                if run.gang.request.epoch <= request.epoch:
-                    await self._stop_run(run, Cause(FailureKind.STOPPED, request.reason), request.grace_s)
-
     def in_contact(self) -> None:
         self._contacts += 1
-
-    async def lease_lost(self) -> None:
-        self._lease_held = False
-        for run in list(self._runs.values()):
-            cause = Cause(FailureKind.LEASE_EXPIRED, "the domain has no contact to the bus")
-            await self._stop_run(run, cause, self._settings.gang_grace_s)
 
     # --- views -----------------------------------------------------------------------------------------------------
 
@@ -223,30 +165,6 @@ class SlurmEngine(RecordedRuns):
 
     # --- starting a run --------------------------------------------------------------------------------------------
 
-    async def _begin(self, request: LaunchRequest) -> None:
-        unit = (request.job_id, request.unit_index)
-        record_number = self._book.begin(request, self._clock.now())
-        superseded = Cause(FailureKind.STOPPED, f"superseded by epoch {request.epoch}")
-        waiting = self._waiting.pop(unit, None)
-        if waiting is not None:
-            self._emit(self._failed(waiting, superseded))
-        for run in self._runs_of(unit):
-            await self._stop_run(run, superseded, 0)
-        await self._book.durable(record_number)
-        older = self._runs_of(unit)
-        if older:
-            self._waiting[unit] = request
-            self._spawn(self._start_after(older, request))
-        else:
-            await self._start(request)
-
-    async def _start_after(self, older: list[FollowedRun], request: LaunchRequest) -> None:
-        await asyncio.wait([run.ended for run in older])
-        unit = (request.job_id, request.unit_index)
-        if self._waiting.get(unit) is request:
-            del self._waiting[unit]
-            await self._start(request)
-
     async def _start(self, request: LaunchRequest) -> None:
         name = UnitName(request.job_id, request.unit_index, request.epoch)
         job = self._live_job(name)
@@ -275,10 +193,9 @@ class SlurmEngine(RecordedRuns):
         return max(found, default=None)
 
     def _obstacle(self, request: LaunchRequest, job: int | None) -> Cause | None:
-        if self._closing:
-            return Cause(FailureKind.AGENT_RESTARTED, "the agent shuts down")
-        if not self._lease_held:
-            return Cause(FailureKind.LEASE_EXPIRED, "the domain has no contact to the bus")
+        cause = self._why_not_now()
+        if cause is not None:
+            return cause
         for placement in request.ranks:
             if placement.node_id not in self._cluster.settings.node_names:
                 reason = f"no node {placement.node_id!r} in this domain"
@@ -534,25 +451,9 @@ class SlurmEngine(RecordedRuns):
 
     # --- small things ----------------------------------------------------------------------------------------------
 
-    def _progress(self, request: LaunchRequest, message: dict[str, Any]) -> Progress:
-        body = message["rank"], message["step"], message["total_steps"], message["metrics"]
-        return Progress(*identity(request), self._clock.now(), *body)
-
-    def _checkpoint(self, request: LaunchRequest, message: dict[str, Any]) -> Checkpoint:
-        body = message["rank"], message["step"], message["path"], message["size_bytes"]
-        return Checkpoint(*identity(request), self._clock.now(), *body)
-
-    def _runs_of(self, unit: UnitKey) -> list[FollowedRun]:
-        return [run for run in self._runs.values() if run.unit == unit]
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
     def _done(self, task: asyncio.Task[None]) -> None:
         """A part that fails fails the engine: whoever reads the events gets its error."""
-        self._tasks.discard(task)
+        super()._done(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not self._broken.done():
             self._broken.set_exception(error)

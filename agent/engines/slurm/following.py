@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from agent.engines.base import LaunchRequest, RankPlacement, RunLimits
-from agent.engines.local.gang import Cause, Gang
+from agent.engines.local.gang import Cause
 from agent.engines.own_scheduler import UnitName
+from agent.engines.recorded_runs import Run
 from agent.engines.slurm import folder
 from agent.node import wire
 
@@ -26,17 +26,15 @@ class News:
 
 
 @dataclass(slots=True)
-class FollowedRun:
+class FollowedRun(Run):
     """A run and how far its files have been read. Times are the loop's."""
 
-    gang: Gang
     name: UnitName
     job: int
     place: Path
     # Node ids by Slurm's names.
     node_ids: Mapping[str, str]
     began_s: float
-    ended: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     read_bytes: dict[str, int] = field(default_factory=dict)
     # Messages of each node's file that were passed on before an agent that is gone now was killed; they are not passed on again.
     passed: dict[str, int] = field(default_factory=dict)
@@ -50,16 +48,6 @@ class FollowedRun:
     cancelled: bool = False
     over_s: float | None = None
     slurm_over_s: float | None = None
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """Run id and epoch."""
-        return self.gang.request.run_id, self.gang.request.epoch
-
-    @property
-    def unit(self) -> tuple[str, int]:
-        """Job id and unit index."""
-        return self.gang.request.job_id, self.gang.request.unit_index
 
     def read(self) -> News:
         """Read what is new. Blocking."""
