@@ -91,6 +91,8 @@ class Placing:
         """Answer until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._scheduler.run())
+            # What was given away before the agent started is told before anything else changes it.
+            await self._say()
             group.create_task(self._say_what_is_new())
             group.create_task(self._take_requests(SideBySide(group, self._at_once)))
 
