@@ -14,7 +14,8 @@ from agent.engines.local.engine import LocalEngine, LocalEngineSettings
 from agent.run_book import RunBook
 from meridian.clock import SystemClock
 
-PATIENCE_S = 15.0
+PATIENCE_S = 45.0
+"""Less than programs of the tests sleep: an end that comes is not theirs."""
 
 
 class Domain:

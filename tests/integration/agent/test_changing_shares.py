@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from agent.engines.base import AdjustRequest, RankPlacement
-from tests.integration.agent.conftest import Domain, MakeDomain, request_for
+from tests.integration.agent.conftest import PATIENCE_S, Domain, MakeDomain, request_for
 
 PROGRAM = """
 import os, time
@@ -19,7 +19,7 @@ while True:
 
 async def printed(domain: Domain, text: str) -> None:
     path = domain.settings.log_path("job-1.0.1", 0)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(PATIENCE_S):
         while not path.exists() or text not in path.read_text().split():
             await asyncio.sleep(0.02)
 
