@@ -12,15 +12,18 @@ from meridian.result import Row, print_table
 
 @click.command()
 @click.argument("path", metavar="CURVES.csv", type=USER_FILE)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the noise added to the truth.")
 @result_option
 @click.option("--all-rows", is_flag=True, help="Print the figures of every run, not the pooled ones only.")
-def phases(path: Path, out: Path | None, all_rows: bool) -> None:
+def phases(path: Path, seed: int, out: Path | None, all_rows: bool) -> None:
     """Tell warm-up, fast and stable convergence of each run of CURVES.csv as it went on, and compare with the truth.
 
     Columns: run, step, train_loss, and optionally lr, gbs, total_steps, group (its family; default: what stands before
     the first slash of the run's name). Other columns are ignored. The file may be compressed (.gz).
     """
     one_thread()
+    import numpy as np
+
     from services.forecast.phases.report import judge, rows_of
     from services.forecast.phases.table import read_curves
     from services.forecast.tables import InvalidTableError
@@ -32,8 +35,8 @@ def phases(path: Path, out: Path | None, all_rows: bool) -> None:
     if not found.curves and not found.unusable:
         raise refused("CURVES.csv", f"{path.name}: no line names a run")
     judged = judge(found)
-    rows = rows_of(found, judged)
-    write_result(out, [path], 0, rows)
+    rows = rows_of(found, judged, np.random.default_rng(seed))
+    write_result(out, [path], seed, rows)
     for sentence in found.left_aside.sentences():
         click.echo(sentence, err=True)
     _say_unknown(judged.unknown)

@@ -5,9 +5,10 @@ At each sample (step, loss, and where known the learning rate and the global bat
    the declared ``warm_up_steps``. From telemetry alone: until the pace has fallen to ``PASSED`` of its highest value.
 2. The pace is the slope of the loss over ln(step + 1) within the last 0.6 of it: the window of ``truth``, which looks as
    far ahead as back, seen when it is complete. It is therefore that of the step exp(-0.3) = 74 % of the way.
-3. Stable once the pace has stayed below 10 % of its highest value after the warm-up for 2 % of the run as seen through
-   the window (2.7 %); of the steps so far where the length of the run is not known. It is not taken back.
-The delay this brings is about a third of the step at which the phase begins; it is reported, not hidden.
+3. Stable (``onset``) once that pace has stayed below 10 % of its highest value after the warm-up for 2 % of the run as seen
+   through the window (2.7 %; a run whose length is not known is taken to be twice as long as it was so far), or, until that
+   is seen, as long as the newer half of the window lies below by more than its noise. The first is taken back only where a
+   new highest pace shows that the peak had not come yet, the second where the newer half rises.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from services.forecast.phases.curve import Phase
+from services.forecast.phases.onset import StableWatch
 from services.forecast.phases.ramps import RampWatch
 from services.forecast.phases.truth import HALF_WINDOW, HOLD, LEAST_SAMPLES, SHARE_OF_PEAK
 from services.forecast.phases.window import Slope, SlopeWindow
@@ -64,14 +66,12 @@ class PhaseDetector:
         self, schedule: Schedule | None = None, *, schedule_known: bool = True, share_of_peak: float = SHARE_OF_PEAK
     ) -> None:
         self._known = schedule_known
-        self._share = share_of_peak
         self._schedule = (schedule or Schedule()) if schedule_known else Schedule()
         self._ramps = (RampWatch(self._schedule.total_steps), RampWatch(self._schedule.total_steps))
         self._window = SlopeWindow(_WINDOW)
+        self._onset = StableWatch(share_of_peak, HOLD * _SEEN_AT)
         self._last = -math.inf
-        self._peak = 0.0
         self._fast_from = 0.0
-        self._below_from: float | None = None
         self.phase: Phase | None = None
         self.ignored = 0
         self.slope: Slope | None = None
@@ -105,7 +105,7 @@ class PhaseDetector:
         slope = self.slope
         if slope is not None and slope.samples >= _STANDING_SAMPLES and slope.fall > _STANDS_OUT * slope.error:
             self.highest_fall = max(self.highest_fall, slope.fall)
-        now = self._judge(step, None if self.slope is None else self.slope.fall, lr, gbs)
+        now = self._judge(step, self.slope, lr, gbs)
         if now == self.phase:
             return None
         event = PhaseChanged(step, self.phase, now)
@@ -118,9 +118,8 @@ class PhaseDetector:
             "window": self._window.state(),
             "ramps": [watch.state() for watch in self._ramps],
             "last": _finite(self._last),
-            "peak": self._peak,
             "fast_from": _finite(self._fast_from),
-            "below_from": self._below_from,
+            "onset": self._onset.state(),
             "phase": None if self.phase is None else int(self.phase),
             "ignored": self.ignored,
             "highest_fall": self.highest_fall,
@@ -132,44 +131,44 @@ class PhaseDetector:
         for watch, state in zip(self._ramps, kept["ramps"], strict=True):
             watch.restore(state)
         self._last = -math.inf if kept["last"] is None else kept["last"]
-        self._peak, self._below_from = kept["peak"], kept["below_from"]
+        self._onset.restore(kept["onset"] if "onset" in kept else _older(kept))
         self._fast_from = math.inf if kept["fast_from"] is None else kept["fast_from"]
         self.phase = None if kept["phase"] is None else Phase(kept["phase"])
         self.ignored, self.highest_fall = kept["ignored"], kept["highest_fall"]
         self.slope = self._window.slope(LEAST_SAMPLES)
 
-    def _judge(self, step: float, pace: float | None, lr: float, gbs: float) -> Phase:
-        if self.phase == Phase.STABLE:
-            return Phase.STABLE
-        if self._warming_up(step, pace, lr, gbs):
-            self._fast_from, self._below_from = math.inf, None
+    def _judge(self, step: float, slope: Slope | None, lr: float, gbs: float) -> Phase:
+        if self._warming_up(step, slope, lr, gbs) and not self._onset.sure:
+            self._fast_from = math.inf
+            self._onset.begin(keep_peak=True)
             return Phase.WARM_UP
         if math.isinf(self._fast_from):
             self._fast_from = step
-            self._peak = 0.0 if self._known else self._peak
-        if pace is None or step + 1 < (self._fast_from + 1) * _SEEN_AT:
-            return Phase.FAST
-        self._peak = max(self._peak, pace)
-        if pace >= self._share * self._peak:
-            self._below_from = None
-            return Phase.FAST
-        if self._below_from is None:
-            self._below_from = step
+            self._onset.begin(keep_peak=not self._known)
+        if slope is None or step + 1 < (self._fast_from + 1) * _SEEN_AT:
+            return Phase.STABLE if self._onset.stable else Phase.FAST
+        newer = self._window.slope(LEAST_SAMPLES, HALF_WINDOW) if self._onset.border > 0 else None
         length = max(step, self._schedule.total_steps or _LENGTHS_SO_FAR * step)
-        held = step - self._below_from >= HOLD * _SEEN_AT * length
-        return Phase.STABLE if held else Phase.FAST
+        return Phase.STABLE if self._onset.observe(step, slope, newer, length) else Phase.FAST
 
-    def _warming_up(self, step: float, pace: float | None, lr: float, gbs: float) -> bool:
+    def _warming_up(self, step: float, slope: Slope | None, lr: float, gbs: float) -> bool:
         if self._known:
             rising = [watch.observe(step, value) for watch, value in zip(self._ramps, (lr, gbs), strict=True)]
             declared = self._schedule.warm_up_steps
             return step < declared if declared is not None else any(rising)
-        if self.phase == Phase.FAST:
+        if self.phase in {Phase.FAST, Phase.STABLE}:
             return False
-        if pace is None:
+        if slope is None:
             return True
-        self._peak = max(self._peak, pace)
-        return pace > PASSED * self._peak or self._peak <= 0
+        self._onset.raise_peak(slope)
+        return slope.fall > PASSED * self._onset.peak or self._onset.peak <= 0
+
+
+def _older(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of the onset as it was kept before it had one of its own; what was stable then is."""
+    stable = kept["phase"] == int(Phase.STABLE)
+    peak = {"peak": kept["peak"], "standing": kept["peak"]}
+    return peak | {"below_from": kept["below_from"], "soon_from": None, "stable": stable, "sure": stable}
 
 
 def _finite(number: float) -> float | None:

@@ -24,6 +24,8 @@ from services.forecast.phases.table import Curves
 from services.forecast.phases.truth import Boundaries, UnknownPhasesError, boundaries
 
 SENSITIVITY = (0.05, 0.10, 0.20)
+# Draws of noise with which the truth is found again.
+_DRAWS = 5
 AWARE, ALONE, SERVED = "schedule_aware", "telemetry_only", "as_served"
 MAJORITY, FIXED = "majority_class", "fixed_fraction"
 
@@ -50,8 +52,8 @@ def judge(found: Curves) -> Judged:
     return Judged(curves, truths, unknown)
 
 
-def rows_of(found: Curves, judged: Judged) -> list[Row]:
-    """Every figure, for all runs, each family and each run."""
+def rows_of(found: Curves, judged: Judged, chance: np.random.Generator) -> list[Row]:
+    """Every figure, for all runs, each family and each run; ``chance`` draws noise with which the truth is found again."""
     rows = [
         Row("curves", "runs_scored_count", float(len(judged.curves)), n=len(judged.curves)),
         Row("curves", "runs_unknown_count", float(len(judged.unknown)), n=len(judged.unknown)),
@@ -63,6 +65,7 @@ def rows_of(found: Curves, judged: Judged) -> list[Row]:
         FIXED: [fixed_fractions(curve) for curve in judged.curves],
     }
     as_served = [served(curve) for curve in judged.curves]
+    again = [[noisier(curve, chance) for _ in range(_DRAWS)] for curve in judged.curves]
     families = sorted({curve.family for curve in judged.curves})
     slices: list[tuple[str, list[int]]] = [("all", list(range(len(judged.curves))))]
     slices += [
@@ -73,6 +76,9 @@ def rows_of(found: Curves, judged: Judged) -> list[Row]:
     for name, members in slices:
         if members:
             rows += _slice_rows(name, members, judged, told, as_served)
+            if not name.startswith("run="):
+                picked = [(judged.curves[i], judged.truths[i], again[i]) for i in members]
+                rows += [replace(row, slice=name) for row in _noise_rows(picked)]
     for run, reason in judged.unknown.items():
         rows += [Row(AWARE, "accuracy_within_2pct_ratio", None, f"run={run}", n=0, reason=f"unknown: {reason}")]
     return rows
@@ -122,6 +128,7 @@ def _figures(subject: str, scores: Sequence[RunScore]) -> list[Row]:
         Row(subject, "macro_f1_exact_ratio", macro_f1(exact), n=size),
         Row(subject, "boundaries_missed_count", float(sum(each.missed for each in scores)), n=size),
         Row(subject, "stable_false_count", float(sum(each.false for each in scores)), n=size),
+        Row(subject, "stable_taken_back_count", float(sum(each.taken_back for each in scores)), n=size),
     ]
     for boundary in ("warm_up_end", "stable_onset"):
         delays = [each.delays[boundary] for each in scores if boundary in each.delays]
@@ -148,6 +155,31 @@ def _truth_rows(curves: Sequence[Curve], truths: Sequence[Boundaries]) -> list[R
         ]
         rows.append(Row(subject, "accuracy_within_2pct_ratio", accuracy(tables), n=len(tables)))
     return rows
+
+
+def noisier(curve: Curve, chance: np.random.Generator) -> Curve:
+    """``curve`` with as much noise again as it has: normal, of the size of the scatter of neighbouring samples."""
+    jumps = np.diff(curve.loss)
+    size = 1.4826 * float(np.median(np.abs(jumps - np.median(jumps)))) / np.sqrt(2)
+    return replace(curve, loss=curve.loss + chance.normal(0.0, size, len(curve.loss)))
+
+
+def _noise_rows(runs: Sequence[tuple[Curve, Boundaries, list[Curve]]]) -> list[Row]:
+    """How much of the truth is noise: the same rule on the same runs with as much noise again (`noisier`)."""
+    tables = []
+    for curve, truth, again in runs:
+        for other in again:
+            try:
+                tables.append(score(curve, truth, boundaries(other).phase_at(curve.step)).tolerant)
+            except UnknownPhasesError:
+                continue
+    subject, size = "truth_with_noise_again", len(tables)
+    if not tables:
+        return [Row(subject, "accuracy_within_2pct_ratio", None, n=0, reason="the noise hides the fall of the loss")]
+    return [
+        Row(subject, "accuracy_within_2pct_ratio", accuracy(tables), n=size),
+        Row(subject, "macro_f1_within_2pct_ratio", macro_f1(tables), n=size),
+    ]
 
 
 def _halved(curve: Curve) -> Curve:

@@ -27,7 +27,8 @@ class RunScore:
 
     ``exact`` and ``tolerant`` [true phase, told phase] are shares of the run's samples; in the tolerant one a told phase
     counts as true where the truth has it within 2 % of the run. ``delays`` are told minus true, as shares of the run,
-    for the boundaries that both have; ``missed`` boundaries only the truth has, ``false`` only the teller.
+    for the boundaries that both have; ``missed`` boundaries only the truth has, ``false`` only the teller. Stable is told
+    from the last time on that it is told without being taken back, which happened ``taken_back`` times.
     """
 
     exact: Array
@@ -35,6 +36,7 @@ class RunScore:
     delays: dict[str, float]
     missed: int
     false: int
+    taken_back: int = 0
 
 
 def detect(
@@ -91,13 +93,14 @@ def score(curve: Curve, truth: Boundaries, told: Array) -> RunScore:
     """Compare ``told`` [sample] with the truth."""
     real = truth.phase_at(curve.step)
     near = TOLERANCE * curve.length
+    taken_back = int(np.count_nonzero((told[:-1] == Phase.STABLE) & (told[1:] != Phase.STABLE)))
     within = np.stack([_present(truth, curve.step - near, curve.step + near, phase, curve.step[0]) for phase in Phase])
     right = within[told.astype(np.int64), np.arange(len(told))]
     missed = false = 0
     delays: dict[str, float] = {}
     for name, true_at, told_at in (
         ("warm_up_end", truth.warm_up_until if real[0] == Phase.WARM_UP else math.inf, _first(curve, told, 1.0)),
-        ("stable_onset", truth.stable_from, _first(curve, told, 2.0)),
+        ("stable_onset", truth.stable_from, _last_onset(curve, told)),
     ):
         if math.isfinite(true_at) and math.isfinite(told_at):
             delays[name] = (told_at - true_at) / curve.length
@@ -105,7 +108,7 @@ def score(curve: Curve, truth: Boundaries, told: Array) -> RunScore:
             missed += 1
         elif math.isfinite(told_at) and name == "stable_onset":
             false += 1
-    return RunScore(_table(real, told), _table(real, np.where(right, real, told)), delays, missed, false)
+    return RunScore(_table(real, told), _table(real, np.where(right, real, told)), delays, missed, false, taken_back)
 
 
 def _present(truth: Boundaries, low: Array, high: Array, phase: Phase, start: float) -> np.ndarray:
@@ -120,6 +123,13 @@ def _present(truth: Boundaries, low: Array, high: Array, phase: Phase, start: fl
 def _first(curve: Curve, told: Array, least: float) -> float:
     at = np.flatnonzero(told >= least)
     return float(curve.step[at[0]]) if len(at) else math.inf
+
+
+def _last_onset(curve: Curve, told: Array) -> float:
+    """The step from which on stable is told to the end; infinite where the last sample is not told so."""
+    other = np.flatnonzero(told != Phase.STABLE)
+    first = int(other[-1]) + 1 if len(other) else 0
+    return float(curve.step[first]) if first < len(told) else math.inf
 
 
 def _table(real: Array, told: Array) -> Array:

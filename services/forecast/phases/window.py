@@ -56,9 +56,10 @@ class SlopeWindow:
                 self._cells.popleft()
             self._sums = self._added_up()
 
-    def slope(self, least: int) -> Slope | None:
-        """The slope over the window; None with fewer than ``least`` samples, or where they stand at one place."""
-        count, sx, sy, sxx, sxy, syy = self._sums
+    def slope(self, least: int, newest: float | None = None) -> Slope | None:
+        """The slope over the window, or over the ``newest`` part of it (in ln(step + 1), to a cell); None with fewer than
+        ``least`` samples, or where they stand at one place."""
+        count, sx, sy, sxx, sxy, syy = self._sums if newest is None else self._added_up(newest)
         spread = count * sxx - sx * sx
         if count < max(3, least) or spread <= 1e-9 * count * max(sxx, self._cell**2):
             return None
@@ -77,5 +78,7 @@ class SlopeWindow:
         self._cells = deque([float(number) for number in cell] for cell in cells)
         self._sums = self._added_up()
 
-    def _added_up(self) -> list[float]:
-        return [math.fsum(cell[place] for cell in self._cells) for place in range(1, 7)]
+    def _added_up(self, newest: float = math.inf) -> list[float]:
+        oldest = self._cells[-1][0] - newest / self._cell if self._cells else 0.0
+        cells = [cell for cell in self._cells if cell[0] > oldest]
+        return [math.fsum(cell[place] for cell in cells) for place in range(1, 7)]
