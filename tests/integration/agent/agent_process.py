@@ -102,7 +102,7 @@ class AgentProcess:
             await self.until_ready()
             self.start_s = time.monotonic() - began
 
-    async def until_ready(self, patience_s: float = 20) -> None:
+    async def until_ready(self, patience_s: float = 90) -> None:
         async with asyncio.timeout(patience_s), httpx.AsyncClient(base_url=self.url) as http:
             while True:
                 assert self.process is not None
@@ -123,7 +123,7 @@ class AgentProcess:
         assert self.process is not None
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             return await self.process.wait()
 
     def node_pids(self) -> list[int]:

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
@@ -117,19 +118,28 @@ async def test_inventory_readings_and_heartbeats(network: tuple[str, Probe], dir
 
         await probe.expect(ResourceReported, shows_use)
         began = len(probe.events(Heartbeat))
-        await asyncio.sleep(2)
+        await probe.expect(Heartbeat, count=began + 11, timeout_s=60)
         beats = probe.events(Heartbeat)[began:]
-        assert 8 <= len(beats) <= 12
         assert [beat.sequence for beat in beats] == list(range(beats[0].sequence, beats[0].sequence + len(beats)))
-        assert [node.node_id for node in beats[-1].nodes] == ["north-1", "north-2"]
-        assert all(node.state == NODE_PROCESS_STATE_RUNNING and node.age_s < 0.5 for node in beats[-1].nodes)
-        assert list(beats[-1].nodes[0].run_ids) == ["job-1.0.1"]
-        assert beats[-1].lease_s == 10
+        # Five in a second: never more often, and as often when the machine lets it (one of them may be made up for).
+        at_s = [beat.sent_at.ToNanoseconds() / 1e9 for beat in beats]
+        assert at_s[-1] - at_s[0] >= 0.2 * (len(beats) - 2) - 0.05
+        assert min(later - earlier for earlier, later in pairwise(at_s)) < 0.3
+
+        def shows_the_run(beat: Heartbeat) -> bool:
+            return all(node.state == NODE_PROCESS_STATE_RUNNING and node.age_s < 0.5 for node in beat.nodes) and [
+                list(node.run_ids) for node in beat.nodes
+            ] == [["job-1.0.1"], []]
+
+        beat = await probe.expect(Heartbeat, shows_the_run, timeout_s=60)
+        assert [node.node_id for node in beat.nodes] == ["north-1", "north-2"]
+        assert beat.lease_s == 10
 
 
 async def test_a_killed_machine_is_on_the_bus_within_a_second(network: tuple[str, Probe], directory: Path) -> None:
     address, probe = network
-    async with agent_running(configuration(directory, address), directory) as agent:
+    # It stays away for long enough that a heartbeat says so.
+    async with agent_running(configuration(directory, address, restart_after_s=5.0), directory) as agent:
         await probe.publish(order(SLEEP, nodes=("north-1", "north-2")))
         await probe.expect(RunStarted)
         before = (await probe.expect(Heartbeat, lambda beat: len(beat.nodes) == 2)).nodes
@@ -138,9 +148,9 @@ async def test_a_killed_machine_is_on_the_bus_within_a_second(network: tuple[str
             assert (await http.post("/nodes/north-9/kill", headers=AUTHORITY)).status_code == 404
             killed_at = time.monotonic()
             assert (await http.post("/nodes/north-2/kill", headers=AUTHORITY)).status_code == 202
-        failed = await probe.expect(RunFailed, timeout_s=3)
+        failed = await probe.expect(RunFailed)
         took_s = time.monotonic() - killed_at
-        await probe.expect(Heartbeat, lambda beat: beat.nodes[1].state == NODE_PROCESS_STATE_EXITED, timeout_s=1)
+        await probe.expect(Heartbeat, lambda beat: beat.nodes[1].state == NODE_PROCESS_STATE_EXITED)
         print(f"loss of the node on the bus after {took_s * 1000:.0f} ms")
         assert took_s < 1
         assert (failed.kind, failed.node_id) == (run_pb2.RUN_FAILURE_KIND_NODE_LOST, "north-2")
@@ -176,11 +186,12 @@ async def test_a_killed_agent_goes_on_where_it_was(network: tuple[str, Probe], d
             "it was stopped before it came to it"
         )
         await probe.publish(order("print('twice')"))
-        await asyncio.sleep(0.5)
-        starts = probe.events(RunStarted, lambda event: event.job_id == "job-1")
-        assert len({start.at.ToNanoseconds() for start in starts}) == 1, "told again at most, never started again"
         await probe.publish(order("print('next')", epoch=2))
         await probe.expect(RunFinished, lambda event: event.run_id == "job-1.0.2")
+        starts = probe.events(RunStarted, lambda event: event.run_id == "job-1.0.1")
+        assert len({start.at.ToNanoseconds() for start in starts}) == 1, "told again at most, never started again"
+        first = probe.events(ResourceReported)[0].incarnation
+        await probe.expect(ResourceReported, lambda report: report.incarnation > first)
         incarnations = [report.incarnation for report in probe.events(ResourceReported)]
         assert incarnations == sorted(incarnations)
         assert len(set(incarnations)) == 2
@@ -296,7 +307,7 @@ async def test_an_agent_waits_for_its_identity(network: tuple[str, Probe], direc
         agent_running(settings, directory, until_ready=False) as agent,
         httpx.AsyncClient(base_url=agent.url) as http,
     ):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 with contextlib.suppress(httpx.TransportError):
                     answer = await http.get("/health/ready")
