@@ -141,7 +141,7 @@ class Simulation(Outages):
             assert isinstance(payload, tuple)
             item = self._jobs.get(payload[0])
             if item is not None and item.epoch == payload[1] and item.running is not None:
-                self.cluster.memory = None
+                self.cluster.fell(item.running)
                 self._watch_order(item, item.running)
         elif kind == NODE:
             self._node_changed(payload)

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 _MOST_CELLS = 40_000_000
 """Nodes times judgements that are kept (about 64 bytes each)."""
 _MOST_TOUCHED = 200_000
-_SLACK_S = 1e-6
+SLACK_S = 1e-6
+"""Times are sums, and not exact."""
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class RunningUnit:
         least a minute, and so on (its limit is not trusted either: what kills it may be late). The result depends on
         ``now_s`` only through how often that was done."""
         end_s = self.said_end_s(estimate)
-        while end_s <= now_s + _SLACK_S:
+        while end_s <= now_s + SLACK_S:
             end_s += max(60.0, 0.5 * (end_s - self.since_s))
         return end_s
 
@@ -104,6 +105,14 @@ class Memory:
     last_reserved: tuple[Any, ...] | None = None
     unasked: bool = False
     """Whether nothing had room, so that nobody asked who is to have a reservation: whoever finds room is compared with all."""
+    room_left: bool = False
+    """Whether units were taken off, which may have left more room than the cycle used."""
+    since: tuple[int, int, int] | None = None
+    """The moment (`View.mark`) up to which nobody who waits can have a place, with all that it could take off; None: unknown."""
+    at_s: float = -inf
+    """When that was."""
+    some: bool = False
+    """Whether only some partitions were looked at: the reservations are not all that there are."""
 
 
 class Cluster:
@@ -120,6 +129,8 @@ class Cluster:
         self.view = View(table, ledger)
         self.pending = Pending(self.plugins.order)
         self.running: dict[UnitKey, RunningUnit] = {}
+        self.holders: dict[int, dict[UnitKey, int]] = {}
+        """Which units run on a node (row), and how many of its devices each holds."""
         self.tenants: dict[str, Usage] = dict(ledger.tenants) if ledger is not None else {}
         self.view.facts.update(facts or {})
         self.memory: Memory | None = None
@@ -185,6 +196,7 @@ class Cluster:
         other.plugins, other._version = self.plugins, self._version
         other.stages, other._totals = self.stages, self._totals
         other.running = dict(self.running)
+        other.holders = {row: dict(units) for row, units in self.holders.items()}
         other.tenants = {name: replace(usage) for name, usage in self.tenants.items()}
         other._generation = self._generation
         other._candidates = {}
@@ -218,15 +230,19 @@ class Cluster:
 
     def add(self, unit: PendingUnit) -> None:
         """A unit waits."""
+        if unit.key in self.pending:
+            self.withdraw(unit.key)
         self.pending.add(unit)
 
     def extend(self, units: Iterable[PendingUnit]) -> None:
         """Units wait."""
         for unit in units:
-            self.pending.add(unit)
+            self.add(unit)
 
     def withdraw(self, key: UnitKey) -> PendingUnit | None:
-        """A unit waits no more."""
+        """A unit waits no more. What was reserved for it is there for others."""
+        if self.memory is not None and self.memory.since is not None:
+            self.memory = replace(self.memory, since=None)
         return self.pending.remove(key)
 
     def occupy(self, running: RunningUnit) -> None:
@@ -235,12 +251,19 @@ class Cluster:
         running.rows = rows
         for row, devices in rows:
             self.view.occupy(row, running.unit.demand, devices)
+        self.enter(running)
         self.running[running.unit.key] = running
         self._charge(running.unit, 1)
         for _, observer in self._observers.values():
             observer.began(running)
         if len(self.view.taken) > _MOST_TOUCHED:
             self.view.forget_touched()
+
+    def enter(self, running: RunningUnit) -> None:
+        """Write a unit down on its nodes."""
+        for row, devices in running.rows:
+            here = self.holders.setdefault(row, {})
+            here[running.unit.key] = here.get(running.unit.key, 0) + len(devices)
 
     def release(self, key: UnitKey, now_s: float = math.nan) -> RunningUnit | None:
         """A unit holds nothing more since ``now_s``; None when it did not run."""
@@ -249,10 +272,15 @@ class Cluster:
             return None
         for row, devices in running.rows:
             self.view.give(row, running.unit.demand, devices)
+            self.holders[row].pop(key, None)
         self._charge(running.unit, -1)
         for _, observer in self._observers.values():
             observer.ended(running, now_s)
         return running
+
+    def fell(self, running: RunningUnit) -> None:
+        """A unit that runs has fallen in the order by itself (`Order.changes_at_s`): who waits may take it off now."""
+        self.view.touch([row for row, _ in running.rows])
 
     def apply(self, decisions: Decisions, now_s: float) -> list[RunningUnit]:
         """Carry out decisions on this cluster: preempted units hold nothing more (and do not wait: the caller says when

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from services.scheduler.core.book import Book
 from services.scheduler.core.cluster import Cluster, Memory, RunningUnit
 from services.scheduler.core.deciding.by_plan import ByPlan
+from services.scheduler.core.deciding.chances import Chances
 from services.scheduler.core.deciding.decisions import Blocked, Decisions, Placement, Preempted, Waiting
-from services.scheduler.core.deciding.reserving import Reserving
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.pending import Lane, Selection, estimated_s
 from services.scheduler.core.placement import Candidates, Choice
@@ -30,7 +30,6 @@ from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import best, find_room
 from services.scheduler.core.profile import Profile
 from services.scheduler.core.queue import PendingUnit
-from services.scheduler.core.state import Demand
 from services.scheduler.core.table import Table, table_of
 from services.scheduler.core.tenants_objectives import state_tenant
 
@@ -82,7 +81,7 @@ def decide(state: Cluster | Snapshot, policy: Policy, now_s: float | None = None
     return _Cycle(state, policy, now_s or 0.0, explain=explain).run()
 
 
-class _Cycle(Reserving, ByPlan):
+class _Cycle(Chances, ByPlan):
     """The steps of the module, over one cluster."""
 
     def run(self) -> Decisions:
@@ -113,7 +112,7 @@ class _Cycle(Reserving, ByPlan):
         )
 
     def _memory(self) -> Memory | None:
-        if self._preempted or self._stages.planner:
+        if self._stages.planner or (self._preempted and not (self._steady and self._policy.discipline == "greedy")):
             return None
         if self._stages.preemptions and not (
             self._policy.discipline == "greedy"
@@ -128,8 +127,21 @@ class _Cycle(Reserving, ByPlan):
             if base is None and self._unasked and before is not None:
                 base = before.profile
             reservations = self._profile.reservations if self._profile is not None else ()
-            return Memory(self._cluster.stamp, base, reservations, self._last_reserved, self._unasked)
-        return Memory(self._cluster.stamp) if self._settled else None
+            return Memory(
+                self._cluster.stamp,
+                base,
+                reservations,
+                self._last_reserved,
+                self._unasked,
+                since=self._cluster.view.mark,
+                at_s=self._now_s,
+                some=self._some is not None,
+            )
+        if not self._settled:
+            return None
+        return Memory(
+            self._cluster.stamp, room_left=bool(self._preempted), since=self._cluster.view.mark, at_s=self._now_s
+        )
 
     # -- in order ------------------------------------------------------------------------------------------------------
 
@@ -147,10 +159,13 @@ class _Cycle(Reserving, ByPlan):
                 return partial
             self._roomy = {lane.demand for lane in lanes}
         elif self._may_leave_out:
+            self._leaving_out = True
             lanes = self._with_a_chance(cluster.pending.lanes.values() if lanes is None else lanes)
             if not lanes:
                 return partial
         selection = Selection(cluster.pending, self._context, lanes)
+        if self._hopeless:
+            selection.add_aside(self._hopeless)
         if self._shortest:
             for partition, count in self._reserved.items():
                 if count >= self._depth:
@@ -172,29 +187,14 @@ class _Cycle(Reserving, ByPlan):
                 self._unasked = self._reserving
                 return
 
-    def _find_roomy(self) -> bool:
-        """Which demands have room now; nobody need be asked about reservations when none has: they say who may not start.
-        Returns whether nothing came free since the last cycle."""
-        cluster, memory = self._cluster, self._cluster.memory
-        known = memory is not None and memory.stamp == cluster.stamp
-        asked: Iterable[Lane] = cluster.pending.lanes.values()
-        if known and memory is not None and memory.unasked:
-            asked = [lane for lane in asked if lane.fresh]
-        self._roomy = {lane.demand for lane in self._with_room(asked)}
-        self._unasked = not self._roomy
-        return known
-
     def _lanes(self) -> tuple[list[Lane] | None, bool]:
         """The lanes to look at: all of them (None), or those with new units when nothing came free since."""
         memory = self._cluster.memory
         if memory is None:
             return None, False
-        late = memory.unasked
-        if memory.profile is not None:
-            change = memory.profile.follow(self._cluster.view, self._running.values(), self._now_s)
-            if change is not None:
-                self._base = memory.profile
-            late = late or change is None or change.late
+        late = not self._follow(memory) or memory.unasked or memory.room_left or memory.some
+        if self._some is not None:
+            return self._some, True
         if late or not self._settled or memory.stamp != self._cluster.stamp:
             return None, False
         fresh = [lane for lane in self._cluster.pending.lanes.values() if lane.fresh]
@@ -204,56 +204,14 @@ class _Cycle(Reserving, ByPlan):
                 return None, False
         return fresh, True
 
-    def _with_room(self, lanes: Iterable[Lane]) -> list[Lane]:
-        """The lanes whose demand has room now."""
-        found: dict[Demand, bool] = {}
-        out = []
-        for lane in lanes:
-            room = found.get(lane.demand)
-            if room is None:
-                room = found[lane.demand] = self._has_room(lane.demand)
-            if room:
-                out.append(lane)
-        return out
-
-    def _still_roomy(self, selection: Selection) -> bool:
-        """Take demands that have room no more out of the cycle, with all their lanes; False when none is left. Where units
-        may get reservations, those without room are asked until all are made."""
-        demands = self._roomy
-        full = {demand for demand in demands if not self._has_room(demand)}
-        demands -= full
-        if self._reserving:
-            return bool(demands) or not self._all_reserved
-        if full and demands:
-            selection.close(lambda lane: lane.demand in full)
-        return bool(demands)
-
-    @property
-    def _may_leave_out(self) -> bool:
-        """Whether lanes that have no room, and whose first unit can take nobody off, may be left out of a cycle."""
-        return (
-            self._policy.discipline == "greedy"
-            and not (self._explain or self._gates)
-            and all(hasattr(plugin, "out_of_reach") for plugin in self._stages.preemptions)
-            and self._cluster.pending.settled
-        )
-
-    def _with_a_chance(self, lanes: Iterable[Lane]) -> list[Lane]:
-        """The lanes whose demand has room now, or whose first units might take others off. The others may find room when
-        somebody was taken off."""
-        alike: dict[Demand, list[Lane]] = {}
-        for lane in lanes:
-            alike.setdefault(lane.demand, []).append(lane)
-        runs = self._runs = list(self._running.values())
-        asked = [plugin.out_of_reach for plugin in self._stages.preemptions]  # type: ignore[attr-defined]
-        out: list[Lane] = []
-        for demand, group in alike.items():
-            first = min([lane.entries[0] for lane in group])
-            if self._has_room(demand) or not all(ask(first[3], runs, self._context, first[:3]) for ask in asked):
-                out += group
-            else:
-                self._hopeless += group
-        return out
+    def _follow(self, memory: Memory) -> bool:
+        """Bring the future that was known up to date; whether it came as expected."""
+        if memory.profile is None:
+            return True
+        change = memory.profile.follow(self._cluster.view, self._running.values(), self._now_s)
+        if change is not None:
+            self._base = memory.profile
+        return change is not None and not change.late
 
     def _try(self, unit: PendingUnit, selection: Selection) -> bool:
         if self._per_tenant:
@@ -284,6 +242,9 @@ class _Cycle(Reserving, ByPlan):
             return
         if self._reserving:
             self._wait_with_reservations(unit, group, explanation, selection)
+            return
+        if self._beyond:
+            selection.set_aside(unit.demand)
             return
         # Units behind it in the lane have no better claim to push others out.
         self._hold((unit, *self._dropped(selection)), explanation)
@@ -340,15 +301,18 @@ class _Cycle(Reserving, ByPlan):
     # -- taking others off ---------------------------------------------------------------------------------------------
 
     def _preempt(self, unit: PendingUnit, group: Sequence[Candidates], selection: Selection) -> bool:
+        self._beyond = self._leaving_out
         for plugin in self._stages.preemptions:
             if self._runs is None:
                 self._runs = list(self._running.values())
             hopeless = getattr(plugin, "out_of_reach", None)
             if hopeless is not None and hopeless(unit, self._runs, self._context):
                 continue
+            self._beyond = False
             victims = plugin.victims(unit, self._runs, self._context)
             if not victims:
                 continue
+            before = self._cluster.view.free_amounts() if self._leaving_out else ()
             found = find_room(self._cluster, group, victims)
             if found is None:
                 continue
@@ -359,11 +323,9 @@ class _Cycle(Reserving, ByPlan):
             self._take_off(off, plugin, unit, selection)
             self._place(unit, group, candidates, choice)
             selection.charge(unit)
-            if self._hopeless:
-                # What was taken off may leave room for those that are still to come.
-                place = self._position(unit)
-                selection.join([lane for lane in self._hopeless if lane.entries[0][:3] > place])
-                self._hopeless = []
+            if self._leaving_out and self._cluster.view.is_more_free(before):
+                # What was taken off leaves room that those still to come may use.
+                selection.bring_back(self._position(unit))
             return True
         return False
 

@@ -134,6 +134,8 @@ class Kept:
         cluster.memory = decisions.memory
         if cluster.memory is not None:
             cluster.memory.stamp = cluster.stamp
+            # Runs change here without their nodes: nominations become runs, estimates are renewed.
+            cluster.memory.since = None
         cluster.pending.looked()
 
     def has_room(self, key: UnitKey) -> bool:

@@ -229,6 +229,7 @@ class Selection:
         self._all_change = any(plugin.per == "placements" for plugin in pending.order)
         self._next = [0] * len(self._lanes)
         self._dropped = [False] * len(self._lanes)
+        self._aside: list[int] = []
         self._charges: dict[str, int] = {}
         self._lane = -1
         number_of: dict[tuple[str, str], int] = {}
@@ -279,16 +280,38 @@ class Selection:
             return unit
         return None
 
-    def join(self, lanes: Sequence[Lane]) -> None:
-        """More lanes come into the cycle, whose first units are behind what was popped so far; only where all criteria depend
-        on the unit alone."""
+    def add_aside(self, lanes: Sequence[Lane]) -> None:
+        """More lanes, not to be looked at before `bring_back`; like that only where all criteria depend on the unit alone."""
         assert self._settled
         for lane in lanes:
-            heapq.heappush(self._groups[0], (*lane.entries[0][:3], len(self._lanes)))
+            self._aside.append(len(self._lanes))
             self._lanes.append(lane)
             self._group_of.append(0)
             self._next.append(0)
-            self._dropped.append(False)
+            self._dropped.append(True)
+
+    def set_aside(self, demand: Demand) -> None:
+        """Take the rest of the last unit's lane out of the cycle, and that of all lanes of a demand until `bring_back`."""
+        self._dropped[self._lane] = True
+        for number, lane in enumerate(self._lanes):
+            if lane.demand is demand and not self._dropped[number]:
+                self._dropped[number] = True
+                self._aside.append(number)
+
+    def bring_back(self, place: tuple[Key, float, UnitKey]) -> None:
+        """Look again at the lanes set aside whose next units come after ``place``: those before it had their turn."""
+        for number in self._aside:
+            entries, following = self._lanes[number].entries, self._next[number]
+            if following < len(entries) and entries[following][:3] > place:
+                self._dropped[number] = False
+        self._aside.clear()
+        waiting = [
+            (*lane.entries[self._next[number]][:3], number)
+            for number, lane in enumerate(self._lanes)
+            if not self._dropped[number] and self._next[number] < len(lane.entries)
+        ]
+        heapq.heapify(waiting)
+        self._groups[0] = waiting
         self._heap.clear()
         self._enter(0)
 

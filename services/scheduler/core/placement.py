@@ -328,6 +328,11 @@ class Candidates:
         return self._allowed
 
     @property
+    def local(self) -> bool:
+        """Whether what fits on a node depends on that node alone, and where there is room by number there is room."""
+        return self._one_by_one and not (self._spans and self._scores.domain_set)
+
+    @property
     def domain_totals(self) -> Floats:
         """The domains' scores."""
         self._judge()

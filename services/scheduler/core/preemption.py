@@ -7,6 +7,8 @@ runs alone give it no better claim. `find_room` takes whole units (never a part 
 also have ``relieve(unit, running, context)``: all that must be taken off so that the limits let ``unit`` pass; and
 ``out_of_reach(unit, running, context, place)``: True when all ``victims`` together could not give it enough room, which is asked
 first because it costs less (for one unit True, it is True for all that the order puts behind it with the same demand).
+``steady`` True promises that a unit which found no room, with all that it could take off, finds it only where something changes:
+units end, or fall in the order (`Order.steady`).
 """
 
 from __future__ import annotations
@@ -80,6 +82,11 @@ class OrderPreemption:
 
     def __init__(self, margin_s: float = 0.0, ratio: float = 1.0, *, smallest_first: bool = False) -> None:
         self.margin_s, self.ratio, self.smallest_first = margin_s, ratio, smallest_first
+
+    @property
+    def steady(self) -> bool:
+        """Not with a margin, which ends with time alone; a ratio is between keys that both change."""
+        return not self.margin_s and self.ratio == 1.0
 
     def configured(self, options: Mapping[str, Any]) -> OrderPreemption:
         """With ``margin_s`` (seconds, at least 0), ``ratio`` (at least 1) and ``smallest_first`` (true or false)."""
@@ -270,14 +277,14 @@ def find_room(
     for victim in off:
         _give(cluster, victim)
     found = best(alternatives)
-    for victim in near:
-        if found is not None:
-            break
+    for victim in near if found is None else ():
         if victim.unit.key in gone:
             continue
         _give(cluster, victim)
         off.append(victim)
         found = best(alternatives)
+        if found is not None:
+            break
     if found is None:
         for victim in off:
             _occupy(cluster, victim)
@@ -289,6 +296,8 @@ def find_room(
             here.append(victim)
         else:
             _occupy(cluster, victim)
+    if len(here) == len(off) == 1:
+        return here, *found
     off = here[-1:]
     for victim in reversed(here[:-1]):
         _occupy(cluster, victim)

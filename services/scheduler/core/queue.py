@@ -120,7 +120,9 @@ class Order(Protocol):
 
     A plugin may have more methods: ``keys(units, context)``, the keys of many units at once (an array, for "time");
     ``charged(unit, sign, context)``, told of each placement (1) and preemption (-1), which returns True when keys may have
-    fallen; ``running_key(running, context)``, the key of a unit that runs, ``running_keys(running, context)`` of many.
+    fallen; ``running_key(running, context)``, the key of a unit that runs, ``running_keys(running, context)`` of many;
+    ``changes_at_s(running, now_s)``, when that key grows by itself. ``steady`` True promises that the key of a unit that runs
+    never grows otherwise, but when it outlives its estimate.
     """
 
     name: str
@@ -136,6 +138,7 @@ class PriorityOrder:
 
     name = "priority"
     per = "unit"
+    steady = True
 
     def key(self, unit: PendingUnit, context: OrderContext) -> float:
         return -float(unit.priority)
@@ -160,6 +163,7 @@ class AgeOrder:
 
     name = "age"
     per = "unit"
+    steady = True
 
     def key(self, unit: PendingUnit, context: OrderContext) -> float:
         return unit.queued_at_s
@@ -198,6 +202,7 @@ class ShortestRemainingOrder:
 
     name = "shortest_remaining"
     per = "unit"
+    steady = True
 
     def key(self, unit: PendingUnit, context: OrderContext) -> float:
         return unit.remaining_s
@@ -313,6 +318,7 @@ class LeastAttainedOrder:
 
     name = "least_attained"
     per = "unit"
+    steady = True
 
     def __init__(self, threshold_s: float = 3600.0, levels: float = 2, growth: float = 2.0) -> None:
         self._thresholds = [threshold_s * growth**level for level in range(int(levels) - 1)]

@@ -1,5 +1,7 @@
 """How much room a unit could get at most by taking others off: asked before anybody looks for a place.
 
+`Reach` asks all nodes, `Changed` only those on which something changed.
+
 Steps:
 1. Running units stand in one order for a whole cycle, those that go first at the front; who may be taken off for a unit is among
    the first so many of them.
@@ -11,14 +13,15 @@ Only devices are counted, and everybody in the order as if all could be taken: i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from services.scheduler.core.state import Demand
 from services.scheduler.core.table import Bools, View
 
 if TYPE_CHECKING:
     from services.scheduler.core.cluster import RunningUnit
+    from services.scheduler.core.placement import Candidates
 
 
 class Reach:
@@ -69,3 +72,34 @@ class Reach:
                     ranks += after // devices - before // devices
             known.append(ranks)
         return known[first]
+
+
+class Changed:
+    """Nodes on which something changed since nobody who waits could have a place: who finds one now has a rank on one of them.
+
+    On any other node no more is free than then, and no unit that runs there has fallen in the order, so what a unit could have
+    there, with all behind it taken off, has not become more. ``held`` gives per node (row) that was touched the units that run
+    there: their place in the order and their devices.
+    """
+
+    def __init__(self, view: View, held: Mapping[int, list[tuple[Any, int]]]) -> None:
+        free = view.free_device_totals
+        self._nodes = [(row, free.item(row), sorted(units, reverse=True)) for row, units in held.items()]
+
+    def may_hold(self, alternatives: Sequence[Candidates], place: Any) -> bool:
+        """Whether one of the nodes may hold a rank, if all that run behind ``place`` were taken off; True where that cannot be
+        told by devices."""
+        wanted = alternatives[0].demand.accelerators
+        if not wanted or not all(candidates.local for candidates in alternatives):
+            return True
+        for row, free, units in self._nodes:
+            if not any(candidates.allowed.item(row) for candidates in alternatives):
+                continue
+            lacking = wanted - free
+            for their_place, devices in units:
+                if lacking <= 0 or their_place <= place:
+                    break
+                lacking -= devices
+            if lacking <= 0:
+                return True
+        return False

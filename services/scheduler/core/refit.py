@@ -94,7 +94,9 @@ def _renew(cluster: Cluster, table: Table) -> None:
     view.generation, view.gives = old.generation + 1, old.gives + 1
     cluster.view = view
     cluster.memory = None
+    cluster.holders.clear()
     for running in cluster.running.values():
         running.rows = cluster.rows_of(running.ranks)
+        cluster.enter(running)
         for row, devices in running.rows:
             view.occupy(row, running.unit.demand, devices)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import insort
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -360,6 +360,17 @@ class View:
                     values[:] = before
                 self._before = ()
 
+    def free_amounts(self) -> tuple[npt.NDArray[Any], ...]:
+        """What is free on each node now, for `is_more_free`."""
+        return tuple([values.copy() for values in self._amounts()])
+
+    def is_more_free(self, before: tuple[npt.NDArray[Any], ...]) -> bool:
+        """Whether more of something is free on a node than there was ``before``."""
+        return any(bool((now > then).any()) for now, then in zip(self._amounts(), before, strict=True))
+
+    def _amounts(self) -> tuple[npt.NDArray[Any], ...]:
+        return self.free_cpus, self.free_memory_bytes, self.free_devices, self.device_milli, self.free_resources
+
     def _kept_fractions(self) -> tuple[Floats, ...]:
         """What a trial begins with. Sums of fractions are not exact: taking away what was added gives another number."""
         return tuple([values.copy() for values in self._fractions()])
@@ -394,10 +405,26 @@ class View:
         self.facts["asleep"] = values
         self.taken.extend(rows)
 
+    def touch(self, rows: Iterable[int]) -> None:
+        """Something else than what is free changed on nodes, which may let somebody in: who waits looks again."""
+        self.taken.extend(rows)
+        self.gives += 1
+
     def touch_address(self, address: str) -> None:
         """A port on the address was taken or given back: who asks for it looks again."""
         self.taken.extend(row for row, name in enumerate(self.table.addresses) if name == address)
         self.gives += 1
+
+    @property
+    def mark(self) -> tuple[int, int, int]:
+        """This moment, for `touched_since`."""
+        return len(self.taken), self.generation, self.facts_version
+
+    def touched_since(self, mark: tuple[int, int, int] | None) -> set[int] | None:
+        """The nodes touched since a moment; None when that cannot be said, as more than capacity changed."""
+        if mark is None or mark[1:] != (self.generation, self.facts_version):
+            return None
+        return set(self.taken[mark[0] :])
 
     def forget_touched(self) -> None:
         """Start the list of touched nodes anew, when it has grown long; judgements made before are void."""

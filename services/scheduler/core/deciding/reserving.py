@@ -89,8 +89,9 @@ class Reserving(State):
 
     @property
     def _all_reserved(self) -> bool:
-        """Whether every partition in which units wait has its reservations."""
-        partitions = {lane.demand.domains for lane in self._cluster.pending.lanes.values()}
+        """Whether every partition that is looked at has its reservations."""
+        asked = self._cluster.pending.lanes.values() if self._some is None else self._some
+        partitions = {lane.demand.domains for lane in asked}
         return all(self._reserved.get(partition, 0) >= self._depth for partition in partitions)
 
     # -- waiting -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from services.scheduler.core.admission import Gate
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.deciding.decisions import Blocked, Placement, Preempted
 from services.scheduler.core.explanation import Explanation, Ranking, best_of
-from services.scheduler.core.pending import Lane, Selection, estimated_s
+from services.scheduler.core.pending import Key, Lane, Selection, estimated_s
 from services.scheduler.core.placement import Candidates, Choice
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import Preemption
@@ -58,8 +58,14 @@ class State:
         self._depth = policy.reservation_depth if policy.discipline == "easy" else 1_000_000_000
         self._new: list[RunningUnit] = []
         self._runs: list[RunningUnit] | None = None
+        self._leaving_out = False
         self._hopeless: list[Lane] = []
+        """Lanes that are left out: with all that could be taken off for them they would have no room."""
+        self._beyond = False
+        """Whether the last unit was out of reach of a place: so are all of its demand that come after it."""
         self._unasked = False
+        self._some: list[Lane] | None = None
+        """The lanes of the partitions that are looked at, where that are not all."""
         self._roomy: set[Demand] = set()
         """Demands that have room by number, where only room counts."""
         self._unbegun: list[RunningUnit] = []
@@ -73,12 +79,19 @@ class State:
         return self._policy.discipline == "greedy" or all(item.per == "unit" for item in self._cluster.pending.order)
 
     @property
+    def _steady(self) -> bool:
+        """Whether who found no place, with all that could be taken off for it, finds one only where something changes."""
+        return self._settled and all(
+            getattr(plugin, "steady", False) for plugin in (*self._stages.preemptions, *self._cluster.pending.order)
+        )
+
+    @property
     def _only_room(self) -> bool:
         """Whether only room counts: nothing is taken off for a unit, no limit holds one back, nobody asks who waits. Then
         there is never more room in the cycle than when it begins."""
         return not (self._explain or self._gates or self._stages.preemptions)
 
-    def _position(self, unit: PendingUnit) -> tuple[object, ...]:
+    def _position(self, unit: PendingUnit) -> tuple[Key, float, UnitKey]:
         return self._cluster.pending.key(unit, self._context), unit.queued_at_s, unit.key
 
     def _has_room(self, demand: Demand) -> bool:

@@ -1,0 +1,118 @@
+"""Who need be asked in a cycle: those that wait and have no chance of a place are left out of it.
+
+Steps:
+1. A demand that has room on no node is asked once, not once per unit (`_with_room`).
+2. Where units may take others off, a demand has a chance too when all that it could take off would leave it enough
+   (`_with_a_chance`, reach.py).
+3. One that had no chance at the end of the last cycle has one now only where something changed since (`Changed`).
+4. Under EASY who waits in a partition of the domains in which nothing changed waits still (partitions.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from services.scheduler.core.cluster import SLACK_S
+from services.scheduler.core.deciding.partitions import changed_partitions
+from services.scheduler.core.deciding.reserving import Reserving
+from services.scheduler.core.pending import Lane, Selection
+from services.scheduler.core.preemption import Place, running_key
+from services.scheduler.core.reach import Changed
+from services.scheduler.core.state import Demand
+
+
+class Chances(Reserving):
+    """See the module."""
+
+    def _find_roomy(self) -> bool:
+        """Which demands have room now; nobody need be asked about reservations when none has: they say who may not start.
+        Returns whether only what changed since the last cycle is looked at."""
+        cluster, memory = self._cluster, self._cluster.memory
+        known = memory is not None and memory.stamp == cluster.stamp and not memory.some
+        asked: Iterable[Lane] = cluster.pending.lanes.values()
+        self._some = changed_partitions(cluster, self._policy.estimate, self._now_s) if self._settled else None
+        if self._some is not None:
+            asked, known = self._some, True
+        elif known and memory is not None and memory.unasked:
+            asked = [lane for lane in asked if lane.fresh]
+        self._roomy = {lane.demand for lane in self._with_room(asked)}
+        self._unasked = not self._roomy
+        return known
+
+    def _with_room(self, lanes: Iterable[Lane]) -> list[Lane]:
+        """The lanes whose demand has room now."""
+        found: dict[Demand, bool] = {}
+        out = []
+        for lane in lanes:
+            room = found.get(lane.demand)
+            if room is None:
+                room = found[lane.demand] = self._has_room(lane.demand)
+            if room:
+                out.append(lane)
+        return out
+
+    def _still_roomy(self, selection: Selection) -> bool:
+        """Take demands that have room no more out of the cycle, with all their lanes; False when none is left. Where units
+        may get reservations, those without room are asked until all are made."""
+        demands = self._roomy
+        full = {demand for demand in demands if not self._has_room(demand)}
+        demands -= full
+        if self._reserving:
+            return bool(demands) or not self._all_reserved
+        if full and demands:
+            selection.close(lambda lane: lane.demand in full)
+        return bool(demands)
+
+    @property
+    def _may_leave_out(self) -> bool:
+        """Whether lanes that have no room, and whose first unit can take nobody off, may be left out of a cycle."""
+        return (
+            self._policy.discipline == "greedy"
+            and not (self._explain or self._gates)
+            and all(hasattr(plugin, "out_of_reach") for plugin in self._stages.preemptions)
+            and self._cluster.pending.settled
+        )
+
+    def _with_a_chance(self, lanes: Iterable[Lane]) -> list[Lane]:
+        """The lanes whose demand has room now, or whose first units might take others off. The others may find room when
+        somebody was taken off."""
+        alike: dict[Demand, list[Lane]] = {}
+        for lane in lanes:
+            alike.setdefault(lane.demand, []).append(lane)
+        runs = self._runs = list(self._running.values())
+        asked = [plugin.out_of_reach for plugin in self._stages.preemptions]  # type: ignore[attr-defined]
+        added, changed = self._cluster.pending.added, self._changed()
+        out: list[Lane] = []
+        for demand, group in alike.items():
+            first = min([lane.entries[0] for lane in group])
+            place = first[:3]
+            if (
+                changed is not None
+                and first[2] not in added
+                and not changed.may_hold(self._cluster.candidates(demand), place)
+            ):
+                self._hopeless += group
+            elif self._has_room(demand) or not all(ask(first[3], runs, self._context, place) for ask in asked):
+                out += group
+            else:
+                self._hopeless += group
+        return out
+
+    def _changed(self) -> Changed | None:
+        """Where something changed since nobody who waited then had a chance; None when that is not known. The place in the
+        order of a unit that outlived its estimate may be another: that counts as a change too."""
+        cluster, memory = self._cluster, self._cluster.memory
+        rows = cluster.view.touched_since(memory.since) if memory is not None and self._steady else None
+        if rows is None:
+            return None
+        soon_s = self._now_s + SLACK_S
+        late = [item for item in self._running.values() if item.expected_end_s <= soon_s or item.limit_end_s <= soon_s]
+        rows.update([row for item in late for row, _ in item.rows])
+        orders, context, running = cluster.pending.order, self._context, self._running
+        held: dict[int, list[tuple[Place, int]]] = {}
+        for row in rows:
+            held[row] = here = []
+            for key, devices in cluster.holders.get(row, {}).items():
+                item = running[key]
+                here.append(((running_key(orders, item, context), item.unit.queued_at_s, key), devices))
+        return Changed(cluster.view, held)
