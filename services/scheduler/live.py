@@ -407,10 +407,14 @@ class LiveScheduler:
             if news:
                 await store_measured.save(transaction.connection, news)
                 self.book.learn(news, now_s)
-            by_load(draft, news, now_s, self.policy.restarts)
+            wishes = by_load(draft, news, now_s, self.policy.restarts)
+            self.ask_for_parts(transaction, wishes, now_s)
             await self.write(transaction, draft)
             if news or draft.changed:
                 transaction.on_commit(lambda: self.journal.steps(now_s, news))
+
+    def ask_for_parts(self, transaction: Transaction, wishes: Mapping[str, int], now_s: float) -> None:
+        """Runs would like to have other parts of their accelerators; where this scheduler sees all nodes itself it moves them."""
 
     def _carried_out(self, cycle: Cycle, now_s: float) -> None:
         self.book.remember(cycle.decisions)

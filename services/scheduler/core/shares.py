@@ -4,6 +4,9 @@ A service with ``scaling`` and ``most_milli`` may have a larger part of its acce
 it. It comes from what is free on the device, then from runs there whose job names ``least_milli``: they shrink, never below that,
 and get theirs back when the replica needs it no more. Runs of one rank only; nothing is stopped or moved for it. Agents tell the
 programs (docs/services.md).
+
+On two levels a shard says which parts its replicas would like to have (`wish`), and the decider of their domain moves them, as runs of
+several shards may share an accelerator (apart/parts.py).
 """
 
 from __future__ import annotations
@@ -82,6 +85,38 @@ def follow(draft: Draft, replicas: Replicas, now_s: float) -> set[str]:
             content[item.job.job_id] = False
     _carry_out(draft, runs, now_s)
     return {job_id for job_id, enough in content.items() if enough}
+
+
+def wish(draft: Draft, replicas: Replicas, now_s: float) -> tuple[dict[str, int], set[str]]:
+    """Parts that replicas would like to have other than they have, by run, and the services that need no more replicas, as in `follow`:
+    those of which every replica has what it wants, or may get it yet."""
+    wishes: dict[str, int] = {}
+    content: dict[str, bool] = {}
+    for item in _shared_runs(draft):
+        wanted = _wanted(item, replicas, now_s)
+        if wanted is None:
+            continue
+        run_id = item.run.run_id
+        content.setdefault(item.job.job_id, True)
+        if wanted != item.milli:
+            wishes[run_id] = wanted
+        if wanted > item.milli:
+            enough = run_id not in replicas.short
+        else:
+            enough = item.milli < item.job.spec.most_milli or not _overloaded(item, replicas, now_s)
+        content[item.job.job_id] = content[item.job.job_id] and enough
+    replicas.wished.update(wishes)
+    return wishes, {job_id for job_id, enough in content.items() if enough}
+
+
+def adjust(draft: Draft, run_id: str, milli: int, now_s: float) -> None:
+    """A run has another part of its accelerator from now on; one that is ending, or has it already, stays as it is."""
+    run = draft.run(run_id)
+    job = draft.job(run.key.job_id) if run is not None else None
+    if run is None or job is None or run.state is not RunState.ACTIVE or len(run.ranks) != 1:
+        return
+    if run.ranks[0].device_milli != milli:
+        _carry_out(draft, [_Shared(run, job, milli)], now_s)
 
 
 def give_back(draft: Draft, now_s: float) -> None:

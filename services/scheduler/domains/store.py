@@ -92,7 +92,15 @@ async def load_sessions(connection: AsyncConnection) -> dict[str, dict[str, Shar
 
 def grant_message(domain_id: str, grant: Grant) -> scheduler_pb2.PlacementRequest:
     """A grant as a request of scheduler.proto that says the same."""
-    held = Holding(grant.name, grant.tenant_id, grant.demand, grant.ranks, grant.since_s)
+    held = Holding(
+        grant.name,
+        grant.tenant_id,
+        grant.demand,
+        grant.ranks,
+        grant.since_s,
+        least_milli=grant.least_milli,
+        asked_milli=grant.asked_milli,
+    )
     request = Request(domain_id, grant.shard, Session(0, 0), holdings=(held,))
     return request_message(request, grant.since_s)
 
@@ -102,7 +110,16 @@ def grant_from(message: scheduler_pb2.PlacementRequest) -> Grant:
     request = request_from(message)
     assert request.holdings
     item = request.holdings[0]
-    return Grant(request.shard, item.name, item.tenant_id, item.demand, item.ranks, item.since_s)
+    return Grant(
+        request.shard,
+        item.name,
+        item.tenant_id,
+        item.demand,
+        item.ranks,
+        item.since_s,
+        item.least_milli,
+        item.asked_milli,
+    )
 
 
 def session_message(domain_id: str, shard: str, session: ShardSession) -> scheduler_pb2.PlacementRequest:

@@ -142,6 +142,11 @@ class TwoLevelScheduler(LiveScheduler):
         transaction.on_commit(lambda: self._notes.answers(now_s, messages, taken, policy))
         transaction.on_commit(lambda: self._placed(len(taken.runs)))
 
+    def ask_for_parts(self, transaction: Transaction, wishes: Mapping[str, int], now_s: float) -> None:
+        """See `LiveScheduler.ask_for_parts`; here their domains are asked."""
+        for request in self._dispatcher.wish(wishes, self.book):
+            transaction.publish(request_message(request, now_s))
+
     def _placed(self, count: int) -> None:
         self._metrics.decisions.labels("placed").inc(count)
         self._poked.set()

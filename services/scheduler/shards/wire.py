@@ -39,6 +39,8 @@ def request_message(request: Request, at_s: float) -> scheduler_pb2.PlacementReq
                 ranks=rank_messages(item.ranks),
                 since=timestamp(item.since_s),
                 waking=item.waking,
+                least_milli=item.least_milli,
+                asked_milli=item.asked_milli,
             )
             for item in request.holdings or ()
         ],
@@ -60,6 +62,7 @@ def request_message(request: Request, at_s: float) -> scheduler_pb2.PlacementReq
                 whole=item.whole,
                 time_limit_s=item.time_limit_s if math.isfinite(item.time_limit_s) else 0.0,
                 wake=item.wake,
+                least_milli=item.least_milli,
             )
             for item in request.wanted
         ],
@@ -67,6 +70,7 @@ def request_message(request: Request, at_s: float) -> scheduler_pb2.PlacementReq
         asked_at=timestamp(at_s),
         own_scheduler=request.own_scheduler,
         waiting_classes=request.waiting_classes,
+        parts=_part_messages(request.parts),
     )
 
 
@@ -81,6 +85,8 @@ def request_from(message: scheduler_pb2.PlacementRequest) -> Request:
             ranks_from(item.ranks, name),
             seconds(item.since, 0.0),
             item.waking,
+            item.least_milli,
+            item.asked_milli,
         )
         for item in message.holdings
     )
@@ -104,12 +110,14 @@ def request_from(message: scheduler_pb2.PlacementRequest) -> Request:
                 item.whole,
                 item.time_limit_s or math.inf,
                 item.wake,
+                item.least_milli,
             )
             for item in message.wanted
         ),
         message.waiting,
         message.own_scheduler,
         tuple(message.waiting_classes),
+        tuple((_name_from(item.name), item.accelerator_milli) for item in message.parts),
     )
 
 
@@ -155,6 +163,7 @@ def answer_message(reply: Reply, at_s: float) -> scheduler_pb2.PlacementAnswer:
         summary=summary_message(reply.summary, reply.domain_term, at_s, reply.rooms),
         begin_again=reply.begin_again,
         asleep=_asleep_message(reply, at_s),
+        parts=_part_messages(reply.parts),
     )
 
 
@@ -177,7 +186,12 @@ def answer_from(message: scheduler_pb2.PlacementAnswer) -> Reply:
         },
         {_name_from(item.name): item.wake_s for item in message.placed if item.wake_s},
         Asleep(summary_from(message.asleep), _rooms_from(message.asleep.rooms)) if message.HasField("asleep") else None,
+        tuple((_name_from(item.name), item.accelerator_milli) for item in message.parts),
     )
+
+
+def _part_messages(parts: Iterable[tuple[GrantName, int]]) -> list[scheduler_pb2.Part]:
+    return [scheduler_pb2.Part(name=_name(name), accelerator_milli=milli) for name, milli in parts]
 
 
 def _asleep_message(reply: Reply, at_s: float) -> scheduler_pb2.DomainSummary | None:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from services.scheduler.core import lifecycle
-from services.scheduler.core.apart.carrying import carry_out
 from services.scheduler.core.apart.dispatching import ANSWER_LIMIT_S, Dispatcher
 from services.scheduler.core.apart.grants import DomainGrants, Grant, ShardSession
 from services.scheduler.core.apart.messages import Reply, Request, Session
-from services.scheduler.core.apart.turns import turn
+from services.scheduler.core.apart.turns import take_answers, turn
 from services.scheduler.core.apart.waking import kept_grant
 from services.scheduler.core.book import Book, Draft
-from services.scheduler.core.effects import DecisionRecord
+from services.scheduler.core.effects import Effect
 from services.scheduler.core.fleet import Fleet, NodeState
 from services.scheduler.core.lifecycle import RunReport
 from services.scheduler.core.loads import by_load
 from services.scheduler.core.measured import News
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.state import JobSpec, RunState, UnitKey
+from services.scheduler.core.state import JobSpec, PlacedRank, RunState, UnitKey
 from services.scheduler.shards.wire import answer_from, answer_message, request_from, request_message
 from tests.unit.scheduler.world import a_fleet
 
@@ -50,7 +50,7 @@ class Network:
     asked: dict[tuple[str, str], deque[Request]] = field(default_factory=dict)
     answered: dict[tuple[str, str], deque[Reply]] = field(default_factory=dict)
     waking: set[str] = field(default_factory=set)
-    records: list[DecisionRecord] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
     now_s: float = 1000.0
     ids: int = 0
     jobs: int = 0
@@ -153,16 +153,15 @@ class Network:
         shard = self.shards[pair[0]]
         reply = self.answered[pair].popleft()
         draft = shard.book.draft()
-        heard = shard.dispatcher.answer(reply, draft)
-        carry_out(draft, heard.carried, POLICY, self.now_s, self._new_id)
+        taken = take_answers(draft, shard.dispatcher, [reply], POLICY, self.now_s, self._new_id, lifecycle.PORTS)
         if committed:
-            self.send(heard.requests)
+            self.send(taken.requests)
             self.merge(shard, draft)
         else:
             self.restart_shard(shard, same_term=True)
 
     def merge(self, shard: Shard, draft: Draft) -> None:
-        self.records += draft.records
+        self.effects += draft.effects
         self.send(shard.dispatcher.released(draft))
         shard.book.merge(draft)
 
@@ -205,7 +204,8 @@ class Network:
         draft = shard.book.draft()
         draft.at_s = self.now_s
         shard.book.learn(news, self.now_s)
-        by_load(draft, news, self.now_s, POLICY.restarts)
+        wishes = by_load(draft, news, self.now_s, POLICY.restarts)
+        self.send(shard.dispatcher.wish(wishes, shard.book))
         self.merge(shard, draft)
 
     def refit(self, fleet: Fleet) -> None:
@@ -247,7 +247,7 @@ class Network:
 
     def check(self) -> None:
         """What holds at any time."""
-        held: dict[tuple[str, int], UnitKey] = {}
+        held: dict[tuple[str, int], int] = {}
         for name, domain in self.domains.items():
             assert domain.grants == self.tables[name]
             view = domain.cluster.view
@@ -256,14 +256,21 @@ class Network:
             for grant in domain.grants.values():
                 for rank in grant.ranks:
                     for device in rank.devices:
-                        assert held.setdefault((rank.node_id, device), grant.name.key) == grant.name.key
+                        place = rank.node_id, device
+                        held[place] = held.get(place, 0) + rank.device_milli
+        assert not {place: milli for place, milli in held.items() if milli > 1000}
+        for domain in self.domains.values():
+            for grant in domain.grants.values():
+                if grant.least_milli:
+                    assert grant.ranks[0].device_milli >= grant.least_milli
         for shard in self.shards.values():
             for run in shard.book.runs.values():
                 for name in run.open_domains:
                     kept = self.domains[name].grants.get(run.key)
                     assert kept is not None, f"{run.run_id} runs in {name} without a grant"
                     assert (kept.shard, kept.name.epoch) == (shard.name, run.epoch)
-                    assert set(kept.ranks) == {rank for rank in run.ranks if rank.domain_id == name}
+                    # Parts of devices may be on their way.
+                    assert whole(kept.ranks) == whole(rank for rank in run.ranks if rank.domain_id == name)
             for key in shard.book.nominated:
                 waits = kept_grant(shard.book, key)
                 assert waits is not None
@@ -276,6 +283,11 @@ class Network:
     def _new_id(self) -> str:
         self.ids += 1
         return f"dec-{self.ids}"
+
+
+def whole(ranks: Iterable[PlacedRank]) -> set[PlacedRank]:
+    """Ranks whatever part of their devices they have."""
+    return {replace(rank, device_milli=1000) for rank in ranks}
 
 
 def a_network(shards: int, **node: object) -> Network:

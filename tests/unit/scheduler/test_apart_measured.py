@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from services.scheduler.core.explanation import sentences
 from services.scheduler.core.measured import Cell, Done, Load, News
 from services.scheduler.core.policy import Policy, policy_from_json
 from services.scheduler.core.promises import Saved
@@ -77,22 +76,6 @@ def test_a_replica_that_is_not_wanted_any_more_when_it_is_granted_is_given_back(
     placed(network)
     network.check()
     assert granted(network) == {UnitKey("job-1", 0)}
-
-
-def test_a_part_of_an_accelerator_stays_as_it_is_and_the_user_is_told_by_field() -> None:
-    network = a_network(1)
-    (shard,) = network.shards.values()
-    demand = Demand(1, cpus=1.0, accelerators=1, device_milli=300)
-    network.submit(shard, replace(WEB, demand=demand, most_milli=800, scaling=replace(RULES, most=1)))
-    placed(network)
-    loaded(network, shard, 40.0)
-    placed(network)
-    (run,) = shard.book.runs.values()
-    assert run.ranks[0].device_milli == 300
-    (record,) = network.records
-    why = "on two levels a run keeps the part of its accelerator that it begins with"
-    assert record.explanation["passed_over"] == [{"field": "resources.max_accelerator_milli", "why": why}]
-    assert f"resources.max_accelerator_milli is passed over: {why}." in sentences(record.explanation)
 
 
 def running_unit(policy: Policy) -> tuple[Network, Shard]:

@@ -46,6 +46,24 @@ SPECS = st.one_of(
             scaling=Scaling(1, 4, target=10.0, down_after_s=0.0, cooldown_s=0.0),
         ),
     ),
+    st.just(
+        JobSpec(
+            JobKind.SERVICE,
+            Demand(1, cpus=1.0, accelerators=1, device_milli=300),
+            replicas=1,
+            command=("serve",),
+            scaling=Scaling(1, 2, target=10.0, down_after_s=0.0, cooldown_s=0.0),
+            most_milli=800,
+        ),
+    ),
+    st.just(
+        JobSpec(
+            JobKind.TASK,
+            Demand(1, cpus=1.0, accelerators=1, device_milli=700),
+            command=("train",),
+            least_milli=200,
+        ),
+    ),
 )
 
 

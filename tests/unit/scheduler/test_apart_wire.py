@@ -68,18 +68,19 @@ def test_a_request_comes_as_it_was_sent() -> None:
         holdings=(
             Holding(NAME, "lab", FULL, RANKS, 1000.25),
             Holding(NAME, "lab", FULL, (), 0.0),
-            Holding(NAME, "lab", FULL, RANKS, 1000.5, waking=True),
+            Holding(NAME, "lab", FULL, RANKS, 1000.5, waking=True, least_milli=100, asked_milli=700),
         ),
         released=(GrantName(UnitKey("job-0", 0), 1),),
         classes=((1, FULL), (2, Demand(1, cpus=1.0))),
         dropped_classes=(9,),
         wanted=(
             Wanted(NAME, "lab", 1, None, 0, True, 60.0),
-            Wanted(NAME, "lab", 0, Demand(2, cpus=1.0), 4, False, wake=True),
+            Wanted(NAME, "lab", 0, Demand(2, cpus=1.0), 4, False, wake=True, least_milli=200),
         ),
         waiting=True,
         own_scheduler=True,
         waiting_classes=(2, 1),
+        parts=((NAME, 800),),
     )
     message = request_message(request, 1234.5)
     assert request_from(scheduler_pb2.PlacementRequest.FromString(message.SerializeToString())) == request
@@ -115,6 +116,7 @@ def test_an_answer_comes_as_it_was_sent() -> None:
         True,
         wake_s={NAME: 30.5},
         asleep=Asleep(replace(summary, free_cpus=3.0), {1: {model: 8}, 2: {ANY: 1}}),
+        parts=((NAME, 400),),
     )
     message = answer_message(reply, 1234.5)
     found = answer_from(scheduler_pb2.PlacementAnswer.FromString(message.SerializeToString()))

@@ -84,7 +84,7 @@ class DemandClass(_message.Message):
     def __init__(self, number: _Optional[int] = ..., demand: _Optional[_Union[Demand, _Mapping]] = ...) -> None: ...
 
 class WantedUnit(_message.Message):
-    __slots__ = ("job_id", "unit_index", "epoch", "tenant_id", "class_number", "demand", "first_rank", "whole", "time_limit_s", "wake")
+    __slots__ = ("job_id", "unit_index", "epoch", "tenant_id", "class_number", "demand", "first_rank", "whole", "time_limit_s", "wake", "least_milli")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     UNIT_INDEX_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +95,7 @@ class WantedUnit(_message.Message):
     WHOLE_FIELD_NUMBER: _ClassVar[int]
     TIME_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     WAKE_FIELD_NUMBER: _ClassVar[int]
+    LEAST_MILLI_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     unit_index: int
     epoch: int
@@ -105,7 +106,8 @@ class WantedUnit(_message.Message):
     whole: bool
     time_limit_s: float
     wake: bool
-    def __init__(self, job_id: _Optional[str] = ..., unit_index: _Optional[int] = ..., epoch: _Optional[int] = ..., tenant_id: _Optional[str] = ..., class_number: _Optional[int] = ..., demand: _Optional[_Union[Demand, _Mapping]] = ..., first_rank: _Optional[int] = ..., whole: _Optional[bool] = ..., time_limit_s: _Optional[float] = ..., wake: _Optional[bool] = ...) -> None: ...
+    least_milli: int
+    def __init__(self, job_id: _Optional[str] = ..., unit_index: _Optional[int] = ..., epoch: _Optional[int] = ..., tenant_id: _Optional[str] = ..., class_number: _Optional[int] = ..., demand: _Optional[_Union[Demand, _Mapping]] = ..., first_rank: _Optional[int] = ..., whole: _Optional[bool] = ..., time_limit_s: _Optional[float] = ..., wake: _Optional[bool] = ..., least_milli: _Optional[int] = ...) -> None: ...
 
 class GrantName(_message.Message):
     __slots__ = ("job_id", "unit_index", "epoch")
@@ -118,23 +120,35 @@ class GrantName(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., unit_index: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Holding(_message.Message):
-    __slots__ = ("name", "tenant_id", "demand", "ranks", "since", "waking")
+    __slots__ = ("name", "tenant_id", "demand", "ranks", "since", "waking", "least_milli", "asked_milli")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TENANT_ID_FIELD_NUMBER: _ClassVar[int]
     DEMAND_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
     WAKING_FIELD_NUMBER: _ClassVar[int]
+    LEAST_MILLI_FIELD_NUMBER: _ClassVar[int]
+    ASKED_MILLI_FIELD_NUMBER: _ClassVar[int]
     name: GrantName
     tenant_id: str
     demand: Demand
     ranks: _containers.RepeatedCompositeFieldContainer[_run_pb2.AssignedRank]
     since: _timestamp_pb2.Timestamp
     waking: bool
-    def __init__(self, name: _Optional[_Union[GrantName, _Mapping]] = ..., tenant_id: _Optional[str] = ..., demand: _Optional[_Union[Demand, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[_run_pb2.AssignedRank, _Mapping]]] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., waking: _Optional[bool] = ...) -> None: ...
+    least_milli: int
+    asked_milli: int
+    def __init__(self, name: _Optional[_Union[GrantName, _Mapping]] = ..., tenant_id: _Optional[str] = ..., demand: _Optional[_Union[Demand, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[_run_pb2.AssignedRank, _Mapping]]] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., waking: _Optional[bool] = ..., least_milli: _Optional[int] = ..., asked_milli: _Optional[int] = ...) -> None: ...
+
+class Part(_message.Message):
+    __slots__ = ("name", "accelerator_milli")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ACCELERATOR_MILLI_FIELD_NUMBER: _ClassVar[int]
+    name: GrantName
+    accelerator_milli: int
+    def __init__(self, name: _Optional[_Union[GrantName, _Mapping]] = ..., accelerator_milli: _Optional[int] = ...) -> None: ...
 
 class PlacementRequest(_message.Message):
-    __slots__ = ("domain_id", "shard", "term", "session", "round", "begins", "complete", "holdings", "released", "classes", "dropped_classes", "wanted", "waiting", "asked_at", "own_scheduler", "waiting_classes")
+    __slots__ = ("domain_id", "shard", "term", "session", "round", "begins", "complete", "holdings", "released", "classes", "dropped_classes", "wanted", "waiting", "asked_at", "own_scheduler", "waiting_classes", "parts")
     DOMAIN_ID_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -151,6 +165,7 @@ class PlacementRequest(_message.Message):
     ASKED_AT_FIELD_NUMBER: _ClassVar[int]
     OWN_SCHEDULER_FIELD_NUMBER: _ClassVar[int]
     WAITING_CLASSES_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     domain_id: str
     shard: str
     term: int
@@ -167,7 +182,8 @@ class PlacementRequest(_message.Message):
     asked_at: _timestamp_pb2.Timestamp
     own_scheduler: bool
     waiting_classes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, domain_id: _Optional[str] = ..., shard: _Optional[str] = ..., term: _Optional[int] = ..., session: _Optional[int] = ..., round: _Optional[int] = ..., begins: _Optional[bool] = ..., complete: _Optional[bool] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[GrantName, _Mapping]]] = ..., classes: _Optional[_Iterable[_Union[DemandClass, _Mapping]]] = ..., dropped_classes: _Optional[_Iterable[int]] = ..., wanted: _Optional[_Iterable[_Union[WantedUnit, _Mapping]]] = ..., waiting: _Optional[bool] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., own_scheduler: _Optional[bool] = ..., waiting_classes: _Optional[_Iterable[int]] = ...) -> None: ...
+    parts: _containers.RepeatedCompositeFieldContainer[Part]
+    def __init__(self, domain_id: _Optional[str] = ..., shard: _Optional[str] = ..., term: _Optional[int] = ..., session: _Optional[int] = ..., round: _Optional[int] = ..., begins: _Optional[bool] = ..., complete: _Optional[bool] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., released: _Optional[_Iterable[_Union[GrantName, _Mapping]]] = ..., classes: _Optional[_Iterable[_Union[DemandClass, _Mapping]]] = ..., dropped_classes: _Optional[_Iterable[int]] = ..., wanted: _Optional[_Iterable[_Union[WantedUnit, _Mapping]]] = ..., waiting: _Optional[bool] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., own_scheduler: _Optional[bool] = ..., waiting_classes: _Optional[_Iterable[int]] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
 
 class ClassRoom(_message.Message):
     __slots__ = ("class_number", "vendor", "model", "ranks", "emulated", "any_model")
@@ -250,7 +266,7 @@ class RefusedUnit(_message.Message):
     def __init__(self, name: _Optional[_Union[GrantName, _Mapping]] = ..., reason: _Optional[str] = ..., explanation: _Optional[str] = ...) -> None: ...
 
 class PlacementAnswer(_message.Message):
-    __slots__ = ("shard", "domain_id", "term", "session", "round", "domain_term", "placed", "refused", "summary", "begin_again", "asleep")
+    __slots__ = ("shard", "domain_id", "term", "session", "round", "domain_term", "placed", "refused", "summary", "begin_again", "asleep", "parts")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     DOMAIN_ID_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -262,6 +278,7 @@ class PlacementAnswer(_message.Message):
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     BEGIN_AGAIN_FIELD_NUMBER: _ClassVar[int]
     ASLEEP_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     shard: str
     domain_id: str
     term: int
@@ -273,7 +290,8 @@ class PlacementAnswer(_message.Message):
     summary: DomainSummary
     begin_again: bool
     asleep: DomainSummary
-    def __init__(self, shard: _Optional[str] = ..., domain_id: _Optional[str] = ..., term: _Optional[int] = ..., session: _Optional[int] = ..., round: _Optional[int] = ..., domain_term: _Optional[int] = ..., placed: _Optional[_Iterable[_Union[PlacedUnit, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[RefusedUnit, _Mapping]]] = ..., summary: _Optional[_Union[DomainSummary, _Mapping]] = ..., begin_again: _Optional[bool] = ..., asleep: _Optional[_Union[DomainSummary, _Mapping]] = ...) -> None: ...
+    parts: _containers.RepeatedCompositeFieldContainer[Part]
+    def __init__(self, shard: _Optional[str] = ..., domain_id: _Optional[str] = ..., term: _Optional[int] = ..., session: _Optional[int] = ..., round: _Optional[int] = ..., domain_term: _Optional[int] = ..., placed: _Optional[_Iterable[_Union[PlacedUnit, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[RefusedUnit, _Mapping]]] = ..., summary: _Optional[_Union[DomainSummary, _Mapping]] = ..., begin_again: _Optional[bool] = ..., asleep: _Optional[_Union[DomainSummary, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
 
 class DomainShare(_message.Message):
     __slots__ = ("domain_id", "given_accelerator_s", "held_accelerators", "projected_accelerator_s", "following_accelerator_s")

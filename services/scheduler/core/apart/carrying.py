@@ -12,7 +12,7 @@ from services.scheduler.core.book import Draft
 from services.scheduler.core.cycle import WAKE_PATIENCE
 from services.scheduler.core.effects import DecisionRecord
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.state import Nomination, Run, UnitKey
+from services.scheduler.core.state import Nomination, Run
 
 
 def carry_out(
@@ -44,27 +44,20 @@ def carry_out(
             port_range=port_range,
         )
         assert run.epoch == item.epoch
-        body = placed_json(item, place, reason, policy.version) | _passed_over(draft, item.unit.key)
+        body = placed_json(item, place, reason, policy.version) | _passed_over(draft, item)
         draft.record(DecisionRecord(decision_id, item.unit.key, "placed", now_s, policy.version, body))
         begun.append(run)
     return begun
 
 
-def _passed_over(draft: Draft, key: UnitKey) -> dict[str, Any]:
-    """What the job asks for that two levels do not do, by field; nothing where there is none."""
-    job = draft.job(key.job_id)
+def _passed_over(draft: Draft, item: Carried) -> dict[str, Any]:
+    """What the job asks for that its domains do not do, by field; nothing where there is none."""
+    job = draft.job(item.unit.key.job_id)
     assert job is not None
-    found = [
-        {
-            "field": f"resources.{field}",
-            "why": "on two levels a run keeps the part of its accelerator that it begins with",
-        }
-        for field, milli in (
-            ("min_accelerator_milli", job.spec.least_milli),
-            ("max_accelerator_milli", job.spec.most_milli),
-        )
-        if milli
-    ]
+    bounds = {"min_accelerator_milli": job.spec.least_milli, "max_accelerator_milli": job.spec.most_milli}
+    own = sorted({rank.domain_id for rank in item.ranks if draft.fleet.schedules_itself(rank.domain_id)})
+    why = f"a run keeps its part of an accelerator in {', '.join(own)}, which has a scheduler of its own"
+    found = [{"field": f"resources.{field}", "why": why} for field, milli in bounds.items() if milli and own]
     return {"passed_over": found} if found else {}
 
 
@@ -75,7 +68,7 @@ def _nominate(
     until_s = now_s + policy.restarts.stop_timeout_s + WAKE_PATIENCE * item.wake_s
     kept = Nomination(item.ranks, frozenset(), until_s, decision_id, policy.version, reason)
     lifecycle.nominate(draft, item.unit.key, kept)
-    body = placed_json(item, place, reason, policy.version) | _passed_over(draft, item.unit.key)
+    body = placed_json(item, place, reason, policy.version) | _passed_over(draft, item)
     asleep = sorted({rank.node_id for rank in item.ranks if draft.fleet.sleeps(rank.node_id)})
     body["woken"] = {"nodes": asleep, "wake_s": item.wake_s}
     draft.record(DecisionRecord(decision_id, item.unit.key, "nominated", now_s, policy.version, body))

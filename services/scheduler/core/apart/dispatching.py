@@ -30,7 +30,7 @@ from services.scheduler.core.apart.knowledge import KnownDomain, known_of
 from services.scheduler.core.apart.messages import GrantName, Reply, Request, Session, Wanted
 from services.scheduler.core.apart.refusals import Refusals
 from services.scheduler.core.apart.requests import Requests, holdings_in
-from services.scheduler.core.apart.rounds import Asked, Carried, Heard, Link, Round, Step, waits_still
+from services.scheduler.core.apart.rounds import Asked, Carried, Heard, Link, Round, Step, least_of, waits_still
 from services.scheduler.core.apart.shares import ShardShares, whole
 from services.scheduler.core.apart.told import Told
 from services.scheduler.core.apart.waking import Waking, kept_grant, with_sleepers
@@ -132,6 +132,7 @@ class Dispatcher:
         heard = Heard()
         if reply.session != self.session or reply.shard != self.shard:
             return heard
+        heard.parts = reply.parts
         name = reply.domain_id
         if reply.begin_again or name not in self._links:
             self._links[name] = Link()
@@ -189,6 +190,16 @@ class Dispatcher:
                 if name in self._links and self._links[name].begun:
                     back.setdefault(name, []).append(kept[0])
         return self._requests.release(back)
+
+    def wish(self, wanted: Mapping[str, int], book: Book) -> list[Request]:
+        """Runs would like to have other parts of their accelerators (thousandths, by run)."""
+        by_domain: dict[str, dict[GrantName, int]] = {}
+        for run_id, milli in wanted.items():
+            run = book.runs[run_id]
+            name = run.ranks[0].domain_id
+            if self._told.reachable(name) and not self._links[name].own_scheduler:
+                by_domain.setdefault(name, {})[GrantName(run.key, run.epoch)] = milli
+        return self._requests.parts(by_domain)
 
     def _hear_of_sleepers(self, reply: Reply) -> None:
         """What the domain could wake, and which grants have all their nodes awake."""
@@ -352,6 +363,7 @@ class Dispatcher:
                 item.whole,
                 unit.limit_s,
                 wake,
+                least_of(book, key.job_id),
             )
             by_domain.setdefault(item.domain_id, []).append(wanted)
         number = self._next_round()

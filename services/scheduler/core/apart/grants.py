@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from services.scheduler.core.apart.messages import GrantName, Holding, Reply, Request, Session, Wanted
+from services.scheduler.core.apart.parts import Part, PartsToTell, device_of, free_milli, moved
 from services.scheduler.core.apart.resting import (
     Sleepers,
     Woken,
@@ -34,6 +35,7 @@ from services.scheduler.core.idle_nodes import IDLE_NODES, IdleNodes, IdleRules,
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.refit import refit
+from services.scheduler.core.shares import Device
 from services.scheduler.core.sleeping import rest
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import table_of
@@ -47,7 +49,8 @@ _TERM_BITS = 32
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Nodes of a domain that a unit's run holds. ``ranks`` are numbered as the shard numbers them."""
+    """Nodes of a domain that a unit's run holds. ``ranks`` are numbered as the shard numbers them. Its part of an accelerator may have
+    become another one than it asked for; ``asked_milli`` (0: that of the demand) and ``least_milli`` as in `Holding`."""
 
     shard: str
     name: GrantName
@@ -55,6 +58,21 @@ class Grant:
     demand: Demand
     ranks: tuple[PlacedRank, ...]
     since_s: float
+    least_milli: int = 0
+    asked_milli: int = 0
+
+    def with_part(self, milli: int) -> Grant:
+        """The grant with another part of its device, in thousandths."""
+        ranks = tuple([replace(rank, device_milli=milli) for rank in self.ranks])
+        return replace(self, demand=replace(self.demand, device_milli=milli), ranks=ranks)
+
+    def part(self) -> Part | None:
+        """The part of a device that it has; None when that never changes."""
+        device = device_of(self.ranks)
+        if device is None:
+            return None
+        milli = self.ranks[0].device_milli
+        return Part(self.name.key, device, milli, self.asked_milli or milli, self.least_milli)
 
 
 @dataclass(slots=True)
@@ -115,6 +133,8 @@ class DomainGrants:
         self._holds: Counter[str] = Counter()
         self._woken: list[Woken] = []
         self._awoke: list[Grant] = []
+        self._parts = PartsToTell()
+        self._freed: set[Device] = set()
         self._tally = Tally()
         self._changes = GrantChanges()
         for grant in grants:
@@ -149,6 +169,7 @@ class DomainGrants:
         self._learn(request, session)
         explanations: dict[UnitKey, Explanation] = {}
         placed, refused = self._place(request, session, now_s, explanations)
+        self._move(request, now_s)
         if not request.round:
             return None
         placed += tuple(
@@ -203,8 +224,10 @@ class DomainGrants:
         replies = []
         for shard, session in self.sessions.items():
             awake = tuple((item.name, item.ranks) for item in awoke if item.shard == shard)
-            if awake or (session.waiting and session.told != stamp):
-                replies.append(self._reply(Request(self.domain_id, shard, session.session), session, awake, ()))
+            parts = self._parts.take(shard)
+            if awake or parts or (session.waiting and session.told != stamp):
+                reply = self._reply(Request(self.domain_id, shard, session.session), session, awake, ())
+                replies.append(replace(reply, parts=parts))
         return replies
 
     def take_woken(self) -> list[Woken]:
@@ -230,8 +253,15 @@ class DomainGrants:
             if grant.shard == shard and (item is None or item.name.epoch != grant.name.epoch):
                 self._drop(grant)
         for key, item in named.items():
-            if item.ranks and key not in self.grants:
-                self._grant(Grant(shard, item.name, item.tenant_id, item.demand, item.ranks, item.since_s))
+            known = self.grants.get(key)
+            if item.ranks and known is None:
+                least, asked = item.least_milli, item.asked_milli
+                self._grant(
+                    Grant(shard, item.name, item.tenant_id, item.demand, item.ranks, item.since_s, least, asked)
+                )
+            elif item.ranks and known is not None and known.shard == shard and known.ranks != item.ranks:
+                # It was told, and the one who heard it may be gone.
+                self._parts.note(shard, item.name, known.ranks[0].device_milli)
 
     def _release(self, shard: str, name: GrantName, now_s: float) -> None:
         grant = self.grants.get(name.key)
@@ -277,7 +307,17 @@ class DomainGrants:
         for running in begun:
             item = wanted[running.unit.key]
             ranks = tuple([replace(rank, rank=item.first_rank + rank.rank) for rank in running.ranks])
-            grant = Grant(request.shard, item.name, item.tenant_id, running.unit.demand, ranks, now_s)
+            demand = running.unit.demand
+            grant = Grant(
+                request.shard,
+                item.name,
+                item.tenant_id,
+                demand,
+                ranks,
+                now_s,
+                item.least_milli,
+                demand.device_milli if device_of(ranks) is not None else 0,
+            )
             self.grants[grant.name.key] = self._changes.grants[grant.name.key] = grant
             self._holds.update({rank.node_id for rank in ranks})
             self.counted += 1
@@ -301,6 +341,32 @@ class DomainGrants:
         for placed in begun:
             self.cluster.occupy(replace(placed, rows=()))
         return begun, refused
+
+    def _move(self, request: Request, now_s: float) -> None:
+        """Parts of devices move to runs that would like more; what became free goes to those that have less than they asked for."""
+        wanted: dict[Device, dict[UnitKey, int]] = {device: {} for device in self._freed}
+        for name, milli in request.parts:
+            grant = self.grants.get(name.key)
+            device = device_of(grant.ranks) if grant is not None else None
+            if grant is not None and device is not None and (grant.shard, grant.name) == (request.shard, name):
+                wanted[device] = {**wanted.get(device, {}), name.key: min(max(milli, 1), 1000)}
+                self._parts.note(request.shard, name, grant.ranks[0].device_milli)
+        self._freed.clear()
+        if not wanted:
+            return
+        shared: dict[Device, list[Part]] = {}
+        for grant in self.grants.values():
+            if (part := grant.part()) is not None and part.device in wanted:
+                shared.setdefault(part.device, []).append(part)
+        for device, parts in shared.items():
+            for key, milli in moved(parts, wanted[device], free_milli(self.cluster, device)).items():
+                grant = self.grants[key].with_part(milli)
+                self.cluster.release(key, now_s)
+                self.grants[key] = self._changes.grants[key] = grant
+                unit = PendingUnit(key, grant.tenant_id, 0, grant.since_s, grant.demand)
+                self.cluster.occupy(RunningUnit(unit, grant.ranks, grant.since_s))
+                self.counted += 1
+                self._parts.note(grant.shard, grant.name, milli)
 
     def _why_not(self, shard: str, item: Wanted, demand: Demand | None) -> tuple[str, Grant | None]:
         """Why a unit is not placed; or the grant that it has already."""
@@ -362,6 +428,9 @@ class DomainGrants:
         del self.grants[grant.name.key]
         self._changes.grants[grant.name.key] = None
         self.cluster.release(grant.name.key, now_s)
+        device = device_of(grant.ranks)
+        if device is not None and grant.ranks[0].device_milli < 1000:
+            self._freed.add(device)
         for name in {rank.node_id for rank in grant.ranks}:
             self._holds[name] -= 1
             if not self._holds[name]:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from services.scheduler.core.apart.messages import GrantName, Holding, Request, Session, Wanted
-from services.scheduler.core.apart.rounds import Link, Round, holding_of
+from services.scheduler.core.apart.parts import device_of
+from services.scheduler.core.apart.rounds import Link, Round, holding_of, least_of
 from services.scheduler.core.apart.waking import kept_grant
 from services.scheduler.core.book import Book
 from services.scheduler.core.kept import held_demand
@@ -61,6 +62,10 @@ class Requests:
         self._links[request.domain_id].waiting = True
         return replace(request, waiting=True, waiting_classes=self._waiting_classes(request.domain_id))
 
+    def parts(self, wanted: Mapping[str, Mapping[GrantName, int]]) -> list[Request]:
+        """These grants would like to have other parts of their accelerators, by domain."""
+        return [replace(request, parts=tuple(wanted[request.domain_id].items())) for request in map(self.of, wanted)]
+
     def _waiting_classes(self, name: str) -> tuple[int, ...]:
         return tuple(number for demand in self._waiting if (number := self.number_at(name, demand)))
 
@@ -100,8 +105,18 @@ def holdings_in(name: str, book: Book, now: Round | None) -> tuple[Holding, ...]
         ranks = tuple([rank for rank in kept[1].ranks if rank.domain_id == name]) if kept is not None else ()
         if kept is not None and ranks:
             job = book.jobs[key.job_id]
-            demand = held_demand(job.units[key.unit_index].demand, len(ranks))
-            found.append(Holding(kept[0], job.tenant_id, demand, ranks, book.now_s, waking=True))
+            demand = job.units[key.unit_index].demand
+            held = Holding(
+                kept[0],
+                job.tenant_id,
+                held_demand(demand, len(ranks)),
+                ranks,
+                book.now_s,
+                waking=True,
+                least_milli=least_of(book, key.job_id),
+                asked_milli=demand.device_milli if device_of(ranks) is not None else 0,
+            )
+            found.append(held)
     if now is not None:
         for asked in now.units.values():
             part = asked.parts.get(name)

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from services.scheduler.core.apart.messages import GrantName, Holding, Request
+from services.scheduler.core.apart.parts import device_of
 from services.scheduler.core.book import Book, Draft
 from services.scheduler.core.explanation import Explanation
-from services.scheduler.core.kept import held_demand
+from services.scheduler.core.kept import held_demand, part_of
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, PlacedRank, Run, UnitKey, UnitState
 from services.scheduler.core.two_level import Assignment, DomainSummary
@@ -31,10 +32,11 @@ class Carried:
 
 @dataclass(slots=True)
 class Heard:
-    """What an answer leads to: units to be placed, and requests that give back what is not wanted."""
+    """What an answer leads to: units to be placed, requests that give back what is not wanted, and parts that grants have from now on."""
 
     carried: list[Carried] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
+    parts: tuple[tuple[GrantName, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -92,8 +94,23 @@ class Round:
 def holding_of(run: Run, name: str, book: Book) -> Holding:
     """What a run holds in a domain."""
     ranks = tuple([rank for rank in run.ranks if rank.domain_id == name])
-    demand = held_demand(book.spec_of(run.key).demand, len(ranks))
-    return Holding(GrantName(run.key, run.epoch), run.tenant_id, demand, ranks, run.assigned_at_s)
+    asked = book.spec_of(run.key).demand
+    demand = held_demand(asked, len(ranks), part_of(ranks))
+    return Holding(
+        GrantName(run.key, run.epoch),
+        run.tenant_id,
+        demand,
+        ranks,
+        run.assigned_at_s,
+        least_milli=least_of(book, run.key.job_id),
+        asked_milli=asked.device_milli if device_of(ranks) is not None else 0,
+    )
+
+
+def least_of(book: Book, job_id: str) -> int:
+    """What a job's units keep of their parts of accelerators when runs beside them want some; 0: all."""
+    spec = book.jobs[job_id].spec
+    return 0 if spec.scaling is not None else spec.least_milli
 
 
 def waits_still(draft: Draft, name: GrantName) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from services.scheduler.core import lifecycle
+from services.scheduler.core import lifecycle, shares
 from services.scheduler.core.apart.carrying import carry_out
 from services.scheduler.core.apart.dispatching import Dispatcher
 from services.scheduler.core.apart.messages import Reply, Request
@@ -19,7 +19,7 @@ from services.scheduler.core.apart.shares import ShardShares
 from services.scheduler.core.apart.waking import kept_grant
 from services.scheduler.core.book import Draft
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.state import Run, UnitKey, UnitState
+from services.scheduler.core.state import Run, UnitKey, UnitState, run_id_of
 from services.scheduler.core.two_level import DomainSummary
 
 
@@ -45,14 +45,14 @@ def turn(
     draft: Draft,
     dispatcher: Dispatcher,
     summaries: Iterable[DomainSummary],
-    shares: Iterable[ShardShares],
+    told: Iterable[ShardShares],
     now_s: float,
     port_range: range = lifecycle.PORTS,
 ) -> Turn:
-    """One turn at ``now_s`` on an empty draft; see the module. ``shares`` are of other shards, ``port_range`` the ports of runs that
+    """One turn at ``now_s`` on an empty draft; see the module. ``told`` are share contracts of other shards, ``port_range`` the ports of runs that
     begin."""
     book = draft.book
-    for item in shares:
+    for item in told:
         dispatcher.hear_shares(item)
     for summary in summaries:
         dispatcher.hear(summary)
@@ -91,6 +91,10 @@ def take_answers(
     taken = Taken()
     for reply in replies:
         heard = dispatcher.answer(reply, draft)
+        for name, milli in heard.parts:
+            run_id = run_id_of(name.key, name.epoch)
+            draft.book.replicas.got(run_id, milli)
+            shares.adjust(draft, run_id, milli, now_s)
         taken.runs += carry_out(draft, heard.carried, policy, now_s, new_id, port_range)
         taken.requests += heard.requests
     return taken
