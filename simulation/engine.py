@@ -206,7 +206,7 @@ class Simulation(Outages):
             if not len(self.cluster.pending) and not self.policy.planner:
                 return
             started = time.perf_counter()
-            decisions = decide(self.cluster, self.policy, self.now_s, explain=False)
+            decisions = decide(self.cluster, self.policy, self.now_s, explain=False, keep_memory=False)
             self.decision_s.append(time.perf_counter() - started)
             self._carry_out(decisions)
             if not decisions.preempted or self.policy.planner:

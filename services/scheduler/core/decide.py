@@ -67,18 +67,27 @@ def snapshot_of(book: Book, now_s: float, table: Table | None = None) -> Snapsho
     return Snapshot(table or table_of(book.fleet), book.ledger, book.eligible(now_s), now_s)
 
 
-def decide(state: Cluster | Snapshot, policy: Policy, now_s: float | None = None, *, explain: bool = True) -> Decisions:
+def decide(
+    state: Cluster | Snapshot,
+    policy: Policy,
+    now_s: float | None = None,
+    *,
+    explain: bool = True,
+    keep_memory: bool = True,
+) -> Decisions:
     """Decide about the units that wait. PolicyError when the policy names an unknown plugin.
 
     ``explain`` False leaves out explanations, the account of who waits, and under EASY the reservations while nothing has room
-    for anybody (the simulator reads none of them).
+    for anybody (the simulator reads none of them). ``keep_memory`` False lets the cycle go on with what the last one remembered
+    instead of a copy of it: for a caller that applies the decisions before it asks again. If it does not, reservations are made
+    anew.
     """
     if isinstance(state, Snapshot):
         if now_s is None:
             now_s = state.now_s
         state = state.cluster(policy)
     state.use(policy)
-    return _Cycle(state, policy, now_s or 0.0, explain=explain).run()
+    return _Cycle(state, policy, now_s or 0.0, explain=explain, keep_memory=keep_memory).run()
 
 
 class _Cycle(Chances, ByPlan):
@@ -269,7 +278,9 @@ class _Cycle(Chances, ByPlan):
         units: Iterable[PendingUnit] | None = None
         self._gates = tuple(limit.open(self._context) for limit in self._stages.limits)
         if memory is not None and memory.profile is not None:
-            profile = memory.profile.copy()
+            if not self._keep_memory:
+                cluster.memory = None
+            profile = memory.profile.copy() if self._keep_memory else memory.profile
             change = profile.follow(cluster.view, self._running.values(), self._now_s)
             if change is not None and not change.late:
                 self._profile = profile

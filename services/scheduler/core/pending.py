@@ -83,6 +83,7 @@ class Pending:
         self.lanes: dict[LaneKey, Lane] = {}
         self.added: dict[UnitKey, PendingUnit] = {}
         """What entered since a cycle last looked."""
+        self._fresh: list[Lane] = []
         self._entries: dict[UnitKey, tuple[Lane, Entry]] = {}
         self._static = tuple(plugin for plugin in self.order if plugin.per == "unit")
         self.settled = len(self._static) == len(self.order)
@@ -109,6 +110,8 @@ class Pending:
         for name, lane in self.lanes.items():
             mine = other.lanes[name] = Lane(*name)
             mine.entries, mine.fresh = list(lane.entries), lane.fresh
+            if mine.fresh:
+                other._fresh.append(mine)
             for entry in mine.entries:
                 other._entries[entry[2]] = (mine, entry)
         other.added = dict(self.added)
@@ -131,6 +134,7 @@ class Pending:
         lane.entries.insert(place, entry)
         lane.entered(place)
         lane.fresh = True
+        self._fresh.append(lane)
         self.added[unit.key] = unit
         self._entries[unit.key] = (lane, entry)
 
@@ -161,8 +165,9 @@ class Pending:
     def looked(self) -> None:
         """A cycle has looked at all that waits."""
         self.added.clear()
-        for lane in self.lanes.values():
+        for lane in self._fresh:
             lane.fresh = False
+        self._fresh.clear()
 
     def sort_timed(self, context: OrderContext, lanes: Sequence[Lane] | None = None) -> None:
         """Put lanes (all, or those given) in order whose criteria change with time."""

@@ -124,6 +124,11 @@ class Profile:
         """What is reserved, in the order in which it was."""
         return tuple(self._reserved.values())
 
+    @property
+    def count(self) -> int:
+        """How many reservations there are."""
+        return len(self._reserved)
+
     def reservation(self, key: UnitKey) -> Reservation | None:
         """The unit's reservation."""
         return self._reserved.get(key)

@@ -53,8 +53,9 @@ def test_cycles_that_explain_decide_alike(name: str, monkeypatch: pytest.MonkeyP
     """They look at every unit that waits; those that nobody asks to explain leave out what has no room."""
     unexplained = outcomes(name)
 
-    def explained(*state: object, explain: bool) -> object:
+    def explained(*state: object, explain: bool, keep_memory: bool) -> object:
         assert not explain
+        assert not keep_memory
         return partial(decide, explain=True)(*state)  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine, "decide", explained)

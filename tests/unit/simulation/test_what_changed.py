@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.decide import decide
 from services.scheduler.core.deciding import partitions
 from services.scheduler.core.deciding.decisions import Decisions
 from services.scheduler.core.reach import Changed
@@ -60,7 +61,6 @@ def outcomes(name: str, trace: Trace, *, forgets: bool) -> list[tuple[str, float
         return decide(cluster, *state, **more)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        decide = engine.decide
         if forgets:
             patch.setattr(engine, "decide", forgetful)
         measures = Simulation(network(), trace, setting(name)).run()

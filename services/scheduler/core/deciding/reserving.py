@@ -121,7 +121,7 @@ class Reserving(State):
             return
         # There is room that is reserved: only shorter units can use it, with one reservation only those that end before it.
         limit_s = np.nextafter(estimated_s(unit, self._duration), 0.0)
-        if len(profile.reservations) == 1:
+        if profile.count == 1:
             limit_s = min(limit_s, profile.reserved_from_s - self._now_s)
         self._hold(tuple(selection.skip_longer_than(limit_s, self._duration)), explanation)
 
@@ -189,7 +189,7 @@ class Reserving(State):
             for unit in pending.added.values()
             if unit.key not in self._unplanned and profile.reservation(unit.key) is None
         ]
-        if len(pending) != len(new) + len(profile.reservations) + len(self._unplanned):
+        if len(pending) != len(new) + profile.count + len(self._unplanned):
             return None
         for key in profile.due(self._now_s):
             unit = pending.get(key)

@@ -29,7 +29,8 @@ _UNEXPLAINED = Explanation(
 class State:
     """See the module. One cycle over one cluster, which is in a trial (`View.begin`) while it lasts."""
 
-    def __init__(self, cluster: Cluster, policy: Policy, now_s: float, *, explain: bool) -> None:
+    def __init__(self, cluster: Cluster, policy: Policy, now_s: float, *, explain: bool, keep_memory: bool) -> None:
+        self._keep_memory = keep_memory
         self._cluster, self._policy, self._now_s, self._explain = cluster, policy, now_s, explain
         self._stages = cluster.stages = cluster.stages or stages_of(policy)
         self._per_tenant = cluster.plugins.per_tenant
@@ -42,6 +43,9 @@ class State:
         self._preempted: list[Preempted] = []
         self._blocked: list[Blocked] = []
         self._seen: dict[Demand, Explanation | None] = {}
+        self._said: dict[Demand, Explanation] = {}
+        self._said_at = 0, 0
+        """How many were placed and taken off when ``_said`` was begun."""
         self._gates: tuple[Gate, ...] = ()
         self._profile: Profile | None = None
         self._base: Profile | None = None
@@ -188,11 +192,22 @@ class State:
             if not self._reserving:
                 self._seen[demand] = found
         if found is None:
-            group = self._cluster.candidates(demand)
-            roomiest = max(group, key=lambda item: int(item.domain_fits.max(initial=0)))
-            found = _among(group, roomiest.explain_waiting())
+            found = self._said_already(demand)
             if not self._reserving:
                 self._seen[demand] = found
+        return found
+
+    def _said_already(self, demand: Demand) -> Explanation:
+        """The explanation of a demand without room: made once until somebody is placed or taken off."""
+        moment = len(self._placed), len(self._preempted)
+        if self._said_at != moment or self._per_tenant:
+            self._said.clear()
+            self._said_at = moment
+        found = self._said.get(demand)
+        if found is None:
+            group = self._cluster.candidates(demand)
+            roomiest = max(group, key=lambda item: int(item.domain_fits.max(initial=0)))
+            found = self._said[demand] = _among(group, roomiest.explain_waiting())
         return found
 
 
