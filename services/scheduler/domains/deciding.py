@@ -9,7 +9,8 @@ from google.protobuf.message import Message
 from meridian.codec import Envelope
 from meridian.contracts.forecast.v1 import forecast_pb2
 from services.scheduler import events
-from services.scheduler.core.apart.grants import DomainGrants, Grant, ShardSession
+from services.scheduler.core.apart.granted import Grant, ShardSession
+from services.scheduler.core.apart.grants import DomainGrants
 from services.scheduler.core.apart.messages import Reply, Request
 from services.scheduler.core.apart.resting import Woken
 from services.scheduler.core.book import Book

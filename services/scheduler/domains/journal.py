@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from meridian.contracts.scheduler.v1 import scheduler_pb2
-from services.scheduler.core.apart.grants import Grant, ShardSession
+from services.scheduler.core.apart.granted import Grant, ShardSession
 from services.scheduler.core.apart.messages import Reply
 from services.scheduler.core.apart.resting import Woken
 from services.scheduler.core.effects import Sleep

@@ -26,7 +26,8 @@ from meridian.outbox import Transaction
 from meridian.service import Kernel
 from meridian.sharding import shard_of
 from services.scheduler import events, store
-from services.scheduler.core.apart.grants import DomainGrants, GrantChanges
+from services.scheduler.core.apart.granted import GrantChanges
+from services.scheduler.core.apart.grants import DomainGrants
 from services.scheduler.core.apart.messages import Reply
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.policy import Policy

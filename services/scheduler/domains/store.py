@@ -10,7 +10,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from meridian.contracts.scheduler.v1 import scheduler_pb2
-from services.scheduler.core.apart.grants import Grant, GrantChanges, ShardSession
+from services.scheduler.core.apart.granted import Grant, GrantChanges, ShardSession
 from services.scheduler.core.apart.messages import Holding, Request, Session
 from services.scheduler.shards.wire import request_from, request_message
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from services.scheduler.core import lifecycle
 from services.scheduler.core.apart.dispatching import ANSWER_LIMIT_S, Dispatcher
-from services.scheduler.core.apart.grants import DomainGrants, Grant, ShardSession
+from services.scheduler.core.apart.granted import Grant, ShardSession
+from services.scheduler.core.apart.grants import DomainGrants
 from services.scheduler.core.apart.messages import Reply, Request, Session
 from services.scheduler.core.apart.turns import take_answers, turn
 from services.scheduler.core.apart.waking import kept_grant

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from services.scheduler.core import lifecycle
 from services.scheduler.core.apart.carrying import carry_out
-from services.scheduler.core.apart.grants import Grant
+from services.scheduler.core.apart.granted import Grant
 from services.scheduler.core.apart.messages import GrantName, Request, Session
 from services.scheduler.core.apart.parts import Part, moved
 from services.scheduler.core.apart.rounds import Carried

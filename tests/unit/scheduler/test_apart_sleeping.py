@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from services.scheduler.core import lifecycle
-from services.scheduler.core.apart.grants import DomainGrants, Grant
+from services.scheduler.core.apart.granted import Grant
+from services.scheduler.core.apart.grants import DomainGrants
 from services.scheduler.core.apart.messages import GrantName, Request, Session
 from services.scheduler.core.fleet import Fleet, MarkKind, NodeState, with_expected_demand
 from services.scheduler.core.idle_nodes import IdleRules

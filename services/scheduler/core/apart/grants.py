@@ -14,15 +14,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from services.scheduler.core.apart.messages import GrantName, Holding, Reply, Request, Session, Wanted
+from services.scheduler.core.apart.fleets import as_if_nobody_wakes, part_of
+from services.scheduler.core.apart.granted import Grant, GrantChanges, ShardSession
+from services.scheduler.core.apart.messages import GrantName, Holding, Reply, Request, Wanted
 from services.scheduler.core.apart.parts import Part, PartsToTell, device_of, free_milli, moved
 from services.scheduler.core.apart.resting import (
     Sleepers,
     Woken,
-    as_if_nobody_wakes,
     asleep_of,
     place_waking,
     wake_s_of,
@@ -30,7 +31,7 @@ from services.scheduler.core.apart.resting import (
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.effects import Sleep
 from services.scheduler.core.explanation import Explanation
-from services.scheduler.core.fleet import Domain, Fleet, NodeState
+from services.scheduler.core.fleet import Fleet, NodeState
 from services.scheduler.core.idle_nodes import IDLE_NODES, IdleNodes, IdleRules, idle_rules_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
@@ -45,57 +46,6 @@ MOST_EXPLAINED = 20
 """Units of a request that are told why they were placed or refused; explanations are larger than all else in an answer."""
 _TERM_BITS = 32
 """A sequence of summaries begins with the decider's term, so that it grows over restarts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """Nodes of a domain that a unit's run holds. ``ranks`` are numbered as the shard numbers them. Its part of an accelerator may have
-    become another one than it asked for; ``asked_milli`` (0: that of the demand) and ``least_milli`` as in `Holding`."""
-
-    shard: str
-    name: GrantName
-    tenant_id: str
-    demand: Demand
-    ranks: tuple[PlacedRank, ...]
-    since_s: float
-    least_milli: int = 0
-    asked_milli: int = 0
-
-    def with_part(self, milli: int) -> Grant:
-        """The grant with another part of its device, in thousandths."""
-        ranks = tuple([replace(rank, device_milli=milli) for rank in self.ranks])
-        return replace(self, demand=replace(self.demand, device_milli=milli), ranks=ranks)
-
-    def part(self) -> Part | None:
-        """The part of a device that it has; None when that never changes."""
-        device = device_of(self.ranks)
-        if device is None:
-            return None
-        milli = self.ranks[0].device_milli
-        return Part(self.name.key, device, milli, self.asked_milli or milli, self.least_milli)
-
-
-@dataclass(slots=True)
-class ShardSession:
-    """What a domain knows of a shard: its session, its classes by number, whether it waits for room, and of which classes units wait.
-    ``told`` is the state of the domain that it was told last."""
-
-    session: Session
-    classes: dict[int, Demand] = field(default_factory=dict)
-    waiting: bool = False
-    told: tuple[int, int] | None = None
-    waiting_classes: tuple[int, ...] = ()
-
-
-@dataclass(slots=True)
-class GrantChanges:
-    """What is to be written since it was asked for last: grants by unit (None: ended), sessions by shard."""
-
-    grants: dict[UnitKey, Grant | None] = field(default_factory=dict)
-    sessions: dict[str, ShardSession] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.grants or self.sessions)
 
 
 class DomainGrants:
@@ -441,26 +391,3 @@ class DomainGrants:
 def compact_json(body: Mapping[str, Any]) -> str:
     """An explanation as text."""
     return json.dumps(body, separators=(",", ":"), ensure_ascii=False)
-
-
-def part_of(fleet: Fleet, domain_id: str, before: Fleet | None = None) -> Fleet:
-    """What a fleet says about one domain; ``before`` itself when that is as it was."""
-    nodes = {name: node for name, node in fleet.nodes.items() if node.domain_id == domain_id}
-    domains = {domain_id: fleet.domains.get(domain_id, Domain(domain_id))}
-    marks = {
-        key: mark
-        for key, mark in fleet.marks.items()
-        if mark.domain_id == domain_id or mark.node_id in nodes or mark.subject in {domain_id, *nodes}
-    }
-    expected = {name: value for name, value in fleet.expected_demand.items() if name == domain_id}
-    if before is None:
-        return Fleet(domains, nodes, marks, expected)
-    # What is the same stays the same object: a cluster is fitted anew only where something changed.
-    after = Fleet(
-        before.domains if before.domains == domains else domains,
-        before.nodes if before.nodes == nodes else nodes,
-        before.marks if before.marks == marks else marks,
-        before.expected_demand if before.expected_demand == expected else expected,
-    )
-    parts = ("domains", "nodes", "marks", "expected_demand")
-    return before if all(getattr(after, name) is getattr(before, name) for name in parts) else after

@@ -37,16 +37,6 @@ class Woken:
         return f"{self.name.key} waits for them"
 
 
-def as_if_nobody_wakes(fleet: Fleet, before: Fleet | None = None) -> Fleet:
-    """The fleet, but nodes that sleep take no work; what is as it was ``before`` stays the same object."""
-    nodes = {name: node if not node.wake_s else replace(node, wake_s=0.0) for name, node in fleet.nodes.items()}
-    if before is not None and before.nodes == nodes:
-        if before.domains is fleet.domains and before.marks is fleet.marks:
-            return before
-        return Fleet(fleet.domains, before.nodes, fleet.marks)
-    return Fleet(fleet.domains, nodes, fleet.marks)
-
-
 def asleep_of(fleet: Fleet, ranks: Iterable[PlacedRank]) -> tuple[str, ...]:
     """Those nodes of ranks that sleep."""
     return tuple(sorted({rank.node_id for rank in ranks if fleet.sleeps(rank.node_id)}))
