@@ -167,8 +167,6 @@ class IncidentChanges:
 
     incidents: dict[str, IncidentRow] = field(default_factory=dict)
     recoveries: list[RecoveryRow] = field(default_factory=list)
-    # Domains by whether their agent is heard.
-    reachable: dict[str, bool] = field(default_factory=dict)
 
 
 def incident_changes(messages: Iterable[Any], known: Iterable[IncidentRow]) -> IncidentChanges:
@@ -185,8 +183,6 @@ def incident_changes(messages: Iterable[Any], known: Iterable[IncidentRow]) -> I
                 )
             )  # fmt: skip
             continue
-        if isinstance(message, failover_pb2.DomainUnreachable | failover_pb2.DomainReachable):
-            changes.reachable[message.domain_id] = isinstance(message, failover_pb2.DomainReachable)
         if not message.incident_id:
             continue
         state = _STATES[type(message)]

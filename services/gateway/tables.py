@@ -132,7 +132,6 @@ domain = sa.Table(
     sa.Column("domain_id", sa.Text, primary_key=True),
     sa.Column("version", sa.BigInteger, nullable=False),
     sa.Column("body", JSON, nullable=False),
-    sa.Column("reachable", sa.Boolean, nullable=False, server_default=sa.true()),
     _time("updated_at"),
 )
 
@@ -170,6 +169,7 @@ incident = sa.Table(
     _time("opened_at"),
     _time("updated_at"),
     _time("closed_at"),
+    sa.Index("incident_unreachable", "domain_id", postgresql_where=sa.text("state = 'unreachable'")),
 )
 
 recovery = sa.Table(

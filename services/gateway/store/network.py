@@ -74,12 +74,6 @@ async def save_incidents(connection: AsyncConnection, changes: IncidentChanges) 
     # A run is planned again when its plan was lost: the newest counts.
     recoveries = {(row.run_id, row.incident_id): row for row in changes.recoveries}
     await upsert(connection, recovery, as_rows(recoveries[key] for key in sorted(recoveries)))
-    for heard in (True, False):
-        named = {domain_id for domain_id, reachable in changes.reachable.items() if reachable is heard}
-        if named:
-            await connection.execute(
-                sa.update(domain).where(domain.c.domain_id == texts(named)).values(reachable=heard)
-            )
 
 
 async def save_forecasts(connection: AsyncConnection, rows: Sequence[Body]) -> None:
@@ -103,8 +97,9 @@ async def save_requirements(connection: AsyncConnection, bodies: Sequence[Body])
 
 
 async def domains(connection: AsyncConnection, domain_id: str | None = None) -> list[Body]:
-    """Domains with totals over their nodes."""
-    query = sa.select(domain).order_by(domain.c.domain_id)
+    """Domains with totals over their nodes; reachable unless an open incident says that its agent is silent."""
+    silent = sa.exists().where(incident.c.domain_id == domain.c.domain_id, incident.c.state == "unreachable")
+    query = sa.select(domain, (~silent).label("reachable")).order_by(domain.c.domain_id)
     if domain_id is not None:
         query = query.where(domain.c.domain_id == domain_id)
     bodies: dict[str, Body] = {}

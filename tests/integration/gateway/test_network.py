@@ -77,6 +77,7 @@ async def test_incidents_open_and_close_and_show_each_tenant_its_own_runs(stack:
     away.at.GetCurrentTime()
     await stack.bus.publish(failed, plan, away)
     incidents = await eventually(lambda: read(stack, "/v1/incidents"), lambda page: len(page["items"]) == 2)
+    await eventually(lambda: read(stack, "/v1/domains"), lambda page: len(page["items"]) == 1)
     domain, node = incidents["items"]
     assert (domain["incident_id"], domain["state"], domain["node_id"]) == ("inc-2", "unreachable", "")
     assert (node["state"], node["reason"], node["recoveries"], node["closed_at"]) == (
@@ -101,6 +102,20 @@ async def test_incidents_open_and_close_and_show_each_tenant_its_own_runs(stack:
     closed = (await read(stack, "/v1/incidents?open=false"))["items"]
     assert {item["state"] for item in closed} == {"recovered"}
     assert (await read(stack, "/v1/domains/beijing"))["reachable"] is True
+
+
+async def test_a_domain_whose_agent_fell_silent_before_its_first_image_is_not_reachable(stack: Stack) -> None:
+    """Incidents and images are told on two topics: either may be read first."""
+    away = failover_pb2.DomainUnreachable(domain_id="beijing", incident_id="inc-2", reason="agent silent")
+    away.at.GetCurrentTime()
+    await stack.bus.publish(away)
+    await eventually(lambda: read(stack, "/v1/incidents"), lambda page: len(page["items"]) == 1)
+    await stack.bus.publish(image("beijing"), image("shanghai"))
+    found = await eventually(lambda: read(stack, "/v1/domains"), lambda page: len(page["items"]) == 2)
+    assert [(item["domain_id"], item["reachable"]) for item in found["items"]] == [
+        ("beijing", False),
+        ("shanghai", True),
+    ]
 
 
 async def test_forecasts_and_requirements(stack: Stack) -> None:
