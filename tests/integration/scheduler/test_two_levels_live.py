@@ -7,6 +7,7 @@ from collections import Counter
 from contextlib import ExitStack
 
 import asyncpg
+import pytest
 
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.job.v1.job_pb2 import JobFinished, JobPlaced
@@ -42,6 +43,7 @@ async def test_a_job_goes_through_both_levels(database_url: str) -> None:
 JOBS = 200
 
 
+@pytest.mark.timeout(240)
 async def test_200_jobs_while_a_shard_and_a_decider_are_killed(database_url: str) -> None:
     """Two shards, two deciders, a second process for one of each that stands by and takes over."""
     async with environment(database_url) as stack:
@@ -84,7 +86,7 @@ async def test_200_jobs_while_a_shard_and_a_decider_are_killed(database_url: str
 
 async def finished(stack: Environment, count: int) -> None:
     """Wait until so many jobs have ended well."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(150):
         while len({event.job_id for event in stack.bus.events(JobFinished)}) < count:
             await asyncio.sleep(0.05)
     assert all(event.outcome == job_pb2.JOB_OUTCOME_SUCCEEDED for event in stack.bus.events(JobFinished))

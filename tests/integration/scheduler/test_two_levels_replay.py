@@ -55,8 +55,8 @@ async def test_each_shard_and_each_decider_decides_the_same_again_after_kills(da
         for part, report in reports.items():
             assert report.differences == [], part
             assert report.cycles > 0
-        assert reports["scheduler_0"].books == 2
-        assert reports[decider].books == 2
+        assert reports["scheduler_0"].books >= 2
+        assert reports[decider].books >= 2
         placed = {event.run_id for event in bus.events(JobPlaced)}
         begun = {run_id for part in shards for run_id in await runs_begun(database_url, part)}
         assert begun <= placed
