@@ -23,25 +23,23 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.pending import estimated_s
 from services.scheduler.core.policy import Policy
+from services.scheduler.core.pools import SLACK, Held, Kept, Nodes, Pool
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.table import UNBOUNDED
 
-_SLACK = 1e-6
 _TOGETHER = 0.05
 _LEAST_WIDTH_S = 1.0
 _LOOKED_AT = 200
 """Units of a class among which one is looked for that is short enough."""
-
-Nodes = tuple[tuple[int, int], ...]
-"""(node row, accelerators)."""
 
 
 def speaks_for(cluster: Cluster, policy: Policy, units: Iterable[PendingUnit]) -> bool:
@@ -57,126 +55,41 @@ def _plain(demand: Demand) -> bool:
     return not special and (demand.device_milli >= 1000 or not demand.accelerators)
 
 
-@dataclass(slots=True, eq=False)
-class Pool:
-    """Nodes of one domain with the same accelerator models; ``levels[f]`` are the rows of those with f accelerators free."""
-
-    levels: list[set[int]]
-    level_of: dict[int, int]
-    free: int = 0
-    cpus: float = 0.0
-    memory_bytes: float = 0.0
-    ends: list[tuple[float, int, int, float]] = field(default_factory=list)
-    """(time, number, accelerators, cpus) of what ends here, in order of time; kept where room is reserved."""
-
-    def ranks(self, demand: Demand) -> int:
-        """Ranks of the demand that fit, counted up to those it has."""
-        most = demand.ranks
-        if demand.cpus > 0:
-            most = min(most, int((self.cpus + _SLACK) // demand.cpus))
-        if demand.memory_bytes > 0:
-            most = min(most, int(self.memory_bytes // demand.memory_bytes))
-        each = demand.accelerators
-        if not each or most <= 0:
-            return max(most, 0)
-        if self.free < each:
-            return 0
-        count = 0
-        for level in range(len(self.levels) - 1, each - 1, -1):
-            count += len(self.levels[level]) * (level // each)
-            if count >= most:
-                return most
-        return count
-
-    def take(self, demand: Demand, ranks: int) -> Nodes:
-        """Give that many ranks their nodes; they fit."""
-        self._charge(demand, ranks, -1)
-        each, left, levels = demand.accelerators, ranks, self.levels
-        held = []
-        while each and left:
-            level = next((level for level in range(left * each, len(levels)) if levels[level]), 0)
-            if not level:
-                level = next(level for level in range(len(levels) - 1, 0, -1) if levels[level])
-            taken = min(level // each, left)
-            row = levels[level].pop()
-            levels[level - taken * each].add(row)
-            self.level_of[row] = level - taken * each
-            held.append((row, taken * each))
-            left -= taken
-        return tuple(held)
-
-    def give(self, demand: Demand, ranks: int, nodes: Nodes) -> None:
-        """Put back what ranks held."""
-        self._charge(demand, ranks, 1)
-        for row, count in nodes:
-            level = self.level_of[row]
-            self.levels[level].discard(row)
-            self.level_of[row] = level = min(level + count, len(self.levels) - 1)
-            self.levels[level].add(row)
-
-    def _charge(self, demand: Demand, ranks: int, sign: int) -> None:
-        self.free += sign * ranks * demand.accelerators
-        self.cpus += sign * ranks * demand.cpus
-        self.memory_bytes += sign * ranks * demand.memory_bytes
-
-
-@dataclass(slots=True)
-class _Held:
-    """What a unit holds: (pool, ranks, nodes)."""
-
-    demand: Demand
-    parts: list[tuple[Pool, int, Nodes]]
-
-    def end(self) -> None:
-        for pool, ranks, nodes in self.parts:
-            pool.give(self.demand, ranks, nodes)
-
-
-@dataclass(slots=True)
-class _Kept:
-    """A pool is kept from a time on; so much is free besides."""
-
-    pool: Pool
-    start_s: float
-    accelerators: float
-    cpus: float
-
-    def lets(self, demand: Demand) -> bool:
-        """Whether so much may go there for good."""
-        return (
-            demand.ranks * demand.accelerators <= self.accelerators and demand.ranks * demand.cpus <= self.cpus + _SLACK
-        )
+Room = tuple[int, int, bool]
+"""(number of the set of pools, accelerators of a rank, whether it may span them)."""
 
 
 @dataclass(slots=True, eq=False)
 class _Class:
-    """Units with equal demands: (place in the order, unit, how long it is thought to run)."""
+    """Units with equal demands: (place in the order, unit, how long it is thought to run). ``whole`` are the accelerators of one,
+    ``room`` is what its room depends on."""
 
     demand: Demand
     pools: list[Pool]
-    units: list[tuple[int, PendingUnit, float]] = field(default_factory=list)
+    units: list[tuple[int, PendingUnit, float]]
+    whole: int
+    room: Room
 
-    def start(self, end_s: float, kept: Sequence[_Kept]) -> tuple[_Held | None, float]:
+    def start(self, end_s: float, kept: Mapping[Pool, Kept]) -> tuple[Held | None, float]:
         """Take room for a unit that is thought to end at ``end_s``. Without room: None, and how early it would have to end to
         go where room is kept for others."""
-        demand, least_s = self.demand, -math.inf
-        whole = demand.ranks * demand.accelerators
+        demand, least_s, whole = self.demand, -math.inf, self.whole
         for pool in self.pools:
             if pool.free < whole or pool.ranks(demand) < demand.ranks:
                 continue
-            reservation = next((item for item in kept if item.pool is pool), None)
+            reservation = kept.get(pool)
             if reservation is not None and end_s > reservation.start_s:
                 if not reservation.lets(demand):
                     least_s = max(least_s, reservation.start_s)
                     continue
                 reservation.accelerators -= whole
                 reservation.cpus -= demand.ranks * demand.cpus
-            return _Held(demand, [(pool, demand.ranks, pool.take(demand, demand.ranks))]), 0.0
+            return Held(demand, [(pool, demand.ranks, pool.take(demand, demand.ranks))]), 0.0
         return (self._span(kept) if demand.cross_domain else None), least_s
 
-    def _span(self, kept: Sequence[_Kept]) -> _Held | None:
+    def _span(self, kept: Mapping[Pool, Kept]) -> Held | None:
         demand = self.demand
-        free = [pool for pool in self.pools if all(item.pool is not pool for item in kept)]
+        free = [pool for pool in self.pools if pool not in kept]
         counts = [pool.ranks(demand) for pool in free]
         if sum(counts) < demand.ranks:
             return None
@@ -186,9 +99,9 @@ class _Class:
             if taken:
                 parts.append((pool, taken, pool.take(demand, taken)))
                 left -= taken
-        return _Held(demand, parts)
+        return Held(demand, parts)
 
-    def keep(self) -> _Kept | None:
+    def keep(self) -> Kept | None:
         """The pool where there is room first for one of the class, by number."""
         demand, best = self.demand, None
         accelerators, cpus = demand.ranks * demand.accelerators, demand.ranks * demand.cpus
@@ -199,8 +112,8 @@ class _Class:
                     break
                 free += more
                 free_cpus += more_cpus
-                if free >= accelerators and free_cpus + _SLACK >= cpus:
-                    best = _Kept(pool, end_s, free - accelerators, free_cpus - cpus)
+                if free >= accelerators and free_cpus + SLACK >= cpus:
+                    best = Kept(pool, end_s, free - accelerators, free_cpus - cpus)
                     break
         return best
 
@@ -224,12 +137,50 @@ class Layout:
             ).tolist()
             for demand in {unit.demand for unit in units}
         }
-        self.running = [(item, self._holding(item)) for item in cluster.running.values()]
+        self.running = [(item.unit.demand, self._holding(item)) for item in cluster.running.values()]
+        self.place_of = {unit.key: place for place, unit in enumerate(units)}
+        self._waiting = self._classes()
+        self._level_of: dict[int, int] = {}
+        self._now = self._free()
+
+    def _classes(self) -> list[tuple[Demand, list[tuple[int, PendingUnit, float]], int]]:
+        """(demand, units with their places, number of its set of pools), by the first place."""
+        by_demand: dict[Demand, list[tuple[int, PendingUnit, float]]] = {}
+        for place, unit in enumerate(self.units):
+            by_demand.setdefault(unit.demand, []).append((place, unit, estimated_s(unit, "expected")))
+        groups: dict[tuple[int, ...], int] = {}
+        found = [
+            (demand, units, groups.setdefault(tuple(self.pools_of[demand]), len(groups)))
+            for demand, units in by_demand.items()
+        ]
+        self.groups = list(groups)
+        """Sets of pools, by number."""
+        return found
+
+    def waiting(self, pools: Sequence[Pool]) -> list[_Class]:
+        """What waits, anew."""
+        return [
+            _Class(
+                demand,
+                [pools[number] for number in self.groups[group]],
+                list(units),
+                demand.ranks * demand.accelerators,
+                (group, demand.accelerators, demand.cross_domain),
+            )
+            for demand, units, group in self._waiting
+        ]
 
     def pools(self) -> list[Pool]:
         """What is free now, anew; nodes that take no work have no place in it."""
+        pools, level_of = self._now, dict(self._level_of)
+        return [
+            Pool([set(rows) for rows in pool.levels], level_of, pool.free, pool.cpus, pool.memory_bytes)
+            for pool in pools
+        ]
+
+    def _free(self) -> list[Pool]:
         view = self._view
-        level_of: dict[int, int] = {}
+        level_of = self._level_of
         found = [Pool([set() for _ in range(self._most + 1)], level_of) for _ in range(self._counts)]
         up = np.flatnonzero(view.up)
         of = self.pool_of[up]
@@ -255,52 +206,38 @@ class Layout:
 
 
 class Course:
-    """One course of things from ``now_s`` on. ``ends`` says when those that run end, ``lasts`` how long the others will run.
+    """One course of things from ``now_s`` on. ``ends`` says when those that run end, in the order of ``layout.running``; ``lasts``
+    how long the others will run, in that of ``layout.units``.
 
     ``found`` gives for each start the first and last of the ends that were taken as one, ``until_s`` how far was looked,
     ``cycles`` the moments that were, ``exhausted`` says that nothing runs any more.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        now_s: float,
-        ends: Callable[[RunningUnit], float],
-        lasts: Callable[[PendingUnit], float],
-    ) -> None:
+    def __init__(self, layout: Layout, now_s: float, ends: Sequence[float], lasts: Sequence[float]) -> None:
         self.found: dict[UnitKey, tuple[float, float]] = {}
         self.until_s = now_s
         self.cycles = 0
         self.exhausted = False
         self._layout, self._now_s, self._lasts = layout, now_s, lasts
-        pools = layout.pools()
-        by_demand: dict[Demand, _Class] = {}
-        for place, unit in enumerate(layout.units):
-            found = by_demand.get(unit.demand)
-            if found is None:
-                chosen = [pools[number] for number in layout.pools_of[unit.demand]]
-                found = by_demand[unit.demand] = _Class(unit.demand, chosen)
-            found.units.append((place, unit, estimated_s(unit, "expected")))
-        self._waiting = list(by_demand.values())
-        self._number = 0
-        self._ends: list[tuple[float, int, _Held]] = []
-        for running, parts in layout.running:
-            held = _Held(running.unit.demand, [(pools[number], ranks, nodes) for number, ranks, nodes in parts])
-            self._ends.append((ends(running), self._number, held))
-            self._number += 1
-            if layout.reserving:
-                self._note(*self._ends[-1])
-        heapq.heapify(self._ends)
-        for pool in pools:
-            pool.ends.sort()
+        self._pools = pools = layout.pools()
+        self._waiting = layout.waiting(pools)
+        self._ends: list[tuple[float, int, Held]] = []
+        for number, ((demand, parts), end_s) in enumerate(zip(layout.running, ends, strict=True)):
+            held = Held(demand, [(pools[place], ranks, nodes) for place, ranks, nodes in parts])
+            self._ends.append((end_s, number, held))
+        self._number = len(self._ends)
+        self._ends.sort()
+        if layout.reserving:
+            for entry in self._ends:
+                self._note(*entry)
 
     @staticmethod
-    def _note(end_s: float, number: int, held: _Held) -> None:
+    def _note(end_s: float, number: int, held: Held) -> None:
         demand = held.demand
         for pool, ranks, _ in held.parts:
             pool.ends.append((end_s, number, ranks * demand.accelerators, ranks * demand.cpus))
 
-    def _will_end(self, end_s: float, held: _Held) -> None:
+    def _will_end(self, end_s: float, held: Held) -> None:
         self._number += 1
         heapq.heappush(self._ends, (end_s, self._number, held))
         if self._layout.reserving:
@@ -308,7 +245,7 @@ class Course:
             for pool, ranks, _ in held.parts:
                 insort(pool.ends, (end_s, self._number, ranks * demand.accelerators, ranks * demand.cpus))
 
-    def _over(self, end_s: float, number: int, held: _Held) -> None:
+    def _over(self, end_s: float, number: int, held: Held) -> None:
         held.end()
         if self._layout.reserving:
             for pool, _, _ in held.parts:
@@ -338,28 +275,37 @@ class Course:
                 self._over(at_s, number, held)
 
     def _start(self, first_s: float, at_s: float, left: set[UnitKey]) -> None:
-        heads = [(item.units[0][0], number, 0) for number, item in enumerate(self._waiting)]
-        heapq.heapify(heads)
+        most: dict[Room, int] = {}
+        heads = self._heads(most)
+        if not heads:
+            return
+        strict, reserving = self._layout.strict, self._layout.reserving
         closed: set[frozenset[str]] = set()
-        kept: list[_Kept] = []
+        kept: dict[Pool, Kept] = {}
         empty = False
         while heads:
             _, number, index = heads[0]
             item = self._waiting[number]
             partition = item.demand.domains
-            _, unit, estimate_s = item.units[index]
-            shut = self._layout.strict and partition in closed
-            held, latest_s = (None, -math.inf) if shut else item.start(at_s + estimate_s, kept)
-            if held is None:
-                if self._layout.reserving and partition not in closed:
-                    reservation = item.keep()
-                    if reservation is not None:
-                        kept.append(reservation)
-                closed.add(partition)
-                index = self._shorter(item, index + 1, latest_s - at_s)
+            place, unit, estimate_s = item.units[index]
+            room = most.get(item.room)
+            if room is None:
+                room = most[item.room] = self._most(*item.room)
+            if room < item.demand.ranks or (strict and partition in closed):
+                held, latest_s = None, -math.inf
             else:
+                held, latest_s = item.start(at_s + estimate_s, kept)
+            if held is None:
+                if reserving and partition not in closed:
+                    reservation = item.keep()
+                    if reservation is not None and reservation.pool not in kept:
+                        kept[reservation.pool] = reservation
+                closed.add(partition)
+                index = self._shorter(item, index + 1, latest_s - at_s) if latest_s > at_s else -1
+            else:
+                most.clear()
                 del item.units[index]
-                self._will_end(at_s + self._lasts(unit), held)
+                self._will_end(at_s + self._lasts[place], held)
                 if unit.key in left:
                     left.remove(unit.key)
                     self.found[unit.key] = first_s, at_s
@@ -370,6 +316,36 @@ class Course:
                 heapq.heappop(heads)
         if empty:
             self._waiting = [item for item in self._waiting if item.units]
+
+    def _heads(self, most: dict[Room, int]) -> list[tuple[int, int, int]]:
+        """The first units of the classes that may have room, as a heap of (place, class, 0). Those without room only matter
+        where the first of them closes its partition."""
+        layout = self._layout
+        closing = layout.strict or layout.reserving
+        heads: list[tuple[int, int, int]] = []
+        first: dict[frozenset[str], tuple[int, int, int]] = {}
+        for number, item in enumerate(self._waiting):
+            count = most.get(item.room)
+            if count is None:
+                count = most[item.room] = self._most(*item.room)
+            if count >= item.demand.ranks:
+                heads.append((item.units[0][0], number, 0))
+            elif closing:
+                head = item.units[0][0], number, 0
+                partition = item.demand.domains
+                if partition not in first or head < first[partition]:
+                    first[partition] = head
+        if heads:
+            heads += first.values()
+            heapq.heapify(heads)
+        return heads
+
+    def _most(self, group: int, each: int, together: bool) -> int:
+        """Ranks of so many accelerators that fit in one pool of a set, or in all of them."""
+        if not each:
+            return UNBOUNDED
+        counts = [self._pools[number].counted(each) for number in self._layout.groups[group]]
+        return sum(counts) if together else max(counts, default=0)
 
     @staticmethod
     def _shorter(item: _Class, index: int, most_s: float) -> int:

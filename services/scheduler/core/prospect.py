@@ -1,16 +1,17 @@
 """When a waiting unit is thought to start: the cluster followed forward from what runs and waits now.
 
 Steps:
-1. Five futures, or three where much runs and waits, with run times drawn from their predictions (scenario.py); nobody new
-   arrives.
+1. Five futures, three where much runs and waits, 25 where little does, with run times drawn from their predictions
+   (scenario.py); nobody new arrives. In five each run time is taken at its quantiles 0.1 to 0.9, each once: so the band of who
+   waits for one run is that of the run, whatever is drawn.
 2. Where none behind it can come before the one asked about (strict, conservative), those are left out.
 3. Each future goes from end to end. Where nothing but room and order decides, only those are followed (outflow.py). Under
    other policies the same core decides at each end, on a copy; with reservations as if whatever fits might go, as a profile
    at each step would cost far more than the answer is worth. Ends that lie close together are taken as one, closer where
    the freed capacity makes a start likely: so a future costs at most as many moments as it was given, and the answer says
    between which ends it lies.
-4. The start is the median over the futures, the band goes from the earliest to the latest; without a start in time it is
-   "later than".
+4. The start is the median over the futures, the band goes from the earliest to the latest (of 25: from the third to the
+   third last, the quantiles 0.1 and 0.9); without a start in time it is "later than".
 
 It is a prediction: those who come later with a better claim may delay the unit. track_record.py moves the ends of the band by
 how earlier predictions turned out; bench/prospect.py measures both.
@@ -20,17 +21,18 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.outflow import Course, Layout, speaks_for
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import OrderContext, PendingUnit
-from services.scheduler.core.scenario import COARSE, FINE, Scenario, scenarios
+from services.scheduler.core.scenario import COARSE, FINE, Scenario, quantiles, scenarios
+from services.scheduler.core.spans import spans_of_runs, spans_of_waiting
 from services.scheduler.core.state import UnitKey
+from services.scheduler.core.table import Floats
 
 _CELLS = 600_000
 """Nodes times classes that all cycles together look at (about 0.15 s)."""
@@ -39,6 +41,8 @@ _DAY_S = 86_400.0
 _COARSER = 1.5
 _MOST_FINE = 500
 """Units that run or stand before the last one asked about, up to which there are five futures."""
+_MOST_REPEATED, _ROUNDS = 100, 5
+"""The same, up to which the run times of the five are drawn so many times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +104,16 @@ def prospects(
         return {}
     wanted = {unit.key for unit in order[: last + 1] if unit.key in keys}
     until_s = now_s + horizon_s
-    courses_of = scenarios(FINE if last + len(cluster.running) <= _MOST_FINE else COARSE, seed)
+    matter = last + len(cluster.running)
+    levels = FINE if matter <= _MOST_FINE else COARSE
     followed = order[: last + 1] if policy.discipline in {"strict", "conservative"} else order
     if speaks_for(cluster, policy, followed):
-        layout = Layout(cluster, followed, policy.discipline)
-        courses = [
-            Course(layout, now_s, partial(scenario.end_s, now_s=now_s), scenario.lasts_s).run(wanted, until_s)
-            for scenario in courses_of
-        ]
-        return {key: _together(key, courses) for key in wanted}
+        rounds = _ROUNDS if matter <= _MOST_REPEATED else 1
+        courses = _courses(
+            cluster, policy, now_s, followed, quantiles(len(cluster.running) + len(followed), levels, seed, rounds)
+        )
+        found = [course.run(wanted, until_s) for course in courses]
+        return {key: _together(key, found) for key in wanted}
     base = cluster.copy()
     if policy.discipline != "greedy" and not policy.planner:
         for unit in order[last + 1 :]:
@@ -123,6 +128,7 @@ def prospects(
     cycles = _CELLS // max(classes * len(base.table.nodes), 1)
     cycles = min(max(cycles, _LEAST_CYCLES), _MOST_CYCLES)
     need = sum(unit.devices or unit.demand.ranks for unit in order[: last + 1])
+    courses_of = scenarios([*base.running, *(unit.key for unit in order)], levels, seed)
     futures = [
         _Future(base, policy, now_s, scenario, max(cycles // len(courses_of), 1), until_s, need).run(wanted)
         for scenario in courses_of
@@ -130,16 +136,27 @@ def prospects(
     return {key: _together(key, futures) for key in wanted}
 
 
+def _courses(
+    cluster: Cluster, policy: Policy, now_s: float, units: Sequence[PendingUnit], parts: Floats
+) -> Iterator[Course]:
+    """One course by row of ``parts``, the quantiles of the run times of what runs and then of ``units`` (S, U)."""
+    layout = Layout(cluster, units, policy.discipline)
+    runs = len(cluster.running)
+    ends = now_s + spans_of_runs(cluster.running.values(), now_s).left_s(parts[:, :runs])
+    lasts = spans_of_waiting(units).left_s(parts[:, runs:])
+    for end_s, last_s in zip(ends.tolist(), lasts.tolist(), strict=True):
+        yield Course(layout, now_s, end_s, last_s)
+
+
 def _together(key: UnitKey, futures: Sequence[_Future | Course]) -> Prospect:
     cycles = sum(future.cycles for future in futures)
-    spans = [future.found.get(key) for future in futures]
-    known = sorted(span for span in spans if span is not None)
-    middle = len(spans) // 2
-    start_s = known[middle][1] if middle < len(known) else math.inf
-    low_s = min((span[0] for span in known), default=math.inf)
-    high_s = max((span[1] for span in known), default=math.inf) if len(known) == len(spans) else math.inf
-    later = 0.0 if start_s < math.inf else futures[0].until_s
-    never = start_s == math.inf and futures[0].exhausted
+    never_s = math.inf, math.inf
+    spans = sorted(future.found.get(key, never_s) for future in futures)
+    outside = len(spans) // 10
+    start_s, low_s = spans[len(spans) // 2][1], spans[outside][0]
+    high_s = max(span[1] for span in spans[: len(spans) - outside])
+    later = 0.0 if start_s < math.inf else min(future.until_s for future in futures if key not in future.found)
+    never = start_s == math.inf and all(future.exhausted for future in futures if key not in future.found)
     return Prospect(key, start_s, low_s, high_s, later, never, cycles)
 
 

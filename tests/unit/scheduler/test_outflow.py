@@ -11,7 +11,6 @@ from services.scheduler.core.decide import decide
 from services.scheduler.core.outflow import Course, Layout, speaks_for
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
-from services.scheduler.core.scenario import scenarios
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
 from tests.unit.scheduler.world import a_fleet
@@ -34,8 +33,8 @@ def a_cluster(nodes: dict[str, int], discipline: str, running: list[PendingUnit]
 
 def course_of(cluster: Cluster, units: list[PendingUnit], discipline: str = "greedy") -> Course:
     layout = Layout(cluster, units, discipline)
-    scenario = scenarios((0.0,))[0]
-    course = Course(layout, 0.0, lambda item: scenario.end_s(item, 0.0), scenario.lasts_s)
+    ends = [item.end_s(0.0, "expected") for item in cluster.running.values()]
+    course = Course(layout, 0.0, ends, [unit.expected_s for unit in units])
     return course.run({unit.key for unit in units}, _HORIZON_S)
 
 

@@ -1,13 +1,18 @@
-"""Run times drawn for a prediction: quantiles by hand, age, limits, and each level once."""
+"""Run times drawn for a prediction: quantiles by hand, age, limits, each level once, and how far units go together."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.queue import PendingUnit
-from services.scheduler.core.scenario import COARSE, FINE, scenarios
+from services.scheduler.core.scenario import COARSE, FINE, Scenario, orders, quantiles, scenarios
+from services.scheduler.core.spans import spans_of_runs, spans_of_waiting
 from services.scheduler.core.state import Demand, UnitKey
 
 
@@ -16,7 +21,11 @@ def a_unit(name: str = "a", **more: float) -> PendingUnit:
     return PendingUnit(UnitKey(name, 0), "lab", 0, 0.0, Demand(1), **values)  # type: ignore[arg-type]
 
 
-MIDDLE = scenarios((0.0,))[0]
+def at_quantile(part: float) -> Scenario:
+    return Scenario({UnitKey("a", 0): part})
+
+
+MIDDLE = at_quantile(0.5)
 
 
 def test_a_new_run_at_the_middle_level_takes_its_median() -> None:
@@ -40,23 +49,71 @@ def test_the_limit_ends_a_run_until_it_is_passed() -> None:
 
 def test_without_a_band_a_run_takes_what_is_expected() -> None:
     unit = a_unit(low_s=100.0, high_s=100.0)
-    assert [item.whole_s(unit, 0.0) for item in scenarios(FINE)] == pytest.approx([100.0] * 5)
+    assert [item.whole_s(unit, 0.0) for item in scenarios([unit.key], FINE)] == pytest.approx([100.0] * 5)
     assert MIDDLE.whole_s(unit, 150.0) is None
     assert MIDDLE.lasts_s(a_unit(expected_s=math.inf, limit_s=70.0)) == 70.0
 
 
 @pytest.mark.parametrize("levels", [FINE, COARSE])
-def test_a_unit_meets_each_of_its_own_levels_once(levels: tuple[float, ...]) -> None:
-    found = scenarios(levels, seed=3)
-    for name in "abcdefgh":
-        own = [item._parts.index(item.part(UnitKey(name, 0))) for item in found]
-        assert sorted(own) == list(range(len(levels)))
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_a_unit_has_each_quantile_once_a_round(levels: tuple[float, ...], rounds: int) -> None:
+    found = quantiles(50, levels, seed=3, rounds=rounds)
+    assert found.shape == (rounds * len(levels), 50)
+    for part in np.split(found, rounds):
+        assert (np.sort(part, axis=0) == np.sort(np.array(levels))[:, None]).all()
+
+
+@pytest.mark.parametrize("levels", [3, 5])
+def test_the_quantiles_of_two_units_have_the_correlation_rho(levels: int) -> None:
+    """Of 20,000 pairs of units, 0.4 +- 0.02: sqrt(0.4) of them go with the scenarios, and two that do go together."""
+    score = np.linspace(-1.0, 1.0, levels)
+    found = score[orders(40_000, levels, seed=1)]
+    found = found / found.std(axis=0)
+    pairs = (found[:, ::2] * found[:, 1::2]).mean(axis=0)
+    assert pairs.mean() == pytest.approx(0.4, abs=0.02)
 
 
 def test_what_is_shared_moves_all_units_the_same_way() -> None:
-    """Over many units, the mean quantile of the low scenario is below that of the middle, that below the high one's."""
-    middle, low, high = (
-        sum(item.part(UnitKey(f"u{number}", 0)) for number in range(300)) / 300 for item in scenarios(COARSE)
+    """The mean quantile of many units: sqrt(0.4) of the way from 0.5 to the quantile of the scenario."""
+    found = quantiles(20_000, COARSE).mean(axis=1)
+    assert found == pytest.approx([0.5 + math.sqrt(0.4) * (part - 0.5) for part in COARSE], abs=0.01)
+
+
+_times = st.one_of(st.floats(1e-3, 1e7), st.just(math.inf))
+
+
+@given(
+    expected_s=_times,
+    low=st.floats(0.0, 1.5),
+    high=st.one_of(st.floats(0.5, 100.0), st.just(math.inf)),
+    limit_s=_times,
+    attained_s=st.floats(0.0, 1e5),
+    ran_s=st.floats(0.0, 1e6),
+    later=st.floats(0.1, 10.0),
+    part=st.sampled_from(FINE),
+)
+def test_many_at_once_are_the_same_as_one_by_one(
+    expected_s: float,
+    low: float,
+    high: float,
+    limit_s: float,
+    attained_s: float,
+    ran_s: float,
+    later: float,
+    part: float,
+) -> None:
+    known_s = 1.0 if expected_s == math.inf else expected_s
+    unit = a_unit(
+        expected_s=expected_s, low_s=low * known_s, high_s=high * known_s, limit_s=limit_s, attained_s=attained_s
     )
-    assert low + 0.15 < middle < high - 0.15
-    assert middle == pytest.approx(0.5, abs=0.03)
+    parts = np.array([[part]])
+    scenario = at_quantile(part)
+    assert spans_of_waiting([unit]).left_s(parts)[0, 0] == pytest.approx(scenario.lasts_s(unit), rel=1e-9)
+    run = RunningUnit(unit, (), 0.0, expected_end_s=later * expected_s, limit_end_s=limit_s)
+    said_s = scenario.end_s(run, ran_s)
+    assert ran_s + spans_of_runs([run], ran_s).left_s(parts)[0, 0] == pytest.approx(said_s, rel=1e-9)
+
+
+def test_nothing_runs_and_nothing_waits() -> None:
+    assert spans_of_waiting([]).left_s(np.zeros((5, 0))).shape == (5, 0)
+    assert quantiles(0, FINE).shape == (5, 0)
