@@ -120,7 +120,7 @@ class SlurmCluster:
         words = ("slurmctld", "-D", *options, "-f", str(self.configuration))
         self.controller = self.life.enter_context(running(_spec(self, "slurmctld", words, self.ports["controller"])))
 
-    def until(self, wanted: str, *words: str, patience_s: float = 30) -> None:
+    def until(self, wanted: str, *words: str, patience_s: float = 90) -> None:
         """Wait until a program's output holds a text."""
         end = time.monotonic() + patience_s
         while wanted not in (found := self.call(*words, check=False)):
@@ -192,7 +192,7 @@ def _spec(cluster: SlurmCluster, name: str, words: tuple[str, ...], port: int = 
     )
 
 
-def _until_there(path: Path, patience_s: float = 10) -> None:
+def _until_there(path: Path, patience_s: float = 60) -> None:
     end = time.monotonic() + patience_s
     while not path.exists():
         assert time.monotonic() < end, f"{path} is not there"

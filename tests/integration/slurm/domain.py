@@ -22,7 +22,7 @@ from tests.integration.slurm.cluster import GPUS, NODES, SlurmCluster
 
 DOMAIN = "north"
 H100 = DeviceKind("NVIDIA", "H100")
-PATIENCE_S = 40.0
+PATIENCE_S = 90.0
 E = TypeVar("E", bound=RunEvent)
 
 

@@ -25,7 +25,7 @@ from agent.engines.slurm.scheduler import QueueRules
 from agent.node import proc
 from meridian.clock import SystemClock
 from tests.integration.slurm.cluster import GPUS, NODES, SlurmCluster
-from tests.integration.slurm.domain import H100, SlurmDomain, slurm_domain
+from tests.integration.slurm.domain import H100, PATIENCE_S, SlurmDomain, slurm_domain
 
 ONE = Constraints(1, cpus=1, memory_bytes=2**28, accelerators=1, accelerator_types=("H100",), time_limit_s=600)
 SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)"
@@ -49,7 +49,7 @@ def alive(run_id: str) -> list[int]:
     return proc.marked_processes(f"MERIDIAN_RUN_ID={run_id}".encode())
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 async def test_slurm_chooses_nodes_and_says_why_not(slurm: SlurmCluster, tmp_path: Path) -> None:
     async with slurm_domain(slurm, tmp_path, rules=QueueRules(most_queued=1)) as domain:
         place = domain.scheduler.place
@@ -63,14 +63,16 @@ async def test_slurm_chooses_nodes_and_says_why_not(slurm: SlurmCluster, tmp_pat
         # What Slurm never gives, in its own words.
         found = await place(unit("large"), Constraints(1, accelerators=9, accelerator_types=("H100",), time_limit_s=60))
         assert found == Refusal("Slurm: Requested node configuration is not available")
-        found = await place(unit("long"), Constraints(1, cpus=1, time_limit_s=7200))
-        assert isinstance(found, Refusal)
-        # The partition's limit of an hour; Slurm calls it by its second name when it has looked once more.
-        never, _, reason = found.reason.rpartition(": ")
-        assert never == "Slurm would never begin it as it is asked for"
+        # The partition's limit of an hour, once Slurm has looked; it calls it by its second name when it has looked once more.
+        never, reason = "", ""
+        async with asyncio.timeout(PATIENCE_S):
+            while never != "Slurm would never begin it as it is asked for":
+                found = await place(unit("long"), Constraints(1, cpus=1, time_limit_s=7200))
+                assert isinstance(found, Refusal)
+                never, _, reason = found.reason.rpartition(": ")
         assert reason in {"PartitionConfig", "PartitionTimeLimit"}
         # What it cannot give now: the reason, and when it expects to.
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while "expected to begin at 20" not in (found := await place(unit("later"), ONE)).reason:  # type: ignore[union-attr]
                 assert isinstance(found, Refusal)
                 assert "waits for " in found.reason
@@ -82,7 +84,7 @@ async def test_slurm_chooses_nodes_and_says_why_not(slurm: SlurmCluster, tmp_pat
         assert waiting == "", "nothing is left in the queue"
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 async def test_a_refused_unit_keeps_its_place_in_the_queue(slurm: SlurmCluster, tmp_path: Path) -> None:
     rules = QueueRules(answer_s=1.0, claim_s=3.0, most_queued=1)
     async with slurm_domain(slurm, tmp_path, rules=rules) as domain:
@@ -113,17 +115,18 @@ async def test_a_refused_unit_keeps_its_place_in_the_queue(slurm: SlurmCluster, 
         )
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 async def test_ranks_run_report_and_end(slurm: SlurmCluster, tmp_path: Path) -> None:
     async with slurm_domain(slurm, tmp_path) as domain:
         saved = tmp_path / "state"
         program = f"""
 import os
-open({str(saved)!r}, "w").write("x" * 10)
+path = {str(saved)!r} + os.environ["RANK"]
+open(path, "w").write("x" * 10)
 names = "RANK WORLD_SIZE LOCAL_RANK MERIDIAN_NODE MERIDIAN_ACCELERATORS"
 print(" ".join(os.environ[name] for name in names.split()))
 print('@meridian {{"progress": {{"step": 3, "total_steps": 9}}}}')
-print('@meridian {{"checkpoint": {{"step": 3, "path": "{saved}"}}}}')
+print('@meridian {{"checkpoint": {{"step": 3, "path": "%s"}}}}' % path)
 """
         two = Constraints(2, cpus=1, accelerators=3, accelerator_types=("H100",), time_limit_s=600)
         request = await domain.start_run("two", program, two)
@@ -155,7 +158,7 @@ print('@meridian {{"checkpoint": {{"step": 3, "path": "{saved}"}}}}')
         assert not domain.settings.log_path(older.run_id, 0).exists()
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 async def test_how_runs_are_ended(slurm: SlurmCluster, tmp_path: Path) -> None:
     async with slurm_domain(slurm, tmp_path) as domain:
         # 1. A stop gives the program its grace.
@@ -197,9 +200,9 @@ async def test_how_runs_are_ended(slurm: SlurmCluster, tmp_path: Path) -> None:
         assert not alive("limited.0.1")
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 async def test_without_contact_the_ranks_end_by_themselves(slurm: SlurmCluster, tmp_path: Path) -> None:
-    async with slurm_domain(slurm, tmp_path, silence_s=3) as domain:
+    async with slurm_domain(slurm, tmp_path, silence_s=6) as domain:
         await domain.start_run("alone", SLEEP, ONE)
         await domain.event(RunStarted, "alone.0.1")
         domain.beating = False
@@ -209,7 +212,7 @@ async def test_without_contact_the_ranks_end_by_themselves(slurm: SlurmCluster, 
         assert not alive("alone.0.1")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 async def test_an_agent_that_died_before_the_order_was_handed_on(slurm: SlurmCluster, tmp_path: Path) -> None:
     rules = QueueRules()
     async with AsyncExitStack() as life:
@@ -222,7 +225,7 @@ async def test_an_agent_that_died_before_the_order_was_handed_on(slurm: SlurmClu
         failed = await second.event(RunFailed, "half.0.1")
         assert failed.kind is FailureKind.AGENT_RESTARTED
         await second.engine.launch(request)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while len([event for event in second.events if isinstance(event, RunFailed)]) < 2:
                 await asyncio.sleep(0.05)
         await asyncio.to_thread(
@@ -231,7 +234,7 @@ async def test_an_agent_that_died_before_the_order_was_handed_on(slurm: SlurmClu
         assert not second.settings.log_path("half.0.1", 0).exists(), "it never ran"
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 async def test_slurms_controller_starts_anew(slurm: SlurmCluster, tmp_path: Path) -> None:
     async with slurm_domain(slurm, tmp_path) as domain:
         end = tmp_path / "end"
@@ -248,7 +251,7 @@ async def test_slurms_controller_starts_anew(slurm: SlurmCluster, tmp_path: Path
         assert isinstance(await domain.end("through.0.1"), RunFinished)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 async def test_the_time_of_an_allocation_is_over(slurm: SlurmCluster, tmp_path: Path) -> None:
     async with slurm_domain(slurm, tmp_path) as domain:
         await domain.start_run("over", SAVES, Constraints(1, cpus=1, time_limit_s=60))
@@ -263,7 +266,7 @@ async def test_the_time_of_an_allocation_is_over(slurm: SlurmCluster, tmp_path: 
         assert domain.log("over.0.1") == "up\nsaved\n"
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 async def test_a_node_is_lost(slurm: SlurmCluster, tmp_path: Path) -> None:
     """The last test: the node stays dead."""
     async with slurm_domain(slurm, tmp_path, site=Site(partition="main", gres_types={"H100": "h100"})) as domain:
