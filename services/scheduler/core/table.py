@@ -468,23 +468,24 @@ class View:
         free = self._free(row)
         positions = self._positions_of(row)
         pairs = self.table.devices_of[row]
+        milli, free_devices = self.device_milli[row], self.free_devices[row]
+        more = -demand.device_milli if taking else demand.device_milli
         changed = 0
         for index in devices:
             position = positions.get(index)
             if position is None:
                 continue  # the device left the fleet while it was held
-            before = int(self.device_milli[row, position])
-            after = before - demand.device_milli if taking else before + demand.device_milli
-            self.device_milli[row, position] = after
+            before = milli.item(position)
+            milli[position] = after = before + more
             pair = pairs[position]
             if before == 1000 and after < 1000:
                 if pair in free:
                     free.remove(pair)
-                self.free_devices[row, pair[1]] -= 1
+                free_devices[pair[1]] -= 1
                 changed += 1
             elif before < 1000 and after >= 1000:
                 insort(free, pair)
-                self.free_devices[row, pair[1]] += 1
+                free_devices[pair[1]] += 1
                 changed += 1
         return changed
 
