@@ -1,4 +1,8 @@
-"""At which rate work comes, per user and size: pure. Counts fade; a slow one steadies a fast one."""
+"""At which rate work comes, per user and size: pure. Counts fade; a slow one steadies a fast one.
+
+`chosen` is how much comes within a horizon, as the single number with the least absolute error: a rate is a mean, and where work
+comes in rare bursts the middle is that nothing comes.
+"""
 
 from __future__ import annotations
 
@@ -66,3 +70,31 @@ class Arrivals:
         # Accelerators of one, by the longer memory.
         amount = np.where(self._counts[1] > 0, self._amounts[1] / np.maximum(self._counts[1], 1e-12), 0.0)
         return rate, amount
+
+
+# What may be said of the arrivals of a horizon, as shares of (what the rates expect, as many as in the horizon before).
+_SHARES = np.array(
+    [(1, 0), (0.75, 0.25), (0.5, 0.5), (0.25, 0.75), (0, 1), (0.75, 0), (0.5, 0), (0.25, 0), (0.5, 0.25), (0, 0)]
+)
+# Over how many origins errors fade, as in the choice of methods.
+_RECENT = 1440.0
+
+
+def chosen(expected: Array, arrived: Array, horizon: int) -> Array:
+    """Arrivals within ``horizon`` windows of each origin, [series, origin], NaN before two horizons have passed.
+
+    ``expected`` by the rates and ``arrived`` are [series, origin]. Each origin takes the shares of the two that had the least absolute error over
+    the origins whose arrivals are known by then.
+    """
+    series, origins = expected.shape
+    made = np.full((len(_SHARES), series, origins), np.nan)
+    made[:, :, horizon:] = (
+        _SHARES[:, :1, None] * expected[None, :, horizon:] + _SHARES[:, 1:, None] * arrived[None, :, :-horizon]
+    )
+    missed = np.abs(arrived - made)
+    result = np.full_like(expected, np.nan)
+    so_far: Array = np.zeros((len(_SHARES), series))
+    for origin in range(2 * horizon, origins):
+        so_far = so_far * (1 - 1 / _RECENT) + missed[:, :, origin - horizon]
+        result[:, origin] = made[np.argmin(so_far, axis=0), np.arange(series), origin]
+    return result

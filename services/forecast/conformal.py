@@ -5,6 +5,11 @@ section 2.1): after an error e, the offset q of the upper bound moves by step x 
 is past it in the long run whatever the errors are; the lower one likewise. Errors and offsets are measured in the spread
 that was expected of the forecast: the size of the series' own recent errors, and what the structure of its jobs leaves
 open at that moment.
+
+A bound that is hit exactly holds its target. Where demand mostly stays as it is, few errors are left to be past a bound on
+either side, and a band of both 10 % bounds holds far more than its share. So the share that each bound leaves out follows the
+targets that the whole band held (adaptive conformal inference, Gibbs & Candes, NeurIPS 2021, with half of the miscoverage on either side): it
+grows while the band holds too many. A band never leaves out its own forecast, so it holds no fewer than are forecast exactly.
 """
 
 from __future__ import annotations
@@ -16,6 +21,9 @@ from services.forecast.past import Array, Rows, rearranged
 # Step of the tracking, in spreads, and over how many errors the mean size of errors fades.
 STEP = 0.15
 _FADES_OVER = 100.0
+# Step by which the share that a bound leaves out follows the coverage, and its limits, over the share it is to leave out.
+_GAIN = 0.002
+_LEAST, _MOST, _NEVER_MORE = 0.2, 2.5, 0.45
 # Of a normal distribution: where the offsets begin.
 _LEVELS = {0.8: 1.2816}
 
@@ -24,11 +32,10 @@ class Tracking:
     """Offsets of the lower and upper bound of bands that are to hold ``share`` of the targets, [..., series]."""
 
     def __init__(self, shape: tuple[int, ...], share: float = 0.8, step: float = STEP) -> None:
-        tail = (1 - share) / 2
-        self._step = step
+        self._tail, self._step = (1 - share) / 2, step
         bounds = len(shape) * (1,)
-        # What each bound moves towards the other at every error, and a whole step outwards when one is past it.
-        self._inward = np.array([tail, -tail]).reshape(2, *bounds)
+        # What each bound moves towards the other at every error; it moves a whole step outwards when one is past it.
+        self._tails: Array = np.full(shape, self._tail)
         start = _LEVELS.get(round(share, 6), 1.0)
         self._start = np.array([-start, start]).reshape(2, *bounds)
         self._offsets: Array = np.broadcast_to(self._start, (2, *shape)).copy()
@@ -56,13 +63,18 @@ class Tracking:
         # A bound that is hit exactly holds its target. Where nothing was ever missed there is no spread to measure in.
         reached = self._offsets * np.where(np.isnan(spread), 0.0, spread)
         past_low, past_high = errors < reached[0], errors > reached[1]
-        moves = np.stack([past_low * -1.0, past_high * 1.0]) + self._inward
+        moves = np.stack([self._tails - past_low, past_high - self._tails])
         self._offsets += np.where(known & (spread > 0), self._step * moves, 0.0)
+        left_out = (errors < np.minimum(reached[0], 0.0)) | (errors > np.maximum(reached[1], 0.0))
+        follows = self._tails + _GAIN * (2 * self._tail - left_out)
+        most = min(_MOST * self._tail, _NEVER_MORE)
+        self._tails = np.where(known, np.clip(follows, _LEAST * self._tail, most), self._tails)
 
     def rearrange(self, rows: Rows) -> None:
         """Series i is the one that was at ``rows[i]``; -1 is new."""
         self._offsets = rearranged(self._offsets, rows, np.nan)
         self._offsets = np.where(np.isnan(self._offsets), self._start, self._offsets)
+        self._tails = rearranged(self._tails, rows, self._tail)
         self._size, self._weight = rearranged(self._size, rows, 0.0), rearranged(self._weight, rows, 0.0)
 
 

@@ -71,7 +71,11 @@ class Learning:
 
 @dataclass(frozen=True, slots=True)
 class ColdJob:
-    """A job at the end of its first window: what it was expected to ask for at a horizon, and what it asked for."""
+    """A job at the end of its first window: what it was expected to ask for at a horizon, and what it asked for.
+
+    ``kind`` is its user and size; ``planned`` is what it would have asked for had it done all its steps, at the pace that it really
+    had (NaN where it shows none): who knows steps, step time and pace exactly, but not which jobs end early, can say no better.
+    """
 
     job: int
     window: int
@@ -79,6 +83,8 @@ class ColdJob:
     accelerators: float
     expected: float
     value: float
+    kind: int = 0
+    planned: float = np.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,9 +337,14 @@ class _Replaying:
         for place, horizon in enumerate(self._horizons):
             expected = middle_of_one(amount, held.mean[place] / amount)
             target_s = (window + horizon) * self._window_s
-            there = np.clip((self._jobs.end_s[of] - target_s) / self._window_s, 0.0, 1.0) * amount
+            there, whole = (
+                np.clip((end_s - target_s) / self._window_s, 0.0, 1.0) * amount
+                for end_s in (self._jobs.end_s[of], self._jobs.start_s[of] + self._shown.whole_s[of])
+            )
+            planned = np.where(self._shown.has[of], whole, np.nan)
+            columns = (of, amount, expected, there, self._classes[of], planned)
             result += [
-                ColdJob(int(of[i]), window, horizon, float(amount[i]), float(expected[i]), float(there[i]))
-                for i in each
+                ColdJob(job, window, horizon, size, said, value, kind, plan)
+                for job, size, said, value, kind, plan in zip(*(column.tolist() for column in columns), strict=True)
             ]
         return result

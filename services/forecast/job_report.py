@@ -13,12 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meridian.result import Row
+from services.forecast.arrivals import chosen
 from services.forecast.demand_scoring import CHANGED
-from services.forecast.job_replay import Replay
+from services.forecast.job_replay import ColdJob, Replay
 from services.forecast.past import Array
 
 PERSISTENCE, LEVEL = "persistence", "level_stays"
-_BASELINES = frozenset({PERSISTENCE, LEVEL, "history", "job_stays"})
+# Bounds on what can be said of jobs without history, by those who know what nobody knows.
+HINDSIGHT, STEPS_KNOWN = "user_and_size_in_hindsight", "steps_known_exactly"
+_BASELINES = frozenset({PERSISTENCE, LEVEL, "history", "job_stays", HINDSIGHT, STEPS_KNOWN})
 _DRAWS = 500
 _TAIL = 0.1
 
@@ -98,17 +101,19 @@ class JobReport:
                 low, high = lows[place][:, origins], highs[place][:, origins]
                 inside = (value >= low - 1e-9) & (value <= high + 1e-9)
                 known = (~np.isnan(low)).astype(np.float64)
+                within = (value > low + 1e-9) & (value < high - 1e-9)
                 note(subject, "coverage_80", inside * known, known)
+                # A band of two quantiles holds its share between these two where targets are hit exactly.
+                note(subject, "coverage_80_within_the_bounds", within * known, known)
+                note(subject, "forecast_exactly", (np.abs(value - middle) <= 1e-9) * known, known)
                 note(subject, "band_width_to_volume", high - low, value)
                 note(subject, "pinball_to_volume", _pinball(value, low, middle, high), value)
             arrived, before = found.arrived[place][:, origins], found.arrived[place][:, origins - horizon]
-            note(
-                "structure",
-                "arrivals_skill_over_persistence",
-                np.abs(arrived - found.coming[place][:, origins]),
-                np.abs(arrived - before),
-                rest=True,
-            )
+            weighed = chosen(found.coming[place], found.arrived[place], horizon)
+            for subject, coming in (("structure", found.coming[place]), ("arrivals_chosen", weighed)):
+                missed = np.abs(arrived - coming[:, origins])
+                bursts = np.where(np.isnan(missed), np.nan, np.abs(arrived - before))
+                note(subject, "arrivals_skill_over_persistence", missed, bursts, rest=True)
             self._add_cold(found, label, horizon, (first, last - horizon), per_day, count)
 
     def _add_cold(
@@ -118,9 +123,15 @@ class JobReport:
         if not cold:
             return
         days = np.array([job.window // per_day for job in cold], np.intp)
-        value = np.array([[job.value for job in cold]])
-        for subject, name in (("structure", "expected"), ("job_stays", "accelerators")):
-            missed = np.abs(value - np.array([[getattr(job, name) for job in cold]]))
+        value, amount, expected, planned = (
+            np.array([[getattr(job, name) for job in cold]])
+            for name in ("value", "accelerators", "expected", "planned")
+        )
+        said = {"structure": expected, "job_stays": amount, HINDSIGHT: _in_hindsight(cold)}
+        if not np.isnan(planned).any():
+            said[STEPS_KNOWN] = planned
+        for subject, forecast in said.items():
+            missed = np.abs(value - forecast)
             key = (subject, f"cold_start_accuracy_{label}_ratio", True)
             self._sums.setdefault(key, _Days(np.zeros(count), np.zeros(count))).add(days, missed, value)
 
@@ -138,6 +149,15 @@ class JobReport:
                 row = Row(subject, measure, value, self._where, low, high, n=sums.n // seeds, baseline=baseline)
             result.append(row)
         return result
+
+
+def _in_hindsight(cold: Sequence[ColdJob]) -> Array:
+    """For each job the share that jobs of its user and size in fact asked for, their median, times its accelerators, [1, job]."""
+    shares: dict[int, list[float]] = {}
+    for job in cold:
+        shares.setdefault(job.kind, []).append(job.value / job.accelerators)
+    middle = {kind: float(np.median(each)) for kind, each in shares.items()}
+    return np.array([[middle[job.kind] * job.accelerators for job in cold]])
 
 
 def _pinball(value: Array, low: Array, middle: Array, high: Array) -> Array:

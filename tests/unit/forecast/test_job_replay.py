@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from services.forecast.evaluate_demand import demand
 from services.forecast.job_list import is_job_list, read_jobs, without
-from services.forecast.job_replay import JobList, Learning, Steps, demand_by_window, replay
+from services.forecast.job_replay import ColdJob, JobList, Learning, Steps, demand_by_window, replay
+from services.forecast.job_report import JobReport
 from services.forecast.tables import InvalidTableError
 
 
@@ -89,8 +90,8 @@ def test_shown_steps_tell_cold_jobs_apart() -> None:
         replay(jobs, (1, 6), 600.0, 500, Steps(share=share), Learning(), 0) for share in (0.0, 1.0)
     )
 
-    def accuracy(found: list[object]) -> float:
-        return 1 - sum(abs(job.expected - job.value) for job in found) / sum(job.value for job in found)  # type: ignore[attr-defined]
+    def accuracy(found: list[ColdJob]) -> float:
+        return 1 - sum(abs(job.expected - job.value) for job in found) / sum(job.value for job in found)
 
     later = [[job for job in found.cold if job.horizon == 6] for found in (without_steps, with_steps)]
     assert len(later[0]) == len(later[1]) > 200
@@ -179,3 +180,36 @@ def test_refusals_name_what_is_wrong(tmp_path: Path, arguments: list[str], lines
     assert run.exit_code != 0
     assert said in (run.output + str(run.exception))
     assert not out.exists()
+
+
+def cold_rows(jobs: JobList, steps: Steps) -> dict[str, float | None]:
+    report = JobReport("x", ["1h"], [6], 600.0)
+    report.add(replay(jobs, [6], 600.0, 200, steps, Learning(), 3), 30, 200)
+    rows = report.rows(np.random.default_rng(0), 1)
+    return {row.subject: row.value for row in rows if row.measure == "cold_start_accuracy_1h_ratio"}
+
+
+def test_who_knows_the_steps_exactly_misses_only_what_ends_early() -> None:
+    jobs = drawn(4)
+    assert cold_rows(jobs, Steps(share=1.0, early=0.0))["steps_known_exactly"] == pytest.approx(1.0)
+    found = cold_rows(jobs, Steps(share=1.0, early=0.3))
+    known, said = found["steps_known_exactly"], found["structure"]
+    assert known is not None
+    assert said is not None
+    assert said < known < 1
+    assert "steps_known_exactly" not in cold_rows(jobs, Steps(share=0.5))
+
+
+def test_hindsight_knows_the_middle_of_each_user_and_size() -> None:
+    # Every four hours two of domain a that last two hours and one that lasts ten minutes and one of b that lasts half an hour.
+    rows = []
+    for at in range(8):
+        start = 30 * 600.0 + at * 4 * 3600.0 + 300.0
+        rows += [
+            (start, 7200.0, 2.0, 0),
+            (start + 1, 7200.0, 2.0, 0),
+            (start + 2, 900.0, 2.0, 0),
+            (start, 1800.0, 4.0, 1),
+        ]
+    # Asked for an hour later: 2 + 2 of a; said: 2 for each of a, so that the short one is wrong.
+    assert cold_rows(jobs_of(rows), Steps())["user_and_size_in_hindsight"] == pytest.approx(0.5)
