@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from services.scheduler.core.fleet import Device, Domain, Fleet, Node
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import OrderPreemption, find_room
 from services.scheduler.core.queue import OrderContext, PendingUnit, Shares
-from services.scheduler.core.reach import Reach
+from services.scheduler.core.reach import Changed, Reach
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import View, table_of
 
@@ -73,6 +75,67 @@ def test_counts_along_the_order() -> None:
     only_second = Reach(view, order, np.array([False, True]))
     assert [only_second.covers(Demand(1, accelerators=count), 3) for count in (2, 3)] == [True, False]
     assert only_second.covers(Demand(1, cpus=1.0), 0)
+
+
+def test_only_nodes_that_changed_are_asked() -> None:
+    """Of a full network of nodes with 4, 2 and 2 devices the first has changed: two that run there hold two devices each."""
+    cluster = Cluster(table_of(fleet(4, 2, 2)), POLICY)
+    for row, devices in ((0, (0, 1, 2, 3)), (1, (0, 1)), (2, (0, 1))):
+        cluster.view.occupy(row, Demand(1, accelerators=len(devices)), devices)
+    changed = Changed(cluster.view, {0: [(1.0, 2), (3.0, 2)]})
+
+    def may_hold(accelerators: int, place: float, *domains: str) -> bool:
+        demand = Demand(1, accelerators=accelerators, domains=frozenset(domains))
+        return changed.may_hold(cluster.candidates(demand), place)
+
+    assert [may_hold(count, 2.0) for count in (1, 2, 3)] == [True, True, False], "one of the two is behind"
+    assert [may_hold(count, 0.0) for count in (3, 4, 5)] == [True, True, False], "both are"
+    assert not may_hold(1, 3.0), "nobody is behind"
+    assert may_hold(1, 0.0, "d0")
+    assert not may_hold(1, 0.0, "d1"), "the node is none of its domains"
+    assert changed.may_hold(cluster.candidates(Demand(1, cpus=1.0)), 9.0), "devices say nothing about it"
+    cluster.view.give(0, Demand(1, accelerators=1), (0,))
+    assert Changed(cluster.view, {0: []}).may_hold(cluster.candidates(Demand(1, accelerators=1)), 9.0), "it is free"
+
+
+def test_what_was_touched_since_a_moment() -> None:
+    view = View(table_of(fleet(4, 2)))
+    mark = view.mark
+    assert view.touched_since(mark) == set()
+    view.occupy(1, Demand(1, accelerators=1), (0,))
+    assert view.touched_since(mark) == {1}
+    view.touch([0])
+    assert view.touched_since(mark) == {0, 1}
+    assert view.touched_since(None) is None
+    view.state("price", 1.0)
+    assert view.touched_since(mark) is None, "more than nodes changed"
+    mark = view.mark
+    view.set_up([0], False)
+    assert view.touched_since(mark) is None
+
+
+def test_who_waited_for_one_that_is_withdrawn_is_looked_at_again() -> None:
+    """EASY in two domains of their own. In the first a run holds two of four devices until 100 s; "wide" is to have all four
+    then, so "long" waits, though it would fit now; without "wide" it runs."""
+    easy = replace(POLICY, order=("age",), discipline="easy", preemptions=())
+    cluster = Cluster(table_of(fleet(4, 2, 2)), easy)
+    cluster.occupy(running("r", 100.0, "n0", "d0", 0, (0, 1)))
+    cluster.occupy(running("s", 100.0, "n1", "d1", 1, (0, 1)))
+    cluster.occupy(running("t", 100.0, "n2", "d1", 2, (0, 1)))
+    here, there = frozenset({"d0"}), frozenset({"d1"})
+    cluster.add(pending("wide", 50.0, Demand(1, accelerators=4, domains=here)))
+    cluster.add(pending("x-long", 500.0, Demand(1, accelerators=2, domains=here)))
+    cluster.add(pending("x-other", 50.0, Demand(1, accelerators=2, domains=there)))
+
+    def begun(now_s: float) -> list[str]:
+        found = decide(cluster, easy, now_s, explain=False)
+        cluster.apply(found, now_s)
+        return [item.key.job_id for item in found.placed]
+
+    assert begun(0.0) == []
+    assert begun(1.0) == []
+    cluster.withdraw(UnitKey("wide", 0))
+    assert begun(2.0) == ["x-long"]
 
 
 @given(
