@@ -126,7 +126,7 @@ _OURS = _core(
     interval_s=1800.0,
     options=(
         ("order", (("margin_s", 120.0), ("ratio", 1.5), ("smallest_first", True))),
-        ("shortest_effort", (("ceiling_s", 86_400.0),)),
+        ("shortest_effort", (("ceiling_s", 86_400.0), ("patience_s", 86_400.0))),
     ),
 )
 register(
@@ -154,9 +154,10 @@ for _setting in (
         "predicted",
         baseline=False,
         refresh=True,
-        about="least effort until an end first, between predicted remaining run time and Gittins index, the eldest first where"
-        " it is a day or more; predictions of running jobs renewed every half hour; a job that runs for less than two"
-        " minutes, or has less than 1.5 times as much left, is left alone, and large gangs among equals",
+        about="least effort until an end first, between predicted remaining run time and Gittins index, less by a factor of e for"
+        " each day since submission, and the eldest first where it is a day or more; predictions of running jobs renewed every"
+        " half hour; a job that runs for less than two minutes, or is less than 1.5 times as far back, is left alone, and large"
+        " gangs among those alike",
     ),
     Setting(
         "meridian-local",

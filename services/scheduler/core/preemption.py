@@ -13,10 +13,10 @@ units end, or fall in the order (`Order.steady`).
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
@@ -67,14 +67,15 @@ class OrderPreemption:
     `shortest_remaining` this is preemptive SRPT, with `least_attained` Tiresias.
 
     Two options keep units from pushing each other out all the time. ``margin_s``: a victim must have run at least so long in
-    this run. ``ratio``: where the first criterion that tells the two apart is an amount (remaining time, remaining work), the
-    victim's must be at least so many times that of the waiting one; with a ratio above 1 age alone takes nobody off. Jobs of
+    this run. ``ratio``: where keys of the first criterion that tells the two apart have a ratio (remaining time, remaining work;
+    `Order`: ``scale``), the victim's must be at least so many times that of the waiting one; points in time, levels and priorities
+    have none, so any difference is enough; with a ratio above 1 the age that breaks ties takes nobody off. Jobs of
     unknown length look ever longer as they run, so that those of like age overtake each other again and again; each
     time costs a restart.
 
-    ``smallest_first`` decides between units that the first criterion holds for alike: of those that hold enough
-    accelerators the one with fewest goes first, then those that hold too few, the greatest first. Else a large gang goes
-    for a small unit, and small ones that slip into its place keep it from coming back.
+    ``smallest_first`` decides between units that the first criterion does not put apart, by the ratio: of those that hold enough
+    accelerators (CPUs, for a unit without accelerators) the one with fewest goes first, then those that hold too few, the
+    greatest first. Else a large gang goes for a small unit, and small ones that slip into its place keep it from coming back.
     """
 
     name = "order"
@@ -111,9 +112,9 @@ class OrderPreemption:
             if steady and item.unit.preemptible and item.unit.key in context.facts["running"]:
                 behind.append(item)
         if self.ratio > 1.0:
-            behind = [item for item in behind if self._apart(running_key(orders, item, context), own[0])]
+            behind = [item for item in behind if self._apart(orders, running_key(orders, item, context), own[0])]
         if self.smallest_first and len(behind) > 1:
-            behind = _smallest_first(behind, unit.devices, orders[:1], context)
+            behind = self._smallest_first(behind, unit, orders[0], context)
         return behind
 
     def out_of_reach(
@@ -143,14 +144,51 @@ class OrderPreemption:
             found = context.cache[name] = ranked, Reach(cluster.view, [entry[3] for entry in reversed(ranked)], allowed)
         return found
 
-    def _apart(self, theirs: Sequence[float | tuple[float, ...]], own: Sequence[float | tuple[float, ...]]) -> bool:
-        """Whether the first criterion that differs does so by the ratio; keys that are no positive amounts have none."""
-        for their, ours in zip(theirs, own, strict=True):
+    def _apart(
+        self,
+        orders: Sequence[Order],
+        theirs: Sequence[float | tuple[float, ...]],
+        own: Sequence[float | tuple[float, ...]],
+    ) -> bool:
+        """Whether the first criterion that differs puts them far enough behind."""
+        for plugin, their, ours in zip(orders, theirs, own, strict=True):
             if their != ours:
-                if isinstance(their, tuple) or isinstance(ours, tuple) or ours <= 0:
-                    return True
-                return their >= self.ratio * ours
+                return _behind_by(self.ratio, plugin, their, ours)
         return False
+
+    def _smallest_first(
+        self, behind: Sequence[RunningUnit], unit: PendingUnit, first: Order, context: OrderContext
+    ) -> list[RunningUnit]:
+        """The units, last by the first criterion first; those alike, as the class says for what ``unit`` asks for. Alike are
+        those that the last of them is not far enough behind."""
+        by_devices = unit.devices > 0
+        wanted = _size(unit, by_devices)
+        groups: list[tuple[float | tuple[float, ...], list[RunningUnit]]] = []
+        for item in behind:
+            key = running_key((first,), item, context)[0]
+            if groups and (groups[-1][0] == key or not _behind_by(self.ratio, first, groups[-1][0], key)):
+                groups[-1][1].append(item)
+            else:
+                groups.append((key, [item]))
+        found: list[RunningUnit] = []
+        for _, alike in groups:
+            held = [(_size(item.unit, by_devices), item) for item in alike]
+            held.sort(key=lambda pair: (pair[0] < wanted, pair[0] if pair[0] >= wanted else -pair[0]))
+            found += [item for _, item in held]
+        return found
+
+
+def _behind_by(ratio: float, plugin: Order, their: float | tuple[float, ...], ours: float | tuple[float, ...]) -> bool:
+    """Whether ``their`` key, the greater one, is ``ratio`` times ours, or the keys have no ratio (`Order`: ``scale``)."""
+    scale = getattr(plugin, "scale", "")
+    if isinstance(their, tuple) or isinstance(ours, tuple) or scale not in ("amount", "logarithm"):
+        return True
+    return their - ours >= math.log(ratio) if scale == "logarithm" else their >= ratio * ours
+
+
+def _size(unit: PendingUnit, by_devices: bool) -> float:
+    """Accelerators, or CPUs where none are asked for."""
+    return unit.devices if by_devices else unit.demand.ranks * unit.demand.cpus
 
 
 def _place(unit: PendingUnit, context: OrderContext) -> Place:
@@ -166,18 +204,6 @@ def _ranked(running: Sequence[RunningUnit], context: OrderContext) -> list[_Rank
         found = [(key, item.unit.queued_at_s, item.unit.key, item) for key, item in zip(keys, running, strict=True)]
         found.sort()
         context.cache["running_by_order"] = found
-    return found
-
-
-def _smallest_first(
-    behind: Sequence[RunningUnit], wanted: float, first: Sequence[Order], context: OrderContext
-) -> list[RunningUnit]:
-    """The units, last by the first criterion first; alike ones as `OrderPreemption` says for ``wanted`` accelerators."""
-    found: list[RunningUnit] = []
-    for _, alike in groupby(behind, lambda item: running_key(first, item, context)):
-        held = [(item.unit.devices, item) for item in alike]
-        held.sort(key=lambda pair: (pair[0] < wanted, pair[0] if pair[0] >= wanted else -pair[0]))
-        found += [item for _, item in held]
     return found
 
 

@@ -19,6 +19,7 @@ from services.scheduler.core.state import Demand, UnitKey
 
 INFINITE = math.inf
 _SLACK_S = 1e-6
+_LEAST_EFFORT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,10 @@ class Order(Protocol):
     fallen; ``running_key(running, context)``, the key of a unit that runs, ``running_keys(running, context)`` of many;
     ``changes_at_s(running, now_s)``, when that key grows by itself. ``steady`` True promises that the key of a unit that runs
     never grows otherwise, but when it outlives its estimate.
+
+    ``scale`` says what a ratio between two keys means: "amount" (keys are amounts of at least 0: how many times one is the other),
+    "logarithm" (of amounts: the same of their difference). Without it keys only say who comes first, as points in time, levels and
+    priorities do.
     """
 
     name: str
@@ -153,6 +158,7 @@ class FairShareOrder:
 
     name = "fair_share"
     per = "tenant"
+    scale = "amount"
 
     def key(self, unit: PendingUnit, context: OrderContext) -> float:
         return context.shares.of(unit.tenant_id)
@@ -182,6 +188,7 @@ class SmallestOrder:
 
     name = "smallest"
     per = "unit"
+    scale = "amount"
 
     def key(self, unit: PendingUnit, context: OrderContext) -> float:
         return unit.demand.ranks * (unit.demand.accelerators * 1e6 + unit.demand.cpus)
@@ -192,6 +199,7 @@ class ShortestOrder:
 
     name = "shortest"
     per = "unit"
+    scale = "amount"
 
     def key(self, unit: PendingUnit, context: OrderContext) -> float:
         return unit.expected_s
@@ -202,6 +210,7 @@ class ShortestRemainingOrder:
 
     name = "shortest_remaining"
     per = "unit"
+    scale = "amount"
     steady = True
 
     def key(self, unit: PendingUnit, context: OrderContext) -> float:
@@ -227,6 +236,7 @@ class LeastWorkOrder:
 
     name = "least_work"
     per = "unit"
+    scale = "amount"
 
     def key(self, unit: PendingUnit, context: OrderContext) -> float:
         return unit.remaining_s * max(unit.devices, 1.0)
@@ -265,30 +275,45 @@ class ShortestEffortOrder:
     has run long looks ever longer: without a ceiling the longest jobs share the time and all end late, while first come,
     first served is best for the tail where sizes are bounded (Wierman and Zwart, "Is Tail-Optimal Scheduling Possible?",
     Operations Research 60(5), 2012), and Tiresias serves its last queue so.
+
+    With ``patience_s`` an effort below the ceiling counts as less, the longer ago the unit was queued: a factor of e for each
+    ``patience_s``. Who waits is passed by shorter ones for a while, not for ever. That is the order by boosted arrivals, queued -
+    patience x ln(1 / effort), whose tail is best where sizes are light-tailed (Yu and Scully, "Strongly Tail-Optimal Scheduling
+    in the Light-Tailed M/G/1", Proc. ACM Meas. Anal. Comput. Syst. 8(2), 2024, there with another boost for long jobs). What
+    has the ceiling comes last at any age: a few jobs of weeks would else get ahead of all others. Keys are logarithms then, so
+    that they do not change with time while a unit waits.
     """
 
     name = "shortest_effort"
     per = "unit"
     renews = True
 
-    def __init__(self, weight: float = 0.5, ceiling_s: float = INFINITE) -> None:
-        self.weight, self.ceiling_s = weight, ceiling_s
+    def __init__(self, weight: float = 0.5, ceiling_s: float = INFINITE, patience_s: float = INFINITE) -> None:
+        self.weight, self.ceiling_s, self.patience_s = weight, ceiling_s, patience_s
+        self.scale = "amount" if patience_s == INFINITE else "logarithm"
 
     def configured(self, options: Mapping[str, Any]) -> ShortestEffortOrder:
-        """With ``weight`` of the index (0-1; 0: the remaining time alone, 1: the index alone) and ``ceiling_s`` (seconds, at
-        least 1; without it there is none)."""
-        made = ShortestEffortOrder(**numbers_of(self.name, options, weight=0.0, ceiling_s=1.0))
+        """With ``weight`` of the index (0-1; 0: the remaining time alone, 1: the index alone), ``ceiling_s`` and ``patience_s``
+        (seconds, at least 1; without it there is none, and efforts keep what they are)."""
+        made = ShortestEffortOrder(**numbers_of(self.name, options, weight=0.0, ceiling_s=1.0, patience_s=1.0))
         if made.weight > 1.0:
             raise PolicyError(f"options.{self.name}.weight: must be at most 1, not {made.weight:g}")
         return made
 
     def key(self, unit: PendingUnit, context: OrderContext) -> float:
-        return min(self._effort_s(unit.remaining_s, unit.service_index), self.ceiling_s)
+        return self._rank(self._effort_s(unit.remaining_s, unit.service_index), unit.queued_at_s)
 
     def running_key(self, running: Any, context: OrderContext) -> float:
         """The same of a unit that runs, with the index as it was last asked about."""
         left_s = float(running.end_s(context.now_s, "expected")) - context.now_s
-        return min(self._effort_s(left_s, float(running.service_index)), self.ceiling_s)
+        return self._rank(self._effort_s(left_s, float(running.service_index)), float(running.unit.queued_at_s))
+
+    def _rank(self, effort_s: float, queued_at_s: float) -> float:
+        if self.patience_s == INFINITE:
+            return min(effort_s, self.ceiling_s)
+        if effort_s >= self.ceiling_s:
+            return INFINITE
+        return math.log(max(effort_s, _LEAST_EFFORT_S)) + queued_at_s / self.patience_s
 
     def _effort_s(self, remaining_s: float, index: float) -> float:
         if index <= 0 or not self.weight:

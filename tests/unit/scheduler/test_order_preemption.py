@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,20 +13,43 @@ from hypothesis import strategies as st
 from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.preemption import OrderPreemption
-from services.scheduler.core.queue import OrderContext, PendingUnit, Shares, ShortestEffortOrder, orders
+from services.scheduler.core.queue import (
+    LeastAttainedOrder,
+    OrderContext,
+    PendingUnit,
+    Shares,
+    ShortestEffortOrder,
+    orders,
+)
 from services.scheduler.core.state import Demand, UnitKey
 
 NOW_S = 1000.0
 
 
-def waiting(name: str, remaining_s: float, *, priority: int = 0, accelerators: int = 0) -> PendingUnit:
-    demand = Demand(1, accelerators=accelerators)
-    return PendingUnit(UnitKey(name, 0), "lab", priority, 0.0, demand, expected_s=remaining_s)
+def waiting(
+    name: str,
+    remaining_s: float,
+    *,
+    priority: int = 0,
+    accelerators: int = 0,
+    cpus: float = 0.0,
+    queued_at_s: float = 0.0,
+) -> PendingUnit:
+    demand = Demand(1, accelerators=accelerators, cpus=cpus)
+    return PendingUnit(UnitKey(name, 0), "lab", priority, queued_at_s, demand, expected_s=remaining_s)
 
 
-def running(name: str, remaining_s: float, *, priority: int = 0, accelerators: int = 0) -> RunningUnit:
+def running(
+    name: str,
+    remaining_s: float,
+    *,
+    priority: int = 0,
+    accelerators: int = 0,
+    cpus: float = 0.0,
+    queued_at_s: float = 0.0,
+) -> RunningUnit:
     """It began at 0."""
-    unit = waiting(name, math.inf, priority=priority, accelerators=accelerators)
+    unit = waiting(name, math.inf, priority=priority, accelerators=accelerators, cpus=cpus, queued_at_s=queued_at_s)
     return RunningUnit(unit, (), 0.0, expected_end_s=NOW_S + remaining_s)
 
 
@@ -55,6 +79,61 @@ def test_units_that_differ_in_nothing_but_age_stay_under_a_ratio() -> None:
     )
     assert victims(waiting("old", 100.0), [young], "shortest_remaining") == ["young"]
     assert victims(waiting("old", 100.0), [young], "shortest_remaining", ratio=1.01) == []
+
+
+@pytest.mark.parametrize("since_s", [0.0, 1.7e9])
+def test_points_in_time_have_no_ratio(since_s: float) -> None:
+    """900 s and 1000 s after a beginning are as far apart as any two times, wherever times are counted from."""
+    units = [running("elder", 1.0, queued_at_s=since_s + 800.0), running("younger", 1.0, queued_at_s=since_s + 1000.0)]
+    assert victims(waiting("new", 1.0, queued_at_s=since_s + 900.0), units, "age", ratio=1.5) == ["younger"]
+
+
+def test_levels_and_priorities_have_no_ratio() -> None:
+    """Levels 3 and 4 of attained service, priorities -10 and -12: neither key is 1.5 times the other."""
+    level_4 = running("level-4", 1.0)
+    unit = replace(waiting("level-3", 1.0), served_s=300.0)
+    order = LeastAttainedOrder().configured({"threshold_s": 100.0, "levels": 6, "growth": 1.5})
+    facts = {"order": (order,), "running": {level_4.unit.key: level_4}}
+    context = OrderContext(Shares({}, 1.0, 1.0, {}), 360.0, facts)
+    assert (order.key(unit, context), order.running_key(level_4, context)) == (3.0, 4.0)
+    plugin = OrderPreemption().configured({"ratio": 1.5})
+    assert list(plugin.victims(unit, [level_4], context)) == [level_4]
+    lower = [running("lower", 1.0, priority=-12)]
+    assert victims(waiting("new", 1.0, priority=-10), lower, "priority", ratio=1.5) == ["lower"]
+
+
+def test_a_ratio_is_a_difference_of_logarithms() -> None:
+    """With patience a unit that was queued 1000 s x ln 2 later counts for twice its 80 s: 160 s, and 240 s is 1.5 times that."""
+    order = ShortestEffortOrder().configured({"patience_s": 1000.0, "ceiling_s": 10_000.0})
+    units = [running("239", 239.0), running("241", 241.0), running("ceiling", 20_000.0)]
+    facts = {"order": (order,), "running": {item.unit.key: item for item in units}}
+    context = OrderContext(Shares({}, 1.0, 1.0, {}), NOW_S, facts)
+    plugin = OrderPreemption().configured({"ratio": 1.5})
+
+    def taken(queued_at_s: float) -> list[str]:
+        unit = waiting("new", 80.0, queued_at_s=queued_at_s)
+        return [item.unit.key.job_id for item in plugin.victims(unit, units, context)]
+
+    assert taken(1000.0 * math.log(2.0)) == ["ceiling", "241"]
+    assert taken(0.0) == ["ceiling", "241", "239"]
+
+
+def test_the_smallest_goes_first_among_those_that_a_ratio_does_not_put_apart() -> None:
+    """The last has 900 s left: down to above 600 s all are alike to it."""
+    units = [
+        running("gang", 900.0, accelerators=8),
+        running("pair", 601.0, accelerators=2),
+        running("single", 600.0, accelerators=1),
+    ]
+    unit = waiting("new", 100.0, accelerators=1)
+    assert victims(unit, units, "shortest_remaining", ratio=1.5, smallest_first=True) == ["pair", "gang", "single"]
+    assert victims(unit, units, "shortest_remaining", ratio=1.5) == ["gang", "pair", "single"]
+
+
+def test_units_without_accelerators_are_as_large_as_their_cpus() -> None:
+    units = [running("32", 500.0, cpus=32.0), running("4", 500.0, cpus=4.0), running("2", 500.0, cpus=2.0)]
+    unit = waiting("new", 100.0, cpus=4.0)
+    assert victims(unit, units, "shortest_remaining", smallest_first=True) == ["4", "32", "2"]
 
 
 def test_the_smallest_that_suffices_goes_first_among_equals() -> None:

@@ -63,3 +63,34 @@ def test_efforts_from_the_ceiling_on_count_alike() -> None:
 def test_a_ceiling_is_a_number_of_seconds(ceiling_s: float, word: str) -> None:
     with pytest.raises(PolicyError, match=f"options.shortest_effort.ceiling_s: .*{word}"):
         ShortestEffortOrder().configured({"ceiling_s": ceiling_s})
+
+
+def test_efforts_fall_by_a_factor_of_e_with_each_patience() -> None:
+    """An effort of 100 e s, queued 1000 s before one of 100 s, ranks with it, now and later; the ceiling stays last."""
+    order = ShortestEffortOrder().configured({"weight": 0.0, "ceiling_s": 5000.0, "patience_s": 1000.0})
+    assert order.scale == "logarithm"
+
+    def key(left_s: float, queued_at_s: float, now_s: float = 0.0) -> float:
+        context = OrderContext(Shares({}, 1.0, 1.0, {}), now_s)
+        return order.key(PendingUnit(UnitKey("a", 0), "lab", 0, queued_at_s, Demand(1), expected_s=left_s), context)
+
+    assert key(100.0 * math.e, 0.0) == pytest.approx(math.log(100.0) + 1.0) == pytest.approx(key(100.0, 1000.0))
+    assert key(100.0, 0.0, now_s=7000.0) == key(100.0, 0.0)
+    assert key(300.0, 0.0) < key(4999.0, 0.0) < key(300.0, 3000.0) < math.inf
+    assert key(5000.0, 0.0) == key(math.inf, -1e9) == math.inf
+    assert key(0.0, 0.0) == key(1.0, 0.0) == 0.0
+
+
+def test_patience_goes_on_while_a_unit_runs() -> None:
+    order = ShortestEffortOrder().configured({"weight": 0.0, "ceiling_s": 5000.0, "patience_s": 1000.0})
+    context = OrderContext(Shares({}, 1.0, 1.0, {}), 600.0)
+    unit = PendingUnit(UnitKey("a", 0), "lab", 0, 500.0, Demand(1), expected_s=900.0)
+    running = RunningUnit(unit, (), 550.0, expected_end_s=1000.0)
+    assert order.running_key(running, context) == pytest.approx(math.log(400.0) + 0.5)
+    assert order.running_key(replace(running, expected_end_s=5600.0), context) == math.inf
+
+
+@pytest.mark.parametrize(("patience_s", "word"), [(0.0, "at least 1"), (math.nan, "finite"), ("1d", "finite")])
+def test_patience_is_a_number_of_seconds(patience_s: float, word: str) -> None:
+    with pytest.raises(PolicyError, match=f"options.shortest_effort.patience_s: .*{word}"):
+        ShortestEffortOrder().configured({"patience_s": patience_s})

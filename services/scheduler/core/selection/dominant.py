@@ -45,6 +45,7 @@ class DrfOrder:
 
     name = "drf"
     per = "tenant"
+    scale = "amount"
 
     def key(self, unit: PendingUnit, context: OrderContext) -> float:
         account = account_of(unit)

@@ -54,6 +54,7 @@ class UsageOrder:
 
     name = "usage"
     per = "tenant"
+    scale = "amount"
 
     def __init__(self, half_life_s: float = WEEK_S) -> None:
         self._half_life_s = half_life_s
