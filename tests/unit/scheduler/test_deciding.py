@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from google.protobuf.message import Message
 
 from meridian.codec import Envelope
+from meridian.contracts.forecast.v1.forecast_pb2 import (
+    FORECAST_SUBJECT_KIND_DOMAIN,
+    DemandForecast,
+    ForecastPoint,
+)
+from meridian.contracts.graph.v1.graph_pb2 import NODE_STATE_ASLEEP, NODE_STATE_HEALTHY, NodeStateChanged
 from services.scheduler.core.apart.messages import GrantName, Reply, Request, Session, Wanted
 from services.scheduler.core.fleet import Fleet
-from services.scheduler.core.policy import Policy
+from services.scheduler.core.policy import Policy, policy_from_json
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.domains.deciding import Deciding
 from services.scheduler.domains.journal import DeciderJournal
@@ -43,9 +50,10 @@ class Collected(DeciderJournal):
 class Live:
     """What the live decider does, without its transactions."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: Policy = POLICY) -> None:
+        self.policy = policy
         self.journal, self.events = Collected(), dict[str, Envelope]()
-        self.deciding = Deciding(Fleet(), POLICY, 0)
+        self.deciding = Deciding(Fleet(), policy, 0)
         self.now_s = 1000.0
         self.load()
 
@@ -54,8 +62,8 @@ class Live:
         grants = {name: list(item.grants.values()) for name, item in self.deciding.domains.items()}
         sessions = {name: item.sessions for name, item in self.deciding.domains.items()}
         counted = self.deciding.next_count()
-        self.journal.begin(self.now_s, self.deciding.fleet, POLICY, grants, sessions, counted)
-        self.deciding = Deciding(self.deciding.fleet, POLICY, 3, grants, sessions, counted)
+        self.journal.begin(self.now_s, self.deciding.fleet, self.policy, grants, sessions, counted)
+        self.deciding = Deciding(self.deciding.fleet, self.policy, 3, grants, sessions, counted, self.now_s)
 
     def learn(self, *messages: Message) -> None:
         self.now_s += 1.0
@@ -63,14 +71,20 @@ class Live:
         self.events.update({event_name(item): item for item in envelopes})
         found = self.deciding.learned(envelopes, self.now_s)
         assert found is not None
-        self.journal.fleet(self.now_s, [event_name(item) for item in envelopes], found[0], POLICY)
+        self.journal.fleet(self.now_s, [event_name(item) for item in envelopes], found[0], self.policy)
 
     def ask(self, *requests: Request) -> list[Reply]:
         self.now_s += 1.0
         replies, _ = self.deciding.asked(requests, self.now_s)
         messages = [request_message(item, self.now_s) for item in requests]
-        self.journal.requests(self.now_s, messages, replies, POLICY)
+        self.journal.requests(self.now_s, messages, replies, self.policy, self.deciding.take_woken())
         return replies
+
+    def rest(self, after_s: float) -> list[str]:
+        self.now_s += after_s
+        told, replies, _ = self.deciding.rest(self.now_s)
+        self.journal.rest(self.now_s, told, replies, self.policy)
+        return [name for item in told for name in item.node_ids]
 
 
 def a_day() -> Live:
@@ -97,6 +111,40 @@ def test_a_decider_decides_the_same_again() -> None:
     assert report.differences == []
     # Seven batches: two of the fleet, five of requests. Three units got nodes.
     assert (report.cycles, report.books, report.placements, report.events) == (7, 2, 3, 2)
+
+
+def a_night() -> Live:
+    """Two nodes that wake in 30 s: one of them is forecast to be needed, the other sleeps and is woken for a unit."""
+    live = Live(policy_from_json({"options": {"idle_nodes": {"sleep_after_s": 100.0}}}))
+    domain = graph(2)
+    for node in domain.nodes:
+        node.inventory.wake_s = 30.0
+    points = [ForecastPoint(horizon_s=3600.0, expected=3.0)]
+    forecast = DemandForecast(subject_kind=FORECAST_SUBJECT_KIND_DOMAIN, subject_id="north", points=points)
+    live.learn(domain, forecast)
+    assert live.rest(50.0) == []
+    assert live.rest(60.0) == ["north-0"]
+    live.learn(NodeStateChanged(domain_id="north", node_id="north-0", state=NODE_STATE_ASLEEP))
+    first = Session(1, 1)
+    live.ask(Request("north", "a", first, 1, begins=True, wanted=(wanted("job-1", 4),)))
+    (answer,) = live.ask(Request("north", "a", first, 2, wanted=(replace(wanted("job-2", 4), wake=True),)))
+    assert list(answer.wake_s.values()) == [30.0]
+    live.load()
+    live.learn(NodeStateChanged(domain_id="north", node_id="north-0", state=NODE_STATE_HEALTHY))
+    return live
+
+
+def test_a_decider_that_puts_nodes_to_sleep_and_wakes_them_decides_the_same_again() -> None:
+    live = a_night()
+    assert replay(live.journal.entries, live.events).differences == []
+    resting = [item for item in live.journal.entries if item.kind == "rest"][1]
+    assert resting.body["outcome"]["slept"] == [["north", "north-0"]]
+    waking = [item for item in live.journal.entries if item.kind == "requests"][1]
+    assert waking.body["outcome"]["woken"] == [["north", "job-2.0.1", "north-0"]]
+    resting.body["outcome"]["slept"] = []
+    waking.body["outcome"]["woken"] = []
+    found = replay(live.journal.entries, live.events).differences
+    assert [(item.field, item.at_s) for item in found] == [("slept", resting.at_s), ("woken", waking.at_s)]
 
 
 def test_other_nodes_than_were_recorded_are_told() -> None:
