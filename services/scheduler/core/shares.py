@@ -89,7 +89,8 @@ def follow(draft: Draft, replicas: Replicas, now_s: float) -> set[str]:
 
 def wish(draft: Draft, replicas: Replicas, now_s: float) -> tuple[dict[str, int], set[str]]:
     """Parts that replicas would like to have other than they have, by run, and the services that need no more replicas, as in `follow`:
-    those of which every replica has what it wants, or may get it yet."""
+    those of which every replica has what it wants, or may get it yet. A domain that gave less, or did not answer, gives no more; one with
+    a scheduler of its own is not asked."""
     wishes: dict[str, int] = {}
     content: dict[str, bool] = {}
     for item in _shared_runs(draft):
@@ -98,10 +99,11 @@ def wish(draft: Draft, replicas: Replicas, now_s: float) -> tuple[dict[str, int]
             continue
         run_id = item.run.run_id
         content.setdefault(item.job.job_id, True)
-        if wanted != item.milli:
+        fixed = draft.fleet.schedules_itself(item.run.ranks[0].domain_id)
+        if wanted != item.milli and not fixed:
             wishes[run_id] = wanted
         if wanted > item.milli:
-            enough = run_id not in replicas.short
+            enough = not fixed and run_id not in replicas.short and run_id not in replicas.wished
         else:
             enough = item.milli < item.job.spec.most_milli or not _overloaded(item, replicas, now_s)
         content[item.job.job_id] = content[item.job.job_id] and enough

@@ -191,6 +191,37 @@ def test_more_replicas_come_when_there_is_no_larger_part_to_have() -> None:
         pytest.fail("the two do not share an accelerator")
 
 
+def test_a_wish_that_nobody_answers_does_not_hold_replicas_back() -> None:
+    network = Network(a_fleet({"north": 1}, devices=2))
+    network.begin(1)
+    exchanged(network)
+    (shard,) = network.shards.values()
+    network.submit(shard, replace(WEB, scaling=replace(RULES, most=2)))
+    exchanged(network)
+    second = UnitKey("job-1", 1)
+    loaded(network, shard, 20.0)
+    network.asked.clear()
+    assert shard.book.units[second].state is UnitState.BLOCKED
+    loaded(network, shard, 20.0)
+    assert shard.book.units[second].state is UnitState.QUEUED
+
+
+def test_a_domain_that_moves_no_parts_is_not_asked_and_replicas_come() -> None:
+    network = Network(a_fleet({"north": 1}, devices=2))
+    network.begin(1)
+    exchanged(network)
+    (shard,) = network.shards.values()
+    network.submit(shard, replace(WEB, scaling=replace(RULES, most=2)))
+    exchanged(network)
+    draft = shard.book.draft()
+    own = {"north": replace(network.fleet.domains["north"], own_scheduler=True)}
+    draft.fleet = replace(draft.fleet, domains=own)
+    shard.book.merge(draft)
+    loaded(network, shard, 20.0)
+    assert not any(item.parts for queue in network.asked.values() for item in queue)
+    assert shard.book.units[UnitKey("job-1", 1)].state is UnitState.QUEUED
+
+
 def test_what_is_adopted_keeps_what_it_asked_for() -> None:
     network, _, second = beside_each_other()
     network.tables["north"].clear()
