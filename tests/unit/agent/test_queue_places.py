@@ -144,6 +144,7 @@ class SlurmAndShards(RuleBasedStateMachine):
         self.loop = asyncio.Runner()
         self.theirs: list[PaperJob] = []
         self.units = 0
+        self.most_queued = most_queued
         self.loop.run(self._begin(shards, most_queued))
 
     async def _begin(self, shards: int, most_queued: int) -> None:
@@ -240,6 +241,10 @@ class SlurmAndShards(RuleBasedStateMachine):
 
     async def _drain(self) -> None:
         network = self.network
+        if not self.most_queued:
+            # What such a Slurm did not begin in time it does not know any more, and nothing is to be seen of that.
+            network.slurm.begins_at_once = True
+            network.answering.offer_again()
         for job in self.theirs:
             if job.state in {"PENDING", "RUNNING"}:
                 network.slurm.end(job, "COMPLETED")
