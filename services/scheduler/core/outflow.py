@@ -209,12 +209,15 @@ class Course:
     """One course of things from ``now_s`` on. ``ends`` says when those that run end, in the order of ``layout.running``; ``lasts``
     how long the others will run, in that of ``layout.units``.
 
-    ``found`` gives for each start the first and last of the ends that were taken as one, ``until_s`` how far was looked,
+    ``found`` gives for each start the first and last of the ends that were taken as one, ``cause`` the place in
+    ``layout.running`` of the run whose end alone it was (-1: several, or one that waits now), ``until_s`` how far was looked,
     ``cycles`` the moments that were, ``exhausted`` says that nothing runs any more.
     """
 
     def __init__(self, layout: Layout, now_s: float, ends: Sequence[float], lasts: Sequence[float]) -> None:
         self.found: dict[UnitKey, tuple[float, float]] = {}
+        self.cause: dict[UnitKey, int] = {}
+        self._last = -1
         self.until_s = now_s
         self.cycles = 0
         self.exhausted = False
@@ -270,9 +273,12 @@ class Course:
                 return self
             first_s = at_s = ends[0][0]
             until_s = first_s + max(_TOGETHER * (first_s - self._now_s), _LEAST_WIDTH_S)
+            over: list[int] = []
             while ends and ends[0][0] <= until_s:
                 at_s, number, held = heapq.heappop(ends)
                 self._over(at_s, number, held)
+                over.append(number)
+            self._last = over[0] if len(over) == 1 and over[0] < len(self._layout.running) else -1
 
     def _start(self, first_s: float, at_s: float, left: set[UnitKey]) -> None:
         most: dict[Room, int] = {}
@@ -309,6 +315,7 @@ class Course:
                 if unit.key in left:
                     left.remove(unit.key)
                     self.found[unit.key] = first_s, at_s
+                    self.cause[unit.key] = self._last
                 empty = empty or not item.units
             if 0 <= index < len(item.units):
                 heapq.heapreplace(heads, (item.units[index][0], number, index))

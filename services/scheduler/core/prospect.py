@@ -2,8 +2,7 @@
 
 Steps:
 1. Five futures, three where much runs and waits, 25 where little does, with run times drawn from their predictions
-   (scenario.py); nobody new arrives. In five each run time is taken at its quantiles 0.1 to 0.9, each once: so the band of who
-   waits for one run is that of the run, whatever is drawn.
+   (scenario.py); nobody new arrives.
 2. Where none behind it can come before the one asked about (strict, conservative), those are left out.
 3. Each future goes from end to end. Where nothing but room and order decides, only those are followed (outflow.py). Under
    other policies the same core decides at each end, on a copy; with reservations as if whatever fits might go, as a profile
@@ -12,6 +11,8 @@ Steps:
    between which ends it lies.
 4. The start is the median over the futures, the band goes from the earliest to the latest (of 25: from the third to the
    third last, the quantiles 0.1 and 0.9); without a start in time it is "later than".
+5. Where the end of the same run begins the unit in every future, that run is what it waits for: the start and the band are
+   the quantiles of what is left of it, not those of a few draws.
 
 It is a prediction: those who come later with a better claim may delay the unit. track_record.py moves the ends of the band by
 how earlier predictions turned out; bench/prospect.py measures both.
@@ -21,8 +22,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
@@ -30,14 +33,14 @@ from services.scheduler.core.outflow import Course, Layout, speaks_for
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.scenario import COARSE, FINE, Scenario, quantiles, scenarios
-from services.scheduler.core.spans import spans_of_runs, spans_of_waiting
+from services.scheduler.core.spans import Spans, spans_of_runs, spans_of_waiting
 from services.scheduler.core.state import UnitKey
-from services.scheduler.core.table import Floats
 
 _CELLS = 600_000
 """Nodes times classes that all cycles together look at (about 0.15 s)."""
 _LEAST_CYCLES, _MOST_CYCLES = 16, 400
 _DAY_S = 86_400.0
+_BAND = np.array([[0.1], [0.5], [0.9]])
 _COARSER = 1.5
 _MOST_FINE = 500
 """Units that run or stand before the last one asked about, up to which there are five futures."""
@@ -109,11 +112,18 @@ def prospects(
     followed = order[: last + 1] if policy.discipline in {"strict", "conservative"} else order
     if speaks_for(cluster, policy, followed):
         rounds = _ROUNDS if matter <= _MOST_REPEATED else 1
-        courses = _courses(
-            cluster, policy, now_s, followed, quantiles(len(cluster.running) + len(followed), levels, seed, rounds)
-        )
-        found = [course.run(wanted, until_s) for course in courses]
-        return {key: _together(key, found) for key in wanted}
+        parts = quantiles(len(cluster.running) + len(followed), levels, seed, rounds)
+        left = spans_of_runs(cluster.running.values(), now_s)
+        layout = Layout(cluster, followed, policy.discipline)
+        courses = [
+            Course(layout, now_s, ends.tolist(), lasts.tolist()).run(wanted, until_s)
+            for ends, lasts in zip(
+                now_s + left.left_s(parts[:, : len(cluster.running)]),
+                spans_of_waiting(followed).left_s(parts[:, len(cluster.running) :]),
+                strict=True,
+            )
+        ]
+        return {key: _of_one_run(_together(key, courses), courses, left, now_s) for key in wanted}
     base = cluster.copy()
     if policy.discipline != "greedy" and not policy.planner:
         for unit in order[last + 1 :]:
@@ -136,16 +146,14 @@ def prospects(
     return {key: _together(key, futures) for key in wanted}
 
 
-def _courses(
-    cluster: Cluster, policy: Policy, now_s: float, units: Sequence[PendingUnit], parts: Floats
-) -> Iterator[Course]:
-    """One course by row of ``parts``, the quantiles of the run times of what runs and then of ``units`` (S, U)."""
-    layout = Layout(cluster, units, policy.discipline)
-    runs = len(cluster.running)
-    ends = now_s + spans_of_runs(cluster.running.values(), now_s).left_s(parts[:, :runs])
-    lasts = spans_of_waiting(units).left_s(parts[:, runs:])
-    for end_s, last_s in zip(ends.tolist(), lasts.tolist(), strict=True):
-        yield Course(layout, now_s, end_s, last_s)
+def _of_one_run(said: Prospect, courses: Sequence[Course], left: Spans, now_s: float) -> Prospect:
+    """The prediction of who waits for the same run in every course; any other as it is."""
+    causes = {course.cause.get(said.key, -1) for course in courses}
+    run = min(causes)
+    if len(causes) > 1 or run < 0:
+        return said
+    low_s, start_s, high_s = (now_s + left.left_s(_BAND)[:, run]).tolist()
+    return replace(said, low_s=low_s, start_s=start_s, high_s=high_s)
 
 
 def _together(key: UnitKey, futures: Sequence[_Future | Course]) -> Prospect:

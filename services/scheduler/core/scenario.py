@@ -6,13 +6,13 @@ Steps:
    distribution), so the run time itself has the power-law tails that run times are known for.
 2. A run that goes on is drawn from those that are longer than what it ran: one that outlived its band is given a time in
    proportion to its age, not the little that a lighter tail would leave.
-3. There are few scenarios, so run times are taken at the same few quantiles, and each unit has each of them once (Latin
-   hypercube; McKay, Beckman, Conover, Technometrics 1979): whoever waits for one run sees all of that run's band.
-4. Errors of predictions go together (the same predictor, the same week, the same users). So the quantiles of sqrt(rho) of the
-   units, drawn by unit, come in the order of the scenarios, those of the others each in an order of its own: the scores of
-   two units then have the correlation rho. With own errors alone those of a long queue would cancel out, and any band would
-   be too narrow.
-5. With several rounds the orders are drawn anew in each: more scenarios, in which a unit has each quantile once a round.
+3. Errors of predictions go together (the same predictor, the same week, the same users): the quantile of a unit is that of
+   sqrt(rho) Z + sqrt(1 - rho) e, normal, where Z is the scenario's and e the unit's own (one-factor copula; Vasicek, Risk 2002).
+   With own errors alone those of a long queue would cancel out, and any band would be too narrow.
+4. There are few scenarios, so both parts are taken at the same few levels, each once in all scenarios, and which own one meets
+   which shared one is drawn by unit (Latin hypercube; McKay, Beckman, Conover, Technometrics 1979). For one unit that may be an
+   order in which both cancel out; prospect.py does not leave the band of who waits for one run to it.
+5. In as many rounds as there are levels each own level meets each shared one once.
 
 `spans.py` does 1 and 2 for many units at once.
 """
@@ -32,31 +32,31 @@ from services.scheduler.core.spans import LEAST_RUN_S, LEAST_S, RAREST, spread
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Floats, Ints
 
-FINE = (0.5, 0.1, 0.3, 0.7, 0.9)
-COARSE = (0.5, 0.1, 0.9)
-"""Quantiles of run times, by scenario."""
+FINE = (0.0, -1.2815515655, -0.5244005127, 0.5244005127, 1.2815515655)
+COARSE = (0.0, -1.2815515655, 1.2815515655)
+"""Levels of the scenarios of one prediction, in standard deviations: the quantiles 0.5, 0.1, 0.3, 0.7 and 0.9."""
 _RHO = 0.4
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def orders(units: int, levels: int, seed: int = 0, rounds: int = 1) -> Ints:
-    """Which of ``levels`` (a prime number, or one) a unit has in a scenario: (rounds * levels, units), each level of a unit
-    once a round."""
-    scenario = np.arange(levels, dtype=np.int64)[:, None]
-    out = []
-    words = _words(2 * units * rounds, seed).reshape(rounds, 2, units)
-    for choice, order in words:
-        alone = (choice >> np.uint64(11)).astype(np.float64) * 2.0**-53 >= math.sqrt(_RHO)
-        number = (order % np.uint64(max(levels * (levels - 1), 1))).astype(np.int64)
-        first, step = np.where(alone, number % levels, 0), np.where(alone, 1 + number // levels, 1)
-        out.append((first + scenario * step) % levels)
-    found: Ints = np.concatenate(out)
+    """Which of ``levels`` (a prime number, or one) is a unit's own in a scenario: (rounds * levels, units), each once a round."""
+    number = (_words(units, seed) % np.uint64(max(levels * (levels - 1), 1))).astype(np.int64)
+    first, step = number % levels, 1 + number // levels
+    scenario, by_round = np.arange(levels, dtype=np.int64), np.arange(rounds, dtype=np.int64)
+    shift = by_round[:, None, None] + scenario[:, None] * step
+    found: Ints = ((first + shift) % levels).reshape(rounds * levels, units)
     return found
 
 
 def quantiles(units: int, levels: Sequence[float], seed: int = 0, rounds: int = 1) -> Floats:
     """The quantile of each unit's run time (0-1), by scenario: (rounds * levels, units)."""
-    found: Floats = np.array(levels)[orders(units, len(levels), seed, rounds)]
+    shared, own = math.sqrt(_RHO), math.sqrt(1.0 - _RHO)
+    parts = np.array(
+        [[0.5 * (1.0 + math.erf((shared * one + own * other) / math.sqrt(2.0))) for other in levels] for one in levels]
+    )
+    scenario = np.tile(np.arange(len(levels)), rounds)[:, None]
+    found: Floats = parts[scenario, orders(units, len(levels), seed, rounds)]
     return found
 
 
