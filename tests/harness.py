@@ -100,7 +100,7 @@ class Probe:
         return [item.data for item in self.seen if item.type.name == name and where(item.data)]  # type: ignore[misc, arg-type]
 
     async def expect(
-        self, kind: type[M], where: Callable[[M], bool] = lambda _: True, *, count: int = 1, timeout_s: float = 15.0
+        self, kind: type[M], where: Callable[[M], bool] = lambda _: True, *, count: int = 1, timeout_s: float = 40.0
     ) -> M:
         """Wait until ``count`` such events have been seen; returns the last of them."""
         try:
@@ -113,7 +113,7 @@ class Probe:
             ) from None
         return self.events(kind, where)[count - 1]
 
-    async def expect_dead_letter(self, *, timeout_s: float = 15.0) -> Any:
+    async def expect_dead_letter(self, *, timeout_s: float = 40.0) -> Any:
         """Wait for a record on any dead-letter topic."""
         async with asyncio.timeout(timeout_s), self._arrived:
             await self._arrived.wait_for(lambda: bool(self.dead_letters))

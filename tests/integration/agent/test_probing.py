@@ -118,7 +118,7 @@ async def test_measured_links_stand_before_declared_ones_in_the_report(tmp_path:
         )
         probing = Probing(settings, SystemClock())
         running = asyncio.create_task(probing.run())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             while not probing.measured():
                 await asyncio.sleep(0.02)
         running.cancel()

@@ -68,7 +68,7 @@ def runs(pid: int) -> bool:
     return psutil.pid_exists(pid) and leftovers.runs(psutil.Process(pid))
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 40.0) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, "did not happen in time"

@@ -348,7 +348,7 @@ async def test_a_node_that_died_while_failover_was_down_is_found_by_the_next(sta
             north.exited.clear()
             north.incarnations["north-2"] = 2
             recovered = await stack.bus.expect(NodeRecovered)
-            first = stack.bus.events(NodeFailed)[0]
+            first = await stack.bus.expect(NodeFailed)
             assert (recovered.node_id, recovered.incident_id) == ("north-2", first.incident_id)
             assert len(stack.bus.events(NodeFailed)) == 2
 

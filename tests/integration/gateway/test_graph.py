@@ -104,7 +104,7 @@ async def test_the_past_has_the_form_of_the_present(network: Network) -> None:
     assert {item["node_id"]: item["state"] for item in past["nodes"]} == {"a": "healthy", "b": "healthy"}
     [domain] = past["domains"]
     assert (domain["nodes"], domain["accelerators"], domain["nodes_by_state"]) == (2, 3, {"healthy": 2})
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         while (present := (await network.get("/v1/graph")).json())["version"] < 2:
             await asyncio.sleep(0.05)
     assert {item["node_id"]: item["state"] for item in present["nodes"]} == {"a": "healthy", "b": "failed"}

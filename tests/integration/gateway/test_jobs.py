@@ -10,7 +10,7 @@ from meridian.contracts.run.v1 import run_pb2
 from tests.integration.gateway.conftest import Stack, task_file
 
 
-async def eventually(read: Any, wanted: Any, timeout_s: float = 10.0) -> Any:
+async def eventually(read: Any, wanted: Any, timeout_s: float = 40.0) -> Any:
     """Read until ``wanted`` holds."""
     value = None
     try:

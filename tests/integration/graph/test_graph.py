@@ -123,9 +123,9 @@ async def test_the_graph_of_the_past(stack: Environment, graph: RunningService) 
 async def test_silence_degrades_and_the_age_is_measured(stack: Environment) -> None:
     async with stack.service("graph", {**FAST, "MERIDIAN_GRAPH_SILENT_AFTER_S": "1"}) as graph:
         await stack.bus.publish(observation([node("a")], at_s=time.time()))
-        event = await stack.bus.expect(NodeStateChanged, lambda item: item.rule == "old-readings", timeout_s=5)
+        event = await stack.bus.expect(NodeStateChanged, lambda item: item.rule == "old-readings")
         assert "no observation" in event.reason
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(40):
             while 'meridian_graph_nodes{state="degraded"} 1.0' not in (await graph.http.get("/metrics")).text:
                 await asyncio.sleep(0.05)
         metrics = (await graph.http.get("/metrics")).text

@@ -81,7 +81,7 @@ async def test_its_reports_are_complete(database_url: str, start_cloud: StartClo
     assert beat.incarnation == report.incarnation > 0
     assert [node.node_id for node in beat.nodes] == ["partner-1", "partner-2"]
     assert {node.state for node in beat.nodes} == {resource_pb2.NODE_PROCESS_STATE_RUNNING}
-    first = stack.bus.events(resource_pb2.Heartbeat)[0]
+    first = await stack.bus.expect(resource_pb2.Heartbeat)
     between_s = (beat.sent_at.ToDatetime() - first.sent_at.ToDatetime()).total_seconds() / 10
     assert 0.15 < between_s < 0.5, "heartbeats come about five times a second"
     envelopes = [item for item in stack.bus.seen if item.source == f"/clouds/{DOMAIN}"]
@@ -253,7 +253,7 @@ async def test_a_cloud_without_contact_for_its_lease_ends_its_runs_itself(
                 await bus.expect(resource_pb2.Heartbeat, count=len(bus.events(resource_pb2.Heartbeat)) + 2)
             rank = Path(f"/proc/{marks.read_text().strip()}")
             assert rank.exists()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             while rank.exists():
                 await asyncio.sleep(0.05)
         with running(spec):

@@ -167,9 +167,9 @@ async def test_an_elastic_job_shrinks_for_another_and_grows_again(database_url: 
                 await programs.tick()
                 await asyncio.sleep(0.1)
         assert programs.ranks == {"long": [4, 2], "late": [2]}
-        second = bus.events(Assignment, starts("long", 2))[0]
+        second = await bus.expect(Assignment, starts("long", 2))
         assert second.restore_step > 0
-        late = bus.events(Assignment, starts("late"))[0]
+        late = await bus.expect(Assignment, starts("late"))
         del programs.running[late.run_id]
         await bus.publish(report(RunFinished, late))
         async with asyncio.timeout(20):
@@ -177,7 +177,7 @@ async def test_an_elastic_job_shrinks_for_another_and_grows_again(database_url: 
                 await programs.tick()
                 await asyncio.sleep(0.1)
         assert programs.ranks["long"] == [4, 2, 4]
-        third = bus.events(Assignment, starts("long", 3))[0]
+        third = await bus.expect(Assignment, starts("long", 3))
         assert third.restore_step > second.restore_step
         unit = (await service.http.get("/v1/jobs/long/explanation")).json()["units"][0]
         assert (unit["program_failures"], unit["recoveries"], unit["epoch"]) == (0, 0, 3)

@@ -35,7 +35,7 @@ def forecast(expected: float) -> DemandForecast:
 
 
 async def heard(service: RunningService) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         while "tenant/speech/3600/expected" not in live_of(service).book.fleet.expected_demand:
             await asyncio.sleep(0.02)
 

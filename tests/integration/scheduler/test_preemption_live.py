@@ -54,7 +54,7 @@ async def test_a_gang_gives_way_as_a_whole_and_resumes_from_its_last_checkpoint(
     async with preemptive(database_url) as (stack, service):
         bus = stack.bus
         first = await low_then_high(stack)
-        stop = bus.events(Assignment, lambda event: event.action == STOP)[0]
+        stop = await bus.expect(Assignment, lambda event: event.action == STOP)
         assert stop.grace_s == 5
         preempted = await bus.expect(JobPreempted)
         assert (preempted.job_id, preempted.run_id) == ("low", first.run_id)
@@ -104,7 +104,7 @@ async def test_a_restart_keeps_what_waits_what_is_kept_and_what_is_stopping(data
             assert "kept for it until low.0.1" in reasons["high"]
             # Nobody confirms: after 15 s the nodes count as free.
             await bus.expect(Assignment, starts("high"), timeout_s=30)
-            high = bus.events(Assignment, starts("high"))[0]
+            high = await bus.expect(Assignment, starts("high"))
             await bus.publish(report(RunFailed, first, kind=run_pb2.RUN_FAILURE_KIND_STOPPED))
             await bus.publish(report(RunFinished, high))
             low = await bus.expect(Assignment, starts("low", 2))

@@ -172,7 +172,7 @@ async def test_cancel_waits_for_what_runs_and_not_for_what_waits(database_url: s
 
 async def until(service: RunningService, holds: Callable[[dict[str, Any]], bool], path: str = "/v1/queue") -> None:
     """Ask until the answer is as expected."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         while not holds((await service.http.get(path)).json()):
             await asyncio.sleep(0.02)
 

@@ -70,7 +70,7 @@ async def test_training_gives_to_a_replica_under_load_and_gets_it_back(database_
         await bus.publish(web(command=["python", "-c", SERVE], working_dir=str(tmp_path)))
         await bus.publish(train(command=["sh", "-c", TRAIN]))
         await bus.expect(RunStarted, count=2, timeout_s=30)
-        order = bus.events(Assignment, starts("train"))[0]
+        order = await bus.expect(Assignment, starts("train"))
         await until_part(found, order, "0.7")
         need.write_text("6\n")
         await until_part(found, order, "0.4")

@@ -94,7 +94,7 @@ async def test_a_run_whose_steps_say_that_it_is_long_gives_way(database_url: str
             assert found.told().rates == known.rates
             assert found.steps_left(KEY) == 100_000.0
             await bus.publish(JobCancelRequested(job_id="new", tenant_id="lab"))
-            new = bus.events(Assignment, starts("new"))[0]
+            new = await bus.expect(Assignment, starts("new"))
             await bus.publish(report(RunFailed, new, kind=run_pb2.RUN_FAILURE_KIND_STOPPED))
             await bus.expect(Assignment, starts("long", 2))
             await check_replay(stack, service)
