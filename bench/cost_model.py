@@ -37,6 +37,7 @@ from services.forecast.cost_model.evaluation.scores import (
     calibrated_draws,
     constant_mfu,
     layout_regrets,
+    memory_score,
     predicted_steps,
     time_score,
 )
@@ -49,7 +50,7 @@ _NOISE_BOUNDS, _ROUNDS = (0.05, 0.4), 2
 _PRIOR_SPREAD, _OFFSET_SPREAD = 0.35, 0.12
 _MOST_ROWS = 90
 # Families that no fit sees: read in after the served parameters were fixed.
-HELD_OUT = frozenset(("dgxc-bf16", "dgxc-fp8", "tpu-v6e", "torchtitan"))
+HELD_OUT = frozenset(("dgxc-bf16", "dgxc-fp8", "tpu-v6e", "torchtitan", "paddle-a100"))
 
 
 @dataclass(frozen=True)
@@ -163,37 +164,53 @@ def score_rows(
     return rows
 
 
+def drawn_rows(
+    subject: str, name: str, runs: Sequence[Run], draws: Sequence[np.ndarray], *, baseline: bool
+) -> list[Figure]:
+    """MAPE on the runs that did not calibrate: mean and range over the drawings; nothing for small families."""
+    scores = []
+    for predicted in draws:
+        scored = [p for p in range(len(runs)) if not np.isnan(predicted[p])]
+        if scored:
+            scores.append(time_score(predicted[scored], [runs[p].step_s or np.nan for p in scored]).mape)
+    if not scores:
+        return []
+    low, high, count = min(scores), max(scores), len(runs) - 3
+    return [Figure(subject, "step_time_mape_ratio", float(np.mean(scores)), name, low, high, count, baseline=baseline)]
+
+
+def memory_rows(runs: Sequence[Run]) -> list[Figure]:
+    """Memory of the families that state it; no parameter is fitted to it."""
+    rows = []
+    for family in sorted({family_of(run) for run in runs}):
+        score = memory_score([run for run in runs if family_of(run) == family])
+        if score is not None:
+            name = f"family={family}"
+            rows.append(Figure("cost_model", "memory_mape_ratio", score.mape, name, n=score.count))
+            rows.append(Figure("cost_model", "memory_bias_ratio", score.bias, name, n=score.count))
+            rows.append(
+                Figure("cost_model", "memory_fits_precision_share", score.precision_fits, name, n=score.said_fits)
+            )
+    return rows
+
+
 def leave_one_out(runs: Sequence[Run], seed: int, only: str | None) -> list[Figure]:
     """Each family by parameters fitted without it, cold and calibrated by three of its runs, beside constant MFU."""
     rows = []
+    common = fit(runs, seed).efficiency
     for family in sorted({family_of(run) for run in runs}):
         if only and family != only:
             continue
         held = [run for run in runs if family_of(run) == family]
         name = f"family={family}"
         others = [run for run in runs if family_of(run) != family]
-        efficiency = fitted() if family in HELD_OUT else fit(others, seed).efficiency
+        efficiency = fit(others, seed).efficiency if family not in HELD_OUT else common
         rows += score_rows("cost_model_left_out", name, held, predicted_steps(held, efficiency), baseline=False)
         draws = calibrated_draws(held, efficiency, 3, np.random.default_rng(seed))
-        scores = []
-        for draw in draws:
-            scored = [p for p in range(len(held)) if not np.isnan(draw.predicted_s[p])]
-            if scored:
-                scores.append(time_score(draw.predicted_s[scored], [held[p].step_s or np.nan for p in scored]).mape)
-        if scores:
-            mean = float(np.mean(scores))
-            count = len(held) - 3
-            rows.append(
-                Figure(
-                    "cost_model_left_out_calibrated_3",
-                    "step_time_mape_ratio",
-                    mean,
-                    name,
-                    min(scores),
-                    max(scores),
-                    count,
-                )
-            )
+        rows += drawn_rows(
+            "cost_model_left_out_calibrated_3", name, held, [d.predicted_s for d in draws], baseline=False
+        )
+        rows += drawn_rows("constant_mfu_of_same_3_runs", name, held, [d.constant_s for d in draws], baseline=True)
         rows += score_rows("constant_mfu_of_test_rows", name, held, constant_mfu(held), baseline=True)
         print(f"{family} done", file=sys.stderr, flush=True)
     return rows
@@ -232,7 +249,7 @@ def main() -> None:
             FITTED.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
     else:
         served = fitted()
-    rows = [] if arguments.fit else leave_one_out(runs, arguments.seed, arguments.family)
+    rows = [] if arguments.fit else [*leave_one_out(runs, arguments.seed, arguments.family), *memory_rows(runs)]
     for family in sorted({family_of(run) for run in runs}):
         members = [run for run in runs if family_of(run) == family]
         rows += score_rows(
@@ -252,7 +269,7 @@ def main() -> None:
     print_table(rows)
 
 
-_USED = ("vtrain_", "mosaic_", "literature_", "nemo_", "nvidia_dgxc", "tpu_recipes")
+_USED = ("vtrain_", "mosaic_", "literature_", "nemo_", "nvidia_dgxc", "tpu_recipes", "flagperf_training")
 
 if __name__ == "__main__":
     main()

@@ -126,13 +126,13 @@ def _vocabulary(row: Row) -> int:
 
 
 def _chunks(row: Row) -> str:
-    """Chunks per stage where the source interleaves: Korthikanti 2022 table 3 (175B, 530B: three), Narayanan 2021 section
-    5.1 (at least two, or one layer each)."""
+    """Chunks per stage where the source interleaves: Korthikanti 2022 table 3 (175B, 530B: three); Narayanan 2021 section
+    5.1 and the runs on H100, whose transfers between stages overlap (at least two, as few as divide the layers)."""
     if "2205.05198" in row["source"]:
         return "3" if row["model"] in {"GPT 175B", "GPT 530B"} else ""
-    if "2104.04473" in row["source"] and int(row["pp"]) > 1:
+    if ("2104.04473" in row["source"] or "H100 weak scaling" in row["source"]) and int(row["pp"]) > 1:
         each = int(row["layers"]) // int(row["pp"])
-        return next((str(v) for v in (2, 3) if each % v == 0), "")
+        return next((str(v) for v in (2, 3, 5, 7) if each % v == 0), "")
     return ""
 
 
@@ -246,13 +246,59 @@ def torchtitan(folder: Path) -> Iterator[Row]:
             "mbs": row["mbs"],
             "gbs": row["gbs"],
             "precision": row["precision"],
-            "recompute": "" if "8B" in row["model"] else "full",
+            "recompute": "full",
+            # Selective checkpointing there keeps the result of every second matrix product.
+            "recompute_share": "0.5" if "8B" in row["model"] else "",
             "attention": "flash2",
             "power_w": "500",
             "memory_gbps": "2400",
             "zero": "3",
             "step_s": repr(float(row["gbs"]) * float(row["seq"]) / float(row["tokens_s"])),
             "mem_gib": memory[1],
+        }
+
+
+_PADDLE = {
+    ("gpt3_6.7B-paddle", False): {"layers": "32", "hidden": "4096", "heads": "32", "vocab": "50304"},
+    ("gpt3_6.7B-paddle", True): {"layers": "40", "hidden": "5120", "heads": "40", "vocab": "50304"},
+    ("llama1_7B-paddle", False): {"model": "llama-7b"},
+    ("llama1_7B-paddle", True): {"model": "llama-13b"},
+}
+
+
+def paddle(folder: Path) -> Iterator[Row]:
+    """`training/nvidia/*-paddle` of FlagOpen/FlagPerf: one node, PaddlePaddle 2.5 with its first FlashAttention.
+
+    Both tables hold two models; on chips of 80 GB only the larger (13B) recomputes. Memory is that of the fullest stage.
+    """
+    for row in _table(folder, "flagperf_training.csv"):
+        if not row["case"].endswith("-paddle") or "sharding" not in row["parallel"]:
+            continue
+        sizes = dict(
+            re.findall(r"(per_device_bs|accumulate|tensor_parallel_degree|pipline_parallel_degree)=(\d+)", str(row))
+        )
+        recomputed, large = "recompute=True" in row["parallel"], "80G" in row["config"]
+        tp, pp = int(sizes.get("tensor_parallel_degree", 1)), int(sizes.get("pipline_parallel_degree", 1))
+        dp = 8 // (tp * pp)
+        batch = int(sizes["per_device_bs"]) * int(sizes["accumulate"]) * dp
+        stage = re.search(r"stage(\d)", row["parallel"])
+        yield {
+            "group": "paddle-a100",
+            "accelerator": "A100-SXM4-80GB" if large else "A100-SXM4-40GB",
+            **_PADDLE[row["case"], recomputed and large],
+            "n_accel": "8",
+            "seq": "2048",
+            "tp": str(tp),
+            "pp": str(pp),
+            "mbs": sizes["per_device_bs"],
+            "gbs": str(batch),
+            "precision": "fp16",
+            "recompute": "full" if recomputed else "none",
+            "attention": "flash1",
+            "sp": "0",
+            "zero": stage[1] if stage and dp > 1 else "0",
+            "step_s": repr(batch / float(row["value"])),
+            "mem_gib": str(max(float(each) for each in re.findall(r"(\d+\.\d+)", row["mem_used_over_cap_gib"]))),
         }
 
 
@@ -268,6 +314,7 @@ def all_rows(folder: Path) -> list[Row]:
         dgxc(folder),
         tpu(folder),
         torchtitan(folder),
+        paddle(folder),
     )
     for source in sources:
         found.extend(source)

@@ -152,7 +152,7 @@ def estimate(model: Model, layout: Layout) -> Requirement:
         local = parameters / (training.tp * training.pp)
         memory = state_memory(training, local)
         plain = 6 * parameters
-        traffic = {"data_parallel": 2 * (training.dp - 1) / training.dp * local * training.state.weights}
+        traffic = {"data_parallel": 2 * (training.dp - 1) / training.dp * local * training.state.gradients}
         notes.append("layers and hidden are unknown: attention FLOPs and activations are left out")
     else:
         parameters = float(shape.parameters)

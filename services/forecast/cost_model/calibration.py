@@ -1,12 +1,15 @@
 """Calibration: what a few measured runs of a group say about the parameters, as a posterior update.
 
-1. The logarithms of the parameters have a normal prior around the served values (``SPREAD``: how far software and
-   machines differ), and a group has a factor of its own (what no parameter names), ln-normal around 1.
-2. Each measured run is an observation of ln(step time) with ``NOISE``.
-   The noise has heavy tails (Student's t, ``DEGREES`` of freedom): a run that the model cannot explain counts less.
+1. The logarithms of the parameters have a normal prior around the served values (``SPREAD``), and a group has a factor of
+   its own (what no parameter names), ln-normal around 1. ``FACTOR_SPREAD`` is the root mean square of the biases of
+   published families by parameters that were fitted without them (`bench/cost_model.py`).
+2. Each measured run is an observation of ln(step time). The group's noise is estimated with the rest: its variance has a
+   scaled inverse chi-squared prior (``NOISE``, worth ``NOISE_WEIGHT`` runs). Runs that agree are believed, runs that
+   scatter leave the prior where it is. A run that the model cannot explain counts less (Student's t, ``DEGREES`` of
+   freedom).
 3. Gauss-Newton with reweighting finds the most probable parameters (Gelman et al. 2013, Bayesian Data Analysis, sections
-   4.1 and 17.2).
-With one to three runs the factor takes most; parameters move where runs of different shape disagree.
+   3.2, 4.1 and 17.2).
+With one to three runs the factor takes nearly all; parameters move where runs of different shape disagree.
 """
 
 from __future__ import annotations
@@ -19,9 +22,10 @@ import numpy as np
 from services.forecast.cost_model.efficiency import BOUNDS, NAMES, Efficiency, from_mapping, to_mapping
 
 # Standard deviations of logarithms.
-SPREAD = dict.fromkeys(NAMES, 0.06) | {"dispatch_s": 0.2, "fabric": 0.2, "overlap_gradients": 0.2}
-FACTOR_SPREAD = 0.16
+SPREAD = dict.fromkeys(NAMES, 0.03) | {"dispatch_s": 0.06, "fabric": 0.06, "overlap_gradients": 0.06}
+FACTOR_SPREAD = 0.08
 NOISE = 0.08
+NOISE_WEIGHT = 2.0
 DEGREES = 3.0
 _STEP = 1e-3
 _ROUNDS = 5
@@ -76,7 +80,8 @@ def calibrate(
         inner = weighted @ weighted.T + np.diag(variance)
         at = scale * (weighted.T @ np.linalg.solve(inner, target))
         left = observed - (base + factor) - jacobian @ (at - np.append(moved, factor))
-        variance = NOISE**2 * (DEGREES + (left / NOISE) ** 2) / (DEGREES + 1)
+        noise = (NOISE_WEIGHT * NOISE**2 + float(left @ left)) / (NOISE_WEIGHT + len(left))
+        variance = noise * (DEGREES + left**2 / noise) / (DEGREES + 1)
         moved, factor = np.clip(center + at[:-1], low, high) - center, float(at[-1])
     values = np.exp(center + moved).tolist()
     held = {name: min(max(value, BOUNDS[name][0]), BOUNDS[name][1]) for name, value in zip(NAMES, values, strict=True)}

@@ -16,10 +16,10 @@ from services.forecast.cost_model.machine import Machine
 from services.forecast.cost_model.shapes import ModelShape
 
 _TILE = 128
-# Kernels that a layer starts forward beside its matrix products.
-_SMALL_KERNELS = 10
-# Of the host's time, two collectives and what they wait for count as so many kernels.
-_COLLECTIVE_KERNELS = 8
+# Kernels that a layer starts forward beside its matrix products: two norms, four biases, an activation, two dropouts, two
+# sums with the residual, three copies of heads.
+_SMALL_KERNELS = 14
+_COLLECTIVE_KERNELS = 2
 # A router, its loss, and the order of tokens by expert; beside them two products of each expert on the chip are started.
 _ROUTING_KERNELS = 40
 _SCORE_BYTES = 8

@@ -31,7 +31,8 @@ class StateBytes:
 _MIXED = StateBytes(2, 4, 12)
 _STATE = {
     "bf16": _MIXED,
-    "fp16": _MIXED,
+    # Gradients in 16 bit (Rajbhandari 2020, section 3.1), and in 32 bit beside the optimiser's state for its step.
+    "fp16": StateBytes(2, 2, 16),
     # 8-bit and 4-bit formats multiply; the state is that of mixed precision.
     "fp8": _MIXED,
     "fp4": _MIXED,
@@ -131,11 +132,6 @@ class TrainingLayout:
     def state(self) -> StateBytes:
         """Bytes per parameter."""
         return _STATE[self.precision]
-
-    @property
-    def reduced_bytes(self) -> int:
-        """Bytes per gradient that replicas sum: as they are kept, but 16 bit where weights are in fp16 (Megatron-LM)."""
-        return self.state.weights if self.precision == "fp16" else self.state.gradients
 
     @property
     def replicas(self) -> int:

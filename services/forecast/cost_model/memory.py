@@ -13,10 +13,14 @@ from dataclasses import dataclass, replace
 from services.forecast.cost_model.layout import TrainingLayout
 from services.forecast.cost_model.shapes import ModelShape
 
-# Context of the device, libraries and their workspaces.
-CONTEXT_BYTES = 1.5 * 2**30
-# Share of activations that an allocator cannot hand out again.
-FRAGMENTATION = 0.06
+# Context of the device (A100: 1,573 MiB, BigScience chronicles), libraries and their workspaces.
+CONTEXT_BYTES = 1.6 * 2**30
+# Buffers of collectives, where there are any.
+_COLLECTIVE_BYTES = 0.75 * 2**30
+# What an allocator holds beyond what is in use, as a share of state and of activations: blocks that it cannot hand out
+# again, and copies that live shortly (GMLake, ASPLOS 2024, section 2.3: a tenth to a third of what is reserved).
+STATE_RESERVE = 0.10
+FRAGMENTATION = 0.15
 # Standard deviation of ln(actual / estimated), for the confidence of the verdict.
 LOG_ERROR = 0.10
 
@@ -30,6 +34,8 @@ class Memory:
     optimiser: float
     activations: float
     buffers: float
+    # Of ``buffers``: what an allocator gives back under pressure.
+    reserve: float = 0.0
 
     @property
     def total(self) -> float:
@@ -88,10 +94,18 @@ def memory_of(shape: ModelShape, layout: TrainingLayout) -> Memory:
         # Two layers are whole at a time: the one that computes and the one that is fetched.
         per_layer = (dense + expert) / math.ceil(shape.layers / layout.pp)
         gathered = 2 * per_layer * (state.weights + state.gradients / 2)
+    held = state_memory(layout, dense, expert)
+    shared = _COLLECTIVE_BYTES if layout.accelerators > 1 else 0.0
+    if layout.sequence_parallel:
+        # The whole sequence, gathered for a product, and its gradient (Korthikanti 2022, section 4.2.2).
+        tokens = layout.micro_batch * layout.sequence / layout.cp
+        gathered += 2 * state.weights * tokens * shape.hidden
+    reserve = STATE_RESERVE * (held.parameters + held.gradients + held.optimiser) + FRAGMENTATION * activations
     return replace(
-        state_memory(layout, dense, expert),
+        held,
         activations=activations,
-        buffers=CONTEXT_BYTES + gathered + FRAGMENTATION * activations,
+        buffers=CONTEXT_BYTES + shared + gathered + reserve,
+        reserve=reserve,
     )
 
 
@@ -151,9 +165,10 @@ def _activations(shape: ModelShape, layout: TrainingLayout) -> float:
     factor = float(in_flight)
     if layout.vpp > 1:
         factor = in_flight * (1 + (layout.pp - 1) / (layout.pp * layout.vpp))
-    found = kept * layers * factor + (whole - kept if layout.recompute.value != "none" else 0.0)
+    again = whole - kept if layout.recompute.value != "none" else 0.0
     tokens = layout.micro_batch * layout.sequence / layout.cp
-    if layout.pp == 1:
-        # Logits in 32 bit, their gradient, and in 16 bit (eq. 6 keeps 4 bytes; frameworks hold the copies).
-        found += 10.0 * tokens * shape.vocabulary / layout.tp
-    return found
+    # Logits in 32 bit, their gradient, and in 16 bit (eq. 6 keeps 4 bytes; frameworks hold the copies). The last stage has
+    # one micro batch in flight per chunk.
+    logits = 10.0 * tokens * shape.vocabulary / layout.tp
+    last = kept * layers * (1.0 if layout.pp > 1 else factor) + again + logits
+    return max(kept * layers * factor + again, last)

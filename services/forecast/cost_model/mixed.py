@@ -20,7 +20,7 @@ from services.forecast.cost_model.kernels import Kernels
 from services.forecast.cost_model.layout import Recompute, TrainingLayout
 from services.forecast.cost_model.links import Links
 from services.forecast.cost_model.machine import Machine
-from services.forecast.cost_model.memory import CONTEXT_BYTES, FRAGMENTATION, layer_activations
+from services.forecast.cost_model.memory import CONTEXT_BYTES, FRAGMENTATION, STATE_RESERVE, layer_activations
 from services.forecast.cost_model.search import HEADROOM, Work
 from services.forecast.cost_model.shapes import ModelShape
 from services.forecast.cost_model.step_time import data_parallel, per_micro_batch
@@ -184,7 +184,7 @@ def _most_layers(shape: ModelShape, layout: TrainingLayout, machine: Machine, po
     if shape.experts:
         weights = shape.attention_matrix_weights + shape.shared_weights + shape.expert_weights
     state = layout.state
-    each = state.weights + state.gradients + state.optimiser / (layout.dp if layout.zero else 1)
+    each = (1 + STATE_RESERVE) * (state.weights + state.gradients + state.optimiser / (layout.dp if layout.zero else 1))
     per_layer = each * (weights / layout.tp + shape.small_weights) + kept * in_flight * (1 + FRAGMENTATION)
     # The first stage holds the input embedding, the last the output layer.
     ends = each * shape.embedding_weights / layout.tp if position in (0, layout.pp - 1) else 0.0

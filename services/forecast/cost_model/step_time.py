@@ -171,7 +171,7 @@ def data_parallel(
     # Experts are summed over fewer ranks; they lie apart as far.
     local = dense + (expert if layout.replicas * layout.tp > layout.ep else 0.0)
     gather = links.gather(local * layout.state.weights, group)
-    scatter = links.gather(local * layout.reduced_bytes, group)
+    scatter = links.gather(local * layout.state.gradients, group)
     if layout.zero == 3:
         # Gathered forward and backward in every micro batch, scattered once.
         moved = 2 * micro_batches * gather + scatter

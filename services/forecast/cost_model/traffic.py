@@ -35,7 +35,7 @@ def volumes(shape: ModelShape, layout: TrainingLayout) -> dict[str, float]:
     routed_share = shape.expert_layers / shape.layers
     dense, expert = local_parameters(shape, layout)
     local = (dense + expert) * _away(layout.replicas)
-    gathered, scattered = layout.state.weights * local, layout.reduced_bytes * local
+    gathered, scattered = layout.state.weights * local, layout.state.gradients * local
     keys = 2 * layout.state.weights * tokens * layout.cp * shape.kv_heads * shape.head_size / layout.tp
     sent = layout.state.weights * tokens / layout.tp * shape.top_k * shape.hidden
     return {

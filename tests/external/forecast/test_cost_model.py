@@ -10,17 +10,19 @@ from tests.public_data import public_data
 
 pytestmark = [pytest.mark.external, pytest.mark.timeout(300)]
 
-# What the served parameters reach, rounded up; dgxc and tpu-v6e are in no fit.
+# What the served parameters reach, rounded up; dgxc, tpu-v6e, torchtitan and paddle-a100 are in no fit.
 WORST_MAPE = {
-    "vtrain-single": 0.14,
+    "vtrain-single": 0.11,
     "vtrain-39b": 0.10,
     "mosaic-a100": 0.07,
     "mosaic-h100": 0.08,
     "megatron-a100": 0.09,
-    "megatron-h100": 0.10,
+    "megatron-h100": 0.08,
     "dgxc-bf16": 0.04,
     "dgxc-fp8": 0.06,
-    "tpu-v6e": 0.07,
+    "tpu-v6e": 0.08,
+    "torchtitan": 0.14,
+    "paddle-a100": 0.16,
 }
 
 

@@ -20,7 +20,8 @@ from services.forecast.cost_model.evaluation.scores import (
     time_score,
 )
 
-COLD, CALIBRATED, CONSTANT, CALCULON = "cost_model", "cost_model_calibrated", "constant_mfu_of_test_rows", "calculon"
+COLD, CALIBRATED, CALCULON = "cost_model", "cost_model_calibrated", "calculon"
+CONSTANT, CONSTANT_CALIBRATED = "constant_mfu_of_test_rows", "constant_mfu_of_calibrating_rows"
 _TIME_MEASURES = (
     ("step_time_mape_ratio", "mape"),
     ("step_time_bias_ratio", "bias"),
@@ -55,7 +56,10 @@ def rows_of(
     for name, members in slices.items():
         rows += _time_rows(COLD, name, timed, members, cold, baseline=False)
         if probes:
-            rows += _calibrated_rows(name, timed, members, [draw.predicted_s for draw in after], probes)
+            rows += _calibrated_rows(CALIBRATED, name, timed, members, [draw.predicted_s for draw in after], probes)
+            rows += _calibrated_rows(
+                CONSTANT_CALIBRATED, name, timed, members, [draw.constant_s for draw in after], probes
+            )
         rows += _time_rows(CONSTANT, name, timed, members, constant, baseline=True)
         rows.append(Row(CALCULON, "step_time_mape_ratio", None, name, n=0, baseline=True, reason=NO_CALCULON))
         chosen = [timed[p] for p in members]
@@ -84,20 +88,34 @@ _NO_TIMES = "no row states a step time"
 
 
 def _calibrated_rows(
-    name: str, runs: Sequence[Run], members: list[int], draws: list[np.ndarray], probes: int
+    subject: str, name: str, runs: Sequence[Run], members: list[int], draws: list[np.ndarray], probes: int
 ) -> list[Row]:
     scores: list[TimeScore] = []
+    baseline = subject == CONSTANT_CALIBRATED
     for predicted in draws:
         held = [p for p in members if not np.isnan(predicted[p])]
         if held:
             scores.append(time_score(predicted[held], [runs[p].step_s or np.nan for p in held]))
     if not scores:
         reason = f"no group has more than {probes} rows with a step time"
-        return [Row(CALIBRATED, measure, None, name, n=0, reason=reason) for measure, _ in _TIME_MEASURES]
+        return [
+            Row(subject, measure, None, name, n=0, baseline=baseline, reason=reason) for measure, _ in _TIME_MEASURES
+        ]
     rows = []
     for measure, field in _TIME_MEASURES:
         values = [getattr(score, field) for score in scores]
-        rows.append(Row(CALIBRATED, measure, float(np.mean(values)), name, min(values), max(values), n=scores[0].count))
+        rows.append(
+            Row(
+                subject,
+                measure,
+                float(np.mean(values)),
+                name,
+                min(values),
+                max(values),
+                n=scores[0].count,
+                baseline=baseline,
+            )
+        )
     return rows
 
 

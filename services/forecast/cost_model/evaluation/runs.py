@@ -143,6 +143,14 @@ def _count(cells: Mapping[str, str], name: str) -> int:
     return int(value)
 
 
+def _share(cells: Mapping[str, str], name: str) -> float:
+    """A share up to 1; 1 where nothing is stated."""
+    value = _positive(cells, name)
+    if value is not None and value > 1:
+        raise _wrong(name, f"{cells[name]!r} is more than 1")
+    return 1.0 if value is None else value
+
+
 def _flag(text: str) -> bool:
     return text.lower() in _TRUE
 
@@ -233,6 +241,7 @@ def _layout(
         ep=sizes["ep"],
         precision=precision_named(precision) if precision else "bf16",
         recompute=recompute_named(recompute),
+        recompute_share=_share(cells, "recompute_share"),
     )
     if not precision:
         derived.append("precision")
@@ -272,7 +281,9 @@ def _with_derived(
         derived.append("sp")
 
     def fits(candidate: TrainingLayout) -> bool:
-        return memory_of(shape, candidate).total <= machine.memory_bytes
+        # Who chose the layout knew that it fits, and an allocator under pressure gives back of its reserve.
+        found = memory_of(shape, candidate)
+        return found.total - found.reserve <= machine.memory_bytes
 
     if not recompute_stated:
         # As few layers as fit.

@@ -77,6 +77,8 @@ class Draw:
 
     # NaN for the runs that calibrated.
     predicted_s: np.ndarray
+    # The same of the baseline: the median share of the peak of the runs that calibrated.
+    constant_s: np.ndarray
 
 
 def calibrated_draws(runs: Sequence[Run], efficiency: Efficiency, count: int, draws: np.random.Generator) -> list[Draw]:
@@ -85,7 +87,7 @@ def calibrated_draws(runs: Sequence[Run], efficiency: Efficiency, count: int, dr
     expected = [run.model_flops / seconds / run.layout.accelerators for run, seconds in zip(runs, cold, strict=True)]
     found = []
     for _ in range(DRAWS):
-        predicted = np.full(len(runs), np.nan)
+        predicted, constant = np.full(len(runs), np.nan), np.full(len(runs), np.nan)
         for members in by_group(runs).values():
             if len(members) <= count:
                 continue
@@ -95,7 +97,9 @@ def calibrated_draws(runs: Sequence[Run], efficiency: Efficiency, count: int, dr
             others = [position for index, position in enumerate(members) if index not in set(chosen.tolist())]
             steps = predicted_steps([runs[position] for position in others], fitted.efficiency)
             predicted[others] = np.asarray(steps) * fitted.factor
-        found.append(Draw(predicted))
+            share = _share_of_peak(probes)
+            constant[others] = [_least_seconds(runs[position]) / share for position in others]
+        found.append(Draw(predicted, constant))
     return found
 
 
@@ -119,15 +123,22 @@ def _calibrated(probes: Sequence[Run], efficiency: Efficiency) -> Calibrated:
     return calibrate(efficiency, lambda at: predicted_steps(probes, at), measured)
 
 
+def _least_seconds(run: Run) -> float:
+    """A step at the peak."""
+    return run.model_flops / (run.machine.peak(run.layout.precision) * run.layout.accelerators)
+
+
+def _share_of_peak(runs: Sequence[Run]) -> float:
+    return float(np.median([_least_seconds(run) / (run.step_s or np.nan) for run in runs]))
+
+
 def constant_mfu(runs: Sequence[Run]) -> list[float]:
     """The baseline: the median share of the peak of the very runs it is tested on, per group."""
     found = [0.0] * len(runs)
     for members in by_group(runs).values():
-        peaks = [runs[p].machine.peak(runs[p].layout.precision) * runs[p].layout.accelerators for p in members]
-        least = [runs[p].model_flops / peak for p, peak in zip(members, peaks, strict=True)]
-        share = float(np.median([time / (runs[p].step_s or np.nan) for p, time in zip(members, least, strict=True)]))
-        for position, time in zip(members, least, strict=True):
-            found[position] = time / share
+        share = _share_of_peak([runs[position] for position in members])
+        for position in members:
+            found[position] = _least_seconds(runs[position]) / share
     return found
 
 

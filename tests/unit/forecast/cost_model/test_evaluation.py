@@ -57,6 +57,16 @@ def test_what_a_row_leaves_open_is_derived() -> None:
     assert {"recompute", "mbs"} <= set(free.derived)
 
 
+def test_recomputation_is_derived_without_what_an_allocator_gives_back() -> None:
+    row = {**BASE, "recompute": "", "n_accel": "8", "mbs": "8"}
+    run = run_of({**row, "accelerator": "H200"})
+    needed = memory_of(run.shape, run.layout)
+    assert run.layout.recompute is not Recompute.NONE
+    assert needed.total - needed.reserve <= run.machine.memory_bytes < needed.total * 1.2
+    assert run_of({**BASE, "recompute_share": "0.5"}).layout.recompute_share == 0.5
+    assert run_of(BASE).layout.recompute_share == 1.0
+
+
 def test_a_model_by_its_sizes_or_by_a_file(tmp_path: Path) -> None:
     sizes = {
         **BASE,
@@ -106,6 +116,7 @@ def test_a_model_by_its_sizes_or_by_a_file(tmp_path: Path) -> None:
         ({"attention": "magic"}, "attention"),
         ({"power_w": "0"}, "power_w"),
         ({"memory_gbps": "fast"}, "memory_gbps"),
+        ({"recompute_share": "1.5"}, "recompute_share"),
     ],
 )
 def test_a_row_that_cannot_be_used_names_the_field(changes: dict[str, str], field: str) -> None:
@@ -199,6 +210,18 @@ def test_calibration_does_not_score_the_runs_it_used() -> None:
         assert used.sum() == 3
         left = [run.step_s or 0 for run, chosen in zip(runs, used, strict=True) if not chosen]
         assert time_score(draw.predicted_s[~used], left).mape < cold
+
+
+def test_constant_mfu_of_the_calibrating_runs_sees_no_others() -> None:
+    # Three runs of one share of the peak, three of half of it: each draw sees but the share of its own one run.
+    runs = [run_of({**BASE, "gbs": str(64 * n), "step_s": str(20.0 * n)}) for n in (1, 2, 3)]
+    runs += [run_of({**BASE, "gbs": str(64 * n), "step_s": str(40.0 * n)}) for n in (4, 5, 6)]
+    for draw in calibrated_draws(runs, fitted(), 1, np.random.default_rng(1)):
+        used = np.isnan(draw.constant_s)
+        assert used.tolist() == np.isnan(draw.predicted_s).tolist()
+        each = 20.0 if used[:3].any() else 40.0
+        work = np.arange(1, 7)
+        assert draw.constant_s[~used] == pytest.approx(each * work[~used])
 
 
 @given(st.lists(st.floats(0, 1e3), min_size=2, max_size=40), st.integers(1, 10), st.integers(0, 99))

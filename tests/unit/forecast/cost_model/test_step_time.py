@@ -1,5 +1,6 @@
 """Step times: bubbles, links and collectives by hand; published iteration times; what must not change them."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -132,6 +133,19 @@ def test_calibration_finds_a_slower_stack_and_learns_nothing_from_nothing() -> N
     assert max(map(abs, errors)) < 0.06
     none = calibrate(PRIOR, lambda _: [], [])
     assert (none.efficiency, none.factor) == (PRIOR, 1.0)
+
+
+def test_runs_that_agree_are_believed_and_runs_that_scatter_are_not() -> None:
+    def factor(measured: list[float]) -> float:
+        return calibrate(PRIOR, lambda _: [1.0] * len(measured), measured).factor
+
+    # One run, 20 % slower, no parameter has a say: between nothing and what was measured. By hand the fixed point of
+    # f = 0.08^2 / (0.08^2 + v) ln 1.2, v = n (3 + (l^2 / n)) / 4, n = (2 0.08^2 + l^2) / 3, l = ln 1.2 - f: 0.0771.
+    assert math.log(factor([1.2])) == pytest.approx(0.0771, abs=2e-3)
+    agree, scatter = factor([1.2] * 3), factor([0.9, 1.2, 1.6])
+    assert 1.0 < scatter < agree < 1.2
+    assert agree > 1.16
+    assert factor([1.2] * 12) > agree
 
 
 def test_one_wild_run_does_not_rule_a_calibration() -> None:
