@@ -259,7 +259,7 @@ def main() -> None:
     path = arguments.data / "philly/october_5_clusters.csv"
     rows = []
     if not arguments.no_cost:
-        for discipline in ("greedy", "easy"):
+        for discipline in ("greedy", "easy", "conservative"):
             rows += cost(discipline)
             for nodes in arguments.nodes:
                 rows += what_if_cost(discipline, nodes)

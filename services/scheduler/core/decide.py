@@ -272,7 +272,8 @@ class _Cycle(Chances, ByPlan):
 
         When everything went as expected, only new units and those whose time has come are looked at. When something came
         free, each unit in turn gives its reservation up and gets the earliest one beside those of all others
-        ("compression"). When something did not end as expected, all reservations are made anew.
+        ("compression", Mu'alem and Feitelson 2001). It goes through the queue once: who could use what one behind it gave up
+        waits for the next time. When something did not end as expected, all reservations are made anew.
         """
         memory, cluster = self._cluster.memory, self._cluster
         units: Iterable[PendingUnit] | None = None
