@@ -101,7 +101,9 @@ async def test_a_revoked_token_and_a_revoked_tenant_are_refused_within_a_second(
     node = identity_pb2.IdentityRevoked(identity_id="tenant-b", kind=identity_pb2.IDENTITY_KIND_NODE)
     node.revoked_at.GetCurrentTime()
     await stack.bus.publish(tenant, node)
-    await eventually(lambda: stack.http.get("/v1/jobs", headers=other), lambda got: got.status_code == 401, timeout_s=20)
+    await eventually(
+        lambda: stack.http.get("/v1/jobs", headers=other), lambda got: got.status_code == 401, timeout_s=20
+    )
     assert (await stack.http.get("/v1/jobs", headers=stack.issuer.headers(tenant="tenant-b"))).status_code == 200
 
 
