@@ -38,7 +38,7 @@ def requests_of_aiokafka() -> list[Any]:
     """Every request form of the client library that this broker serves, as an independent source for the layouts."""
     modules = (admin, commit, coordination, fetch, group, metadata, offset, produce, transaction)
     classes = {
-        value
+        name: value
         for module in modules
         for name, value in vars(module).items()
         if "Request_v" in name
@@ -46,7 +46,7 @@ def requests_of_aiokafka() -> list[Any]:
         and value.API_KEY in APIS
         and APIS[value.API_KEY].serves(value.API_VERSION)
     }
-    return sorted(classes, key=lambda each: (each.API_KEY, each.API_VERSION))
+    return [classes[name] for name in sorted(classes)]
 
 
 def sample(schema: Any) -> Any:
