@@ -40,7 +40,7 @@ down: install ## stop it; no process stays
 test: install-dev ## all tests but the long suites
 	$(BIN)/python -m pytest -q -n 2 -m "not slow and not external"
 
-test-fuzz: install-dev ## 100,000 spoiled inputs of every parser of exporters' pages, documents and tables
+test-fuzz: install-dev ## 100,000 spoiled inputs of every parser: pages, documents, tables, output of programs, messages
 	MERIDIAN_FUZZ_EXAMPLES=100000 $(BIN)/python -m pytest -q --timeout=3600 tests/fuzz
 
 test-properties: install-dev ## every property on newly drawn examples, not on those of the ordinary run

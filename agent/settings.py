@@ -248,7 +248,7 @@ def read_settings(path: Path) -> AgentSettings:
     """
     try:
         content = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"configuration {path}: {error}") from None
     try:
         settings = AgentSettings.model_validate(content)

@@ -20,7 +20,7 @@ _NUMBER = r"[+-]?(?:(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?|[Ii
 _FAMILY = re.compile(rf"[ \t]*+({_NAME})[ \t]*+")
 _ONE_LABEL = re.compile(_LABEL)
 _END = re.compile(rf"[ \t]*+({_NUMBER})(?:[ \t]++([+-]?[0-9]++))?[ \t]*+$")
-_END_OPENMETRICS = re.compile(rf"[ \t]*+({_NUMBER})(?:[ \t]++([+-]?[0-9]++(?:\.[0-9]*+)?))?[ \t]*+(?:# \{{.*)?$")
+_END_OPENMETRICS = re.compile(rf"[ \t]*+({_NUMBER})(?:[ \t]++([+-]?[0-9]++(?:\.[0-9]*+)?))?(?:[ \t]++# \{{.*)?[ \t]*+$")
 _ESCAPE = re.compile(r'\\([\\"n])')
 _PLAIN = {"\\": "\\", '"': '"', "n": "\n"}
 

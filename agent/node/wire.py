@@ -44,7 +44,7 @@ class LineDecoder:
         for line in lines:
             try:
                 message = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise WireError(f"not JSON: {error}") from error
             if not isinstance(message, dict):
                 raise WireError("not a JSON object")

@@ -35,7 +35,7 @@ def add(context: Context, /, name: str | None, file: TextIO | None, **options: A
     """Define a resource, or change what was defined."""
     if (name is None) == (file is None):
         raise InvalidArgumentError("either NAME with its attributes or --file is needed")
-    definitions = _from_file(file) if file is not None else [_from_options(str(name), options)]
+    definitions = resources_in(file) if file is not None else [_from_options(str(name), options)]
     with context.client() as network:
         answers = [network.put_resource(definition) for definition in definitions]
     if context.as_json:
@@ -119,10 +119,14 @@ def _from_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
     return {**given, "name": name, "dynamic": dynamic, "scope": list(options["scope"])}
 
 
-def _from_file(file: TextIO) -> list[dict[str, Any]]:
+def resources_in(file: TextIO) -> list[dict[str, Any]]:
+    """The definitions in a YAML file: one, or a list below ``resources``.
+
+    :raises InvalidArgumentError: names the file and, where YAML says it, the line.
+    """
     try:
         content = yaml.safe_load(file)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"{file.name}: {error}") from None
     items = content.get("resources") if isinstance(content, dict) and "resources" in content else [content]
     if not isinstance(items, list) or not items or not all(isinstance(item, dict) and "name" in item for item in items):

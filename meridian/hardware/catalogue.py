@@ -147,10 +147,16 @@ def standard() -> Catalogue:
 def _read_chips(path: Path) -> tuple[list[Chip], dict[str, tuple[str, ...]]]:
     with path.open(encoding="utf-8-sig", newline="") as stream:
         reader = csv.DictReader(stream)
-        columns = {name.strip() for name in reader.fieldnames or ()}
+        try:
+            columns = {name.strip() for name in reader.fieldnames or ()}
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InvalidCatalogueError(f"{path.name}, line 1: {error}") from None
         if not {"id", "name"} & columns:
             raise InvalidCatalogueError(f"{path.name}, line 1: needs a column id or name")
-        rows = [_row(f"{path.name}, line {number}", row) for number, row in enumerate(reader, start=2)]
+        try:
+            rows = [_row(f"{path.name}, line {number}", row) for number, row in enumerate(reader, start=2)]
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InvalidCatalogueError(f"{path.name}, line {reader.line_num}: {error}") from None
     grouped: dict[str, list[_Row]] = {}
     for row in rows:
         grouped.setdefault(row.id, []).append(row)
@@ -190,7 +196,7 @@ def _row(where: str, row: Mapping[str | None, str | None]) -> _Row:
         text = cells.get(column, "")
         if text:
             statements[name] = Statement(_number(where, column, text) * factor, tier, source)
-    name = cells.get("name") or cells["id"]
+    name = cells.get("name") or cells.get("id", "")
     chip_id = cells.get("id") or canonical(name)
     if not chip_id:
         raise InvalidCatalogueError(f"{where}, id: is empty")

@@ -18,7 +18,10 @@ from agent.engines.own_scheduler import Constraints, Refusal
 MIB = 1024 * 1024
 STRICT_SWITCH_WAIT = "24:00:00"
 """With ``--switches=1@TIME`` Slurm gives the wish up after TIME; a required topology must outlast the queue."""
-_SUBMITTED = re.compile(r"(\d+)(;\S+)?")
+MAX_HOSTS = 100_000
+"""Of one list: a range that a garbled answer makes is refused before it fills the memory."""
+_SUBMITTED = re.compile(r"([0-9]{1,18})(;\S+)?")
+_WHOLE = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ def submitted_job(text: str) -> int | None:
 def hosts_of(node_list: str) -> tuple[str, ...]:
     """The nodes of a list such as ``rack[1-2]n[01-03],login``: brackets are expanded from left to right.
 
-    :raises ValueError: the list is not well formed.
+    :raises ValueError: the list is not well formed, or names more than `MAX_HOSTS`.
     """
     hosts: list[str] = []
     for part in _split(node_list):
@@ -82,6 +85,8 @@ def hosts_of(node_list: str) -> tuple[str, ...]:
             if bracket and not closed:
                 raise ValueError(f"node list {node_list!r}: a bracket is not closed")
             endings = _numbers(numbers, node_list) if bracket else [""]
+            if len(hosts) + len(names) * len(endings) > MAX_HOSTS:
+                raise ValueError(f"node list {node_list[:80]!r}: more than {MAX_HOSTS} nodes")
             names = [name + before + ending for name in names for ending in endings]
         hosts += names
     return tuple(hosts)
@@ -108,8 +113,10 @@ def _numbers(text: str, node_list: str) -> list[str]:
     found: list[str] = []
     for item in text.split(","):
         low, dash, high = item.partition("-")
-        if not low.isdecimal() or (dash and not (high.isdecimal() and int(low) <= int(high))):
-            raise ValueError(f"node list {node_list!r}: {item!r} is no range of numbers")
+        if not _WHOLE.fullmatch(low) or (dash and not (_WHOLE.fullmatch(high) and int(low) <= int(high))):
+            raise ValueError(f"node list {node_list[:80]!r}: {item!r} is no range of numbers")
+        if len(found) + int(high if dash else low) - int(low) >= MAX_HOSTS:
+            raise ValueError(f"node list {node_list[:80]!r}: more than {MAX_HOSTS} nodes")
         found += [str(number).zfill(len(low)) for number in range(int(low), int(high if dash else low) + 1)]
     return found
 

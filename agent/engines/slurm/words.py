@@ -42,6 +42,9 @@ _NEVER = re.compile(
     r"|\w*Max\w*(PerJob|PerNode)\w*|(Assoc|QOS)\w*MinG?\w*|\w*MaxWall\w*|(Assoc|QOS)GrpWall\w*"
 )
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9:/]*)=(\S*)")
+_WHOLE = re.compile(r"[0-9]{1,18}")
+MAX_NUMBERED = 100_000
+"""Accelerators of a node, or nodes of a job, in one text: more are those of a garbled answer."""
 _INDICES = re.compile(r"(?P<name>[\w.+-]+)(?::[\w.+-]+)*?:\d+\(IDX:(?P<indices>[^)]*)\)")
 _NODE_PART = re.compile(r"Nodes=(\S+) CPU_IDs=\S+ Mem=\d+(?: GRES=(\S*))?")
 
@@ -105,9 +108,9 @@ def queue_of(text: str) -> dict[int, QueuedJob]:
     :raises ValueError: a line that is none of that form.
     """
     jobs: dict[int, QueuedJob] = {}
-    for line in filter(None, text.splitlines()):
+    for line in filter(None, text.split("\n")):
         words = [word.strip() for word in line.split(SEPARATOR)]
-        if len(words) != 6 or not words[0].isdecimal():
+        if len(words) != 6 or not _WHOLE.fullmatch(words[0]):
             raise ValueError(f"squeue: {line[:80]!r} is not of the form that was asked for")
         number, state, start, nodes, name, reason = words
         jobs[int(number)] = QueuedJob(
@@ -131,7 +134,7 @@ def nodes_of(text: str) -> dict[str, SlurmNode]:
     :raises UnknownError: a GRES text that cannot be read.
     """
     found: dict[str, SlurmNode] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         fields = dict(_FIELD.findall(line))
         name = fields.get("NodeName", "")
         if not name:
@@ -141,10 +144,10 @@ def nodes_of(text: str) -> dict[str, SlurmNode]:
         found[name] = SlurmNode(
             name,
             states=_states(fields.get("State", "")),
-            cpus=int(fields.get("CPUEfctv") or fields.get("CPUTot") or 0),
-            cpus_in_use=int(fields.get("CPUAlloc") or 0),
-            memory_mib=int(fields.get("RealMemory") or 0),
-            memory_in_use_mib=int(fields.get("AllocMem") or 0),
+            cpus=_whole(fields.get("CPUEfctv") or fields.get("CPUTot") or "0"),
+            cpus_in_use=_whole(fields.get("CPUAlloc") or "0"),
+            memory_mib=_whole(fields.get("RealMemory") or "0"),
+            memory_in_use_mib=_whole(fields.get("AllocMem") or "0"),
             gres=_by_type(fields.get("Gres", "")),
             used=_by_type(used),
             indices_in_use=frozenset(indices_of(used)),
@@ -171,14 +174,17 @@ def given_of(text: str) -> dict[str, tuple[int, ...] | None]:
 def indices_of(gres: str) -> tuple[int, ...]:
     """Numbers of the accelerators that a text such as ``gpu:h100:3(IDX:0-1,3)`` names, in order.
 
-    :raises ValueError: a range that is none.
+    :raises ValueError: a range that is none, or names more than `MAX_NUMBERED`.
     """
     found: set[int] = set()
     for item in _INDICES.finditer(gres):
         if item["name"] in ACCELERATOR_GRES and item["indices"] not in {"N/A", ""}:
             for part in item["indices"].split(","):
                 low, _, high = part.partition("-")
-                found.update(range(int(low), int(high or low) + 1))
+                first, last = _whole(low), _whole(high or low)
+                if last - first >= MAX_NUMBERED:
+                    raise ValueError(f"{gres[:80]!r} names more than {MAX_NUMBERED} accelerators")
+                found.update(range(first, last + 1))
     return tuple(sorted(found))
 
 
@@ -189,9 +195,11 @@ def tasks_of(text: str) -> tuple[int, ...]:
     """
     found: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+        match = re.fullmatch(r"([0-9]{1,18})(?:\(x([0-9]{1,18})\))?", part)
         if match is None:
             raise ValueError(f"SLURM_TASKS_PER_NODE: {text[:80]!r} cannot be read")
+        if len(found) + int(match[2] or 1) > MAX_NUMBERED:
+            raise ValueError(f"SLURM_TASKS_PER_NODE: {text[:80]!r} has more than {MAX_NUMBERED} nodes")
         found += [int(match[1])] * int(match[2] or 1)
     return tuple(found)
 
@@ -203,6 +211,12 @@ def refusal_of(text: str) -> str:
     ]
     last = lines[-1] if lines else "sbatch failed and said nothing"
     return last.removeprefix("Batch job submission failed: ")
+
+
+def _whole(text: str) -> int:
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(f"{text[:40]!r} is no number of Slurm's")
+    return int(text)
 
 
 def _states(text: str) -> frozenset[str]:

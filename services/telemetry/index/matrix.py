@@ -98,10 +98,13 @@ def read_matrix(path: Path, catalogue: Catalogue) -> Matrix:
     """
     with path.open(encoding="utf-8-sig", newline="") as stream:
         reader = csv.DictReader(stream)
-        missing = [name for name in REQUIRED if name not in (reader.fieldnames or ())]
-        if missing:
-            raise InvalidMatrixError(f"{path.name}, line 1: no column {', '.join(missing)}")
-        matrix = assemble(((reader.line_num, row) for row in reader), catalogue)
+        try:
+            missing = [name for name in REQUIRED if name not in (reader.fieldnames or ())]
+            if missing:
+                raise InvalidMatrixError(f"{path.name}, line 1: no column {', '.join(missing)}")
+            matrix = assemble(((reader.line_num, row) for row in reader), catalogue)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InvalidMatrixError(f"{path.name}, line {reader.line_num + 1}: {error}") from None
     if not matrix.runs:
         raise InvalidMatrixError(f"{path.name}: no row can be used{_why_none(matrix)}")
     return matrix
