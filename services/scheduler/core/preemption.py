@@ -14,9 +14,7 @@ units end, or fall in the order (`Order.steady`).
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,15 +24,12 @@ from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import numbers_of, refuse_unknown
 from services.scheduler.core.placement import Candidates, Choice
 from services.scheduler.core.queue import Order, OrderContext, PendingUnit
+from services.scheduler.core.ranking import Place, Ranking, ranked, running_key
 from services.scheduler.core.reach import Reach
 from services.scheduler.core.selection.reclaim import ReclaimPreemption
 from services.scheduler.core.selection.settings import flag_of
-from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.state import Demand
 from services.scheduler.core.table import Bools
-
-Place = tuple[tuple[float | tuple[float, ...], ...], float, UnitKey]
-"""The place of a unit in the policy's order: its keys, then its age, then its name."""
-_Ranked = tuple[tuple[float | tuple[float, ...], ...], float, UnitKey, RunningUnit]
 
 
 class Preemption(Protocol):
@@ -100,16 +95,14 @@ class OrderPreemption:
     def victims(
         self, unit: PendingUnit, running: Sequence[RunningUnit], context: OrderContext
     ) -> Sequence[RunningUnit]:
-        ranked = _ranked(running, context)
+        ranking = ranked(running, context)
         orders: Sequence[Order] = context.facts["order"]
         own = _place(unit, context)
+        left = context.facts["running"]
         behind = []
-        for entry in reversed(ranked):
-            if entry[:3] <= own:
-                break
-            item = entry[3]
+        for item in ranking.last(0, ranking.behind(own)):
             steady = context.now_s - item.since_s >= self.margin_s
-            if steady and item.unit.preemptible and item.unit.key in context.facts["running"]:
+            if steady and item.unit.preemptible and item.unit.key in left:
                 behind.append(item)
         if self.ratio > 1.0:
             behind = [item for item in behind if self._apart(orders, running_key(orders, item, context), own[0])]
@@ -126,22 +119,22 @@ class OrderPreemption:
         # Units that were taken off in this cycle are room by now.
         if known is None or known[0] != len(running):
             known = context.cache["reach", unit.demand] = len(running), *self._reach(unit.demand, running, context)
-        _, ranked, reach = known
-        first = len(ranked) - bisect_right(ranked, place or _place(unit, context))
+        _, ranking, reach = known
+        first = ranking.behind(place or _place(unit, context))
         return not first or not reach.covers(unit.demand, first)
 
     @staticmethod
-    def _reach(demand: Demand, running: Sequence[RunningUnit], context: OrderContext) -> tuple[list[_Ranked], Reach]:
+    def _reach(demand: Demand, running: Sequence[RunningUnit], context: OrderContext) -> tuple[Ranking, Reach]:
         """The units that run still, in order, and what they could free on nodes that qualify for the demand."""
         cluster: Cluster = context.facts["cluster"]
         allowed = allowed_nodes(cluster.candidates(demand))
         name = "reach", len(running), allowed.tobytes()
-        found: tuple[list[_Ranked], Reach] | None = context.cache.get(name)
+        found: tuple[Ranking, Reach] | None = context.cache.get(name)
         if found is None:
-            left, ranked = context.facts["running"], _ranked(running, context)
-            if len(left) < len(ranked):
-                ranked = [entry for entry in ranked if entry[2] in left]
-            found = context.cache[name] = ranked, Reach(cluster.view, [entry[3] for entry in reversed(ranked)], allowed)
+            left, ranking = context.facts["running"], ranked(running, context)
+            if len(left) < len(ranking):
+                ranking = ranking.only(left)
+            found = context.cache[name] = ranking, Reach(cluster.view, ranking.last, allowed)
         return found
 
     def _apart(
@@ -196,56 +189,12 @@ def _place(unit: PendingUnit, context: OrderContext) -> Place:
     return tuple([plugin.key(unit, context) for plugin in context.facts["order"]]), unit.queued_at_s, unit.key
 
 
-def _ranked(running: Sequence[RunningUnit], context: OrderContext) -> list[_Ranked]:
-    """The running units in the policy's order, worked out once in a cycle: the first to be taken off are the last."""
-    found: list[_Ranked] | None = context.cache.get("running_by_order")
-    if found is None:
-        keys = running_keys(context.facts["order"], running, context)
-        found = [(key, item.unit.queued_at_s, item.unit.key, item) for key, item in zip(keys, running, strict=True)]
-        found.sort()
-        context.cache["running_by_order"] = found
-    return found
-
-
 def allowed_nodes(alternatives: Sequence[Candidates]) -> Bools:
     """Nodes (N) that qualify for one of the alternatives, whatever is free on them."""
     useful = alternatives[0].allowed
     for candidates in alternatives[1:]:
         useful = useful | candidates.allowed
     return useful
-
-
-def running_key(
-    orders: Sequence[Order], item: RunningUnit, context: OrderContext
-) -> tuple[float | tuple[float, ...], ...]:
-    """The key that a running unit would have if it waited now."""
-    key: list[float | tuple[float, ...]] = []
-    state: PendingUnit | None = None
-    for plugin in orders:
-        quick = getattr(plugin, "running_key", None)
-        if quick is not None:
-            key.append(float(quick(item, context)))
-            continue
-        if state is None:
-            state = replace(item.unit, attained_s=item.ran_s(context.now_s), served_s=item.service_s(context.now_s))
-        key.append(plugin.key(state, context))
-    return tuple(key)
-
-
-def running_keys(
-    orders: Sequence[Order], running: Sequence[RunningUnit], context: OrderContext
-) -> list[tuple[float | tuple[float, ...], ...]]:
-    """`running_key` of many units."""
-    columns: list[Sequence[float]] = []
-    for plugin in orders:
-        many, quick = getattr(plugin, "running_keys", None), getattr(plugin, "running_key", None)
-        if many is not None:
-            columns.append(many(running, context))
-        elif quick is not None:
-            columns.append([float(quick(item, context)) for item in running])
-        else:
-            return [running_key(orders, item, context) for item in running]
-    return list(zip(*columns, strict=True))
 
 
 PREEMPTIONS: dict[str, Preemption] = {}

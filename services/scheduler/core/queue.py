@@ -123,7 +123,8 @@ class Order(Protocol):
     ``charged(unit, sign, context)``, told of each placement (1) and preemption (-1), which returns True when keys may have
     fallen; ``running_key(running, context)``, the key of a unit that runs, ``running_keys(running, context)`` of many;
     ``changes_at_s(running, now_s)``, when that key grows by itself. ``steady`` True promises that the key of a unit that runs
-    never grows otherwise, but when it outlives its estimate.
+    never grows otherwise, but when it outlives its estimate. ``lasting`` True promises that this key stays the same altogether
+    until then; ``by_end`` names the estimate by which this key is the time to the unit's end (``running.end_s`` less now).
 
     ``scale`` says what a ratio between two keys means: "amount" (keys are amounts of at least 0: how many times one is the other),
     "logarithm" (of amounts: the same of their difference). Without it keys only say who comes first, as points in time, levels and
@@ -144,6 +145,7 @@ class PriorityOrder:
     name = "priority"
     per = "unit"
     steady = True
+    lasting = True
 
     def key(self, unit: PendingUnit, context: OrderContext) -> float:
         return -float(unit.priority)
@@ -170,6 +172,7 @@ class AgeOrder:
     name = "age"
     per = "unit"
     steady = True
+    lasting = True
 
     def key(self, unit: PendingUnit, context: OrderContext) -> float:
         return unit.queued_at_s
@@ -212,6 +215,7 @@ class ShortestRemainingOrder:
     per = "unit"
     scale = "amount"
     steady = True
+    by_end = "expected"
 
     def key(self, unit: PendingUnit, context: OrderContext) -> float:
         return unit.remaining_s
@@ -344,6 +348,7 @@ class LeastAttainedOrder:
     name = "least_attained"
     per = "unit"
     steady = True
+    lasting = True
 
     def __init__(self, threshold_s: float = 3600.0, levels: float = 2, growth: float = 2.0) -> None:
         self._thresholds = [threshold_s * growth**level for level in range(int(levels) - 1)]

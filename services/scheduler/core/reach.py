@@ -13,8 +13,10 @@ Only devices are counted, and everybody in the order as if all could be taken: i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from services.scheduler.core.state import Demand
 from services.scheduler.core.table import Bools, View
@@ -25,14 +27,15 @@ if TYPE_CHECKING:
 
 
 class Reach:
-    """See the module. ``order`` are the running units, those that go first at the front; only nodes of ``allowed`` (N) count."""
+    """See the module. ``first(past, until)`` are those of the running units that come in the order after ``past`` others and
+    before ``until`` of them have come; only nodes of ``allowed`` (N) count."""
 
-    def __init__(self, view: View, order: Sequence[RunningUnit], allowed: Bools) -> None:
-        self._order = order
+    def __init__(self, view: View, first: Callable[[int, int], Sequence[RunningUnit]], allowed: Bools) -> None:
+        self._first = first
         self._free: list[int] = view.free_device_totals.tolist()
-        if not allowed.all():
-            self._free = [free if here else 0 for free, here in zip(self._free, allowed.tolist(), strict=True)]
-        self._here: list[bool] | None = None if allowed.all() else allowed.tolist()
+        self._here: list[bool] | None = None if np.count_nonzero(allowed) == len(allowed) else allowed.tolist()
+        if self._here is not None:
+            self._free = [free if here else 0 for free, here in zip(self._free, self._here, strict=True)]
         self._devices = [max(self._free, default=0)]
         self._gained = list(self._free)
         self._ranks: dict[int, tuple[list[int], list[int]]] = {}
@@ -47,9 +50,12 @@ class Reach:
 
     def _most_devices(self, first: int) -> int:
         """The most devices on one node."""
-        known, gained, here = self._devices, self._gained, self._here
+        known = self._devices
+        if first < len(known):
+            return known[first]
+        gained, here = self._gained, self._here
         most = known[-1]
-        for unit in self._order[len(known) - 1 : first]:
+        for unit in self._first(len(known) - 1, first):
             for row, devices in unit.rows:
                 if here is None or here[row]:
                     gained[row] = now = gained[row] + len(devices)
@@ -64,7 +70,7 @@ class Reach:
             found = self._ranks[devices] = [sum([free // devices for free in self._free])], list(self._free)
         known, gained = found
         ranks, here = known[-1], self._here
-        for unit in self._order[len(known) - 1 : first]:
+        for unit in self._first(len(known) - 1, first) if first >= len(known) else ():
             for row, held in unit.rows:
                 if here is None or here[row]:
                     before = gained[row]

@@ -64,7 +64,7 @@ def test_counts_along_the_order() -> None:
     for item in order:
         for row, devices in item.rows:
             view.occupy(row, item.unit.demand, devices)
-    reach = Reach(view, order, np.array([True, True]))
+    reach = Reach(view, lambda past, until: order[past:until], np.array([True, True]))
     assert [reach.covers(Demand(1, accelerators=count), 0) for count in (1, 2)] == [True, False]
     assert [reach.covers(Demand(1, accelerators=count), 1) for count in (2, 3)] == [True, False]
     assert [reach.covers(Demand(1, accelerators=count), 2) for count in (3, 4)] == [True, False]
@@ -72,7 +72,7 @@ def test_counts_along_the_order() -> None:
     # Ranks of two: none, one on the second node, one on each, three.
     assert [reach.covers(Demand(ranks, accelerators=2), 2) for ranks in (2, 3)] == [True, False]
     assert [reach.covers(Demand(ranks, accelerators=2), 3) for ranks in (3, 4)] == [True, False]
-    only_second = Reach(view, order, np.array([False, True]))
+    only_second = Reach(view, lambda past, until: order[past:until], np.array([False, True]))
     assert [only_second.covers(Demand(1, accelerators=count), 3) for count in (2, 3)] == [True, False]
     assert only_second.covers(Demand(1, cpus=1.0), 0)
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from services.scheduler.core.cluster import SLACK_S
+from services.scheduler.core.cluster import SLACK_S, RunningUnit
 from services.scheduler.core.deciding.partitions import changed_partitions
 from services.scheduler.core.deciding.reserving import Reserving
 from services.scheduler.core.pending import Lane, Selection
-from services.scheduler.core.preemption import Place, running_key
+from services.scheduler.core.ranking import Place, running_key
 from services.scheduler.core.reach import Changed
-from services.scheduler.core.state import Demand
+from services.scheduler.core.state import Demand, UnitKey
 
 
 class Chances(Reserving):
@@ -105,14 +105,20 @@ class Chances(Reserving):
         rows = cluster.view.touched_since(memory.since) if memory is not None and self._steady else None
         if rows is None:
             return None
-        soon_s = self._now_s + SLACK_S
-        late = [item for item in self._running.values() if item.expected_end_s <= soon_s or item.limit_end_s <= soon_s]
-        rows.update([row for item in late for row, _ in item.rows])
-        orders, context, running = cluster.pending.order, self._context, self._running
-        held: dict[int, list[tuple[Place, int]]] = {}
-        for row in rows:
-            held[row] = here = []
-            for key, devices in cluster.holders.get(row, {}).items():
-                item = running[key]
-                here.append(((running_key(orders, item, context), item.unit.queued_at_s, key), devices))
+        rows.update([row for item in self._late() for row, _ in item.rows])
+        place_of = self._place_of if self._kept is None else self._kept.place
+        held: dict[int, list[tuple[Place, int]]] = {
+            row: [(place_of(key), devices) for key, devices in cluster.holders.get(row, {}).items()] for row in rows
+        }
         return Changed(cluster.view, held)
+
+    def _late(self) -> list[RunningUnit]:
+        """Units that run and have outlived an estimate."""
+        if self._kept is not None:
+            return self._kept.late()
+        soon_s = self._now_s + SLACK_S
+        return [item for item in self._running.values() if item.expected_end_s <= soon_s or item.limit_end_s <= soon_s]
+
+    def _place_of(self, key: UnitKey) -> Place:
+        item = self._running[key]
+        return running_key(self._cluster.pending.order, item, self._context), item.unit.queued_at_s, key

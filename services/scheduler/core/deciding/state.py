@@ -17,6 +17,7 @@ from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import Preemption
 from services.scheduler.core.profile import Profile
 from services.scheduler.core.queue import OrderContext, PendingUnit
+from services.scheduler.core.ranking import RANKING, KeptRanking, can_be_kept
 from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 
@@ -37,7 +38,9 @@ class State:
         self._running: dict[UnitKey, RunningUnit] = (
             dict(cluster.running) if policy.preemptions or policy.planner else (cluster.running)
         )
+        self._kept = self._kept_ranking()
         facts = {**cluster.view.facts, "running": self._running, "order": cluster.pending.order, "cluster": cluster}
+        facts[RANKING] = self._kept
         self._context = OrderContext(cluster.shares(), now_s, facts)
         self._placed: list[Placement] = []
         self._preempted: list[Preempted] = []
@@ -73,6 +76,18 @@ class State:
         self._roomy: set[Demand] = set()
         """Demands that have room by number, where only room counts."""
         self._unbegun: list[RunningUnit] = []
+
+    def _kept_ranking(self) -> KeptRanking | None:
+        """The units that run, in order, as they were kept since the last cycle; None where all are sorted anew. Who forgets the
+        last cycle may have changed their estimates."""
+        cluster = self._cluster
+        if self._keep_memory or not self._stages.preemptions or not can_be_kept(cluster.pending.order):
+            return None
+        if cluster.memory is None:
+            cluster.unwatch(RANKING)
+            return None
+        kept = cluster.watch(RANKING, cluster.version, lambda: KeptRanking(cluster.pending.order))
+        return kept.at(self._now_s)
 
     @property
     def _settled(self) -> bool:
