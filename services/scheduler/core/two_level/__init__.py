@@ -32,7 +32,8 @@ from services.scheduler.core.two_level.messages import (
     Ranks,
 )
 from services.scheduler.core.two_level.network import Dispatch, InterDomain, check_policy, dispatch
-from services.scheduler.core.two_level.summary import Tally, summarise
+from services.scheduler.core.two_level.summary import summarise
+from services.scheduler.core.two_level.tally import Tally
 
 __all__ = [
     "ANY",

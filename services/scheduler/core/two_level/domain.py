@@ -11,7 +11,8 @@ from services.scheduler.core.preemption import best
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.two_level.messages import Answer, Assignment, Constraints, DomainSummary
-from services.scheduler.core.two_level.summary import Tally, summarise
+from services.scheduler.core.two_level.summary import summarise
+from services.scheduler.core.two_level.tally import Tally
 
 
 def place_in_domain(

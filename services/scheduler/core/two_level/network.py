@@ -9,25 +9,23 @@ from typing import Any
 import numpy as np
 
 from services.scheduler.core.admission import Gate
-from services.scheduler.core.cluster import alternatives
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.explanation import Candidate, Explanation, Ranking, best_of
 from services.scheduler.core.fleet import Fleet, Node
 from services.scheduler.core.pending import Pending, Selection
-from services.scheduler.core.placement import Candidates, Choice, plugins_of
+from services.scheduler.core.placement import Choice, plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.scores import SCORES, DomainScore, SetScore
 from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import Demand, UnitKey
-from services.scheduler.core.table import Floats, Ints, View, table_of
+from services.scheduler.core.table import View, table_of
 from services.scheduler.core.tenants_objectives import state_tenant
-from services.scheduler.core.two_level.bounds import displaced, greatest_drop
-from services.scheduler.core.two_level.messages import ANY, Assignment, DomainSummary
-from services.scheduler.core.two_level.summary import MOST_BLOCK, MOST_CLASSES, apart
+from services.scheduler.core.two_level.messages import Assignment, DomainSummary
+from services.scheduler.core.two_level.rooms import Room, Rooms, whole
+from services.scheduler.core.two_level.tally import apart
 
 _DOMAIN_FILTERS = ("domain", "security")
-_MOST_TOUCHED = 100_000
 
 
 @dataclass(slots=True)
@@ -67,16 +65,10 @@ class InterDomain:
         self._summaries = {item.domain_id: item for item in summaries}
         self.view = self._build(facts or {})
         self._index = {name: index for index, name in enumerate(self.view.table.domain_ids)}
-        self._blocks: list[dict[int, Ints]] = [{} for _ in self._index]
-        self._room: dict[Demand, list[_Room]] = {}
         self._per_tenant = any(
             getattr(score, "per_tenant", False) for score, _ in plugins_of(self._coarse).scores.domain
         )
-        self._least: Floats = np.zeros((0, len(self._index)))
-        self._drops: dict[Demand, Floats] = {}
-        self._taken: list[list[tuple[Demand, int]]] = [[] for _ in self._index]
-        for item in summaries:
-            self._read(item)
+        self._rooms = Rooms(self.view, self._summaries, policy, self._coarse)
 
     @property
     def summaries(self) -> Mapping[str, DomainSummary]:
@@ -91,9 +83,7 @@ class InterDomain:
         if summary.sequence < known.sequence:
             return False
         self._summaries[summary.domain_id] = summary
-        self._read(summary)
-        for demand, rooms in self._room.items():
-            self._fill(demand, rooms, self._index[summary.domain_id])
+        self._rooms.read(summary)
         return True
 
     def dispatch(
@@ -143,38 +133,12 @@ class InterDomain:
     def know(self, pending: Pending) -> bool:
         """Keep room for the classes that wait, before anything is given away in this round. True when some domain has
         not told of one of them."""
-        if len(self.view.taken) > _MOST_TOUCHED:
-            # Kept judgements count from the beginning of this list.
-            self._room.clear()
-            self.view.taken.clear()
-        waiting = dict.fromkeys(demand for _, _, demand in pending.lanes)
-        new = [demand for demand in waiting if demand not in self._room]
-        if new:
-            for demand in new:
-                self._room[demand] = self._rooms_of(demand)
-            old = [demand for demand in self._room if demand not in waiting]
-            for demand in old[: max(len(self._room) - MOST_CLASSES, 0)]:
-                del self._room[demand]
-            self._line_up()
-        return any(
-            demand not in summary.ranks
-            for demand in waiting
-            for summary in self._summaries.values()
-            if not summary.own_scheduler
-        )
-
-    def _line_up(self) -> None:
-        """Put what fits at least into one matrix, so that taking from a domain is one operation."""
-        rooms = [room for found in self._room.values() for room in found]
-        self._least = np.array([room.least for room in rooms]).reshape(len(rooms), len(self._index))
-        for place, room in enumerate(rooms):
-            room.least = self._least[place]
-        self._drops.clear()
+        return self._rooms.keep(demand for _, _, demand in pending.lanes)
 
     @property
     def classes(self) -> tuple[Demand, ...]:
         """The classes that domains are to tell about: those that wait, and those that did lately."""
-        return tuple(self._room)
+        return self._rooms.classes
 
     # -- the coarse view ---------------------------------------------------------------------------------------------
 
@@ -198,69 +162,6 @@ class InterDomain:
             view.facts.setdefault("share_gap", gaps)
         return view
 
-    def _read(self, summary: DomainSummary) -> None:
-        """Take a domain's room as it told it."""
-        view, row = self.view, self._index[summary.domain_id]
-        self._taken[row].clear()
-        free = summary.free_devices
-        for column, model in enumerate(view.table.models):
-            view.free_devices[row, column] = free.get(model, 0)
-            counts = np.zeros(MOST_BLOCK + 1, dtype=np.int64)
-            told = summary.blocks.get(model, ())
-            counts[: len(told)] = told
-            self._blocks[row][column] = counts
-        view.free_device_totals[row] = view.domain_free_devices[row] = view.free_devices[row].sum()
-        view.free_cpus[row] = view.domain_free_cpus[row] = summary.free_cpus
-        view.free_memory_bytes[row] = summary.free_memory_bytes
-        self._touched(row)
-
-    def _touched(self, row: int) -> None:
-        self.view.taken.append(row)
-
-    def _rooms_of(self, demand: Demand) -> list[_Room]:
-        size = len(self._index)
-        rooms = [
-            _Room(item, item.columns.tolist(), np.zeros(size), np.zeros(size))
-            for item in alternatives(self.view, demand, self._coarse)
-        ]
-        for row in range(size):
-            self._fill(demand, rooms, row)
-        return rooms
-
-    def _fill(self, demand: Demand, rooms: Sequence[_Room], row: int) -> None:
-        """The room of a class in a domain, from its summary; bounded by its blocks and totals where it does not tell."""
-        summary = self._summaries[self.view.table.domain_ids[row]]
-        told = summary.ranks.get(demand)
-        models = self.view.table.models
-        for room in rooms:
-            if not room.candidates.allowed[row]:
-                room.least[row] = room.most[row] = 0.0
-            elif told is None:
-                room.most[row] = self._bound(demand, room.columns, row)
-                # A foreign scheduler never tells more: its blocks are taken at their word.
-                room.least[row] = room.most[row] if summary.own_scheduler else 0.0
-            else:
-                single = apart(demand, self.policy) and len(room.columns) == 1
-                room.least[row] = told.get(models[room.columns[0]] if single else ANY, told.get(ANY, 0))
-                room.most[row] = room.least[row]
-
-    def _bound(self, demand: Demand, columns: Sequence[int], row: int) -> float:
-        """Ranks that can fit at most, by free blocks of devices and by totals of the rest."""
-        view = self.view
-        most = np.inf
-        if demand.cpus > 0:
-            most = min(most, (view.free_cpus[row] + 1e-6) // demand.cpus)
-        if demand.memory_bytes > 0:
-            most = min(most, view.free_memory_bytes[row] // demand.memory_bytes)
-        if demand.accelerators and demand.device_milli >= 1000:
-            blocks = self._blocks[row]
-            sizes = np.arange(MOST_BLOCK + 1) // demand.accelerators
-            most = min(most, sum(float(blocks[column] @ sizes) for column in columns))
-        elif demand.accelerators:
-            shares = 1000 // demand.device_milli
-            most = min(most, sum(int(view.free_devices[row, c]) for c in columns) * shares // demand.accelerators)
-        return float(most) if most < np.inf else 1e6
-
     # -- choosing ----------------------------------------------------------------------------------------------------
 
     def _assign(
@@ -273,12 +174,12 @@ class InterDomain:
         """The parts of a unit; none when there is no room; None when that is not ``certain``."""
         if self._per_tenant:
             state_tenant(self.view, unit.tenant_id)
-        found: list[tuple[_Room, Choice]] = []
+        found: list[tuple[Room, Choice]] = []
         rankings: list[Ranking] = []
         shut = [self._index[name] for name in excluded if name in self._index]
-        for room in self._room[unit.demand]:
+        for room in self._rooms.of(unit.demand):
             # By what fits at most the choice may be too good, but nothing is overlooked.
-            fits = self._fits(unit.demand, room, most=certain)
+            fits = self._rooms.fits(unit.demand, room, most=certain)
             fits[shut] = 0
             room.candidates.refresh()
             choice = room.candidates.choose_of(fits, fits)
@@ -301,21 +202,21 @@ class InterDomain:
                 demand = replace(demand, ranks=count, cross_domain=False, accelerator_types=self._types(room, demand))
             part = unit if demand is unit.demand else replace(unit, demand=demand)
             parts.append(Assignment(part, names[row], first, whole=len(choice.rows) == 1))
-            self._consume(unit.demand, room, row, count)
+            self._rooms.take(unit.demand, room, row, count)
             first += count
         return parts
 
     def explain(self, demand: Demand) -> Explanation:
         """How the domains stand for a class now, by what they told; `Explanation.rejections` name domains, not nodes."""
-        rooms = self._room.get(demand) or self._rooms_of(demand)
+        rooms = self._rooms.of(demand)
         rankings = []
         for room in rooms:
             room.candidates.refresh()
-            fits = self._fits(demand, room, most=False)
+            fits = self._rooms.fits(demand, room, most=False)
             rankings.append(replace(room.candidates.domain_ranking(), fits=fits))
         return replace(rooms[0].candidates.explain_waiting(), domains=best_of(rankings))
 
-    def _explanation(self, room: _Room, choice: Choice, rankings: Sequence[Ranking]) -> Explanation:
+    def _explanation(self, room: Room, choice: Choice, rankings: Sequence[Ranking]) -> Explanation:
         """Why a unit goes to these domains, whatever nodes they choose."""
         domains = best_of(rankings)
         sets: tuple[Candidate, ...] = ()
@@ -325,92 +226,18 @@ class InterDomain:
             sets = (Candidate(place, choice.score, fits, ()),)
         return replace(room.candidates.explain(choice), domains=domains, nodes=(), sets=sets)
 
-    def _is_certain(self, demand: Demand, room: _Room, choice: Choice) -> bool:
+    def _is_certain(self, demand: Demand, room: Room, choice: Choice) -> bool:
         """Whether the choice stands wherever the room lies between its bounds: that of other domains can only be less, so
         one domain stands when its own room does; a split depends on all of them."""
         if len(choice.domains) == 1:
             return bool(room.least[choice.domains[0]] >= demand.ranks)
-        return bool((_whole(room.least) == _whole(room.most)).all())
+        return bool((whole(room.least) == whole(room.most)).all())
 
-    def _types(self, room: _Room, demand: Demand) -> tuple[str, ...]:
+    def _types(self, room: Room, demand: Demand) -> tuple[str, ...]:
         """Parts of one gang use one model: each is told which."""
         if not apart(demand, self.policy) or len(room.columns) != 1:
             return demand.accelerator_types
-        return (self.view.table.models[room.columns[0]].model,)
-
-    def _consume(self, demand: Demand, room: _Room, row: int, ranks: int) -> None:
-        """Count ranks off a domain's room, as if it packed them; other classes see what is left."""
-        view = self.view
-        view.free_cpus[row] -= demand.cpus * ranks
-        view.domain_free_cpus[row] -= demand.cpus * ranks
-        view.free_memory_bytes[row] -= demand.memory_bytes * ranks
-        if demand.accelerators:
-            self._consume_devices(demand, room.columns, row, ranks)
-        self._touched(row)
-        self._taken[row].append((demand, ranks))
-        self._least[:, row] -= ranks * self._drops_of(demand)
-        np.maximum(self._least[:, row], 0.0, out=self._least[:, row])
-        if not demand.topology_required:
-            room.most[row] -= ranks
-
-    def _drops_of(self, taken: Demand) -> Floats:
-        """By how many ranks each of the kept rooms may fall for a rank of this class."""
-        drops = self._drops.get(taken)
-        if drops is None:
-            found = [greatest_drop(taken, other) for other, rooms in self._room.items() for _ in rooms]
-            drops = self._drops[taken] = np.array(found)
-        return drops
-
-    def _fits(self, demand: Demand, room: _Room, *, most: bool) -> Ints:
-        """Ranks (D) that fit at most, or else are thought to."""
-        view = self.view
-        fits = room.most.copy()
-        if demand.accelerators and demand.device_milli >= 1000:
-            np.minimum(fits, view.free_device_totals // demand.accelerators, out=fits)
-        if demand.cpus > 0:
-            np.minimum(fits, (view.free_cpus + 1e-6) // demand.cpus, out=fits)
-        if not most:
-            for row, taken in enumerate(self._taken):
-                if taken and fits[row] >= 1:
-                    gone = sum(ranks * displaced(other, demand) for other, ranks in taken if other != demand)
-                    likely = min(fits[row] - gone, self._bound(demand, room.columns, row))
-                    fits[row] = max(likely, room.least[row])
-        return _whole(fits)
-
-    def _consume_devices(self, demand: Demand, columns: Sequence[int], row: int, ranks: int) -> None:
-        view, size = self.view, demand.accelerators
-        if demand.device_milli < 1000:
-            size, ranks = 1, -(-ranks * demand.accelerators * demand.device_milli // 1000)
-        for column in columns:
-            counts = self._blocks[row][column]
-            while ranks:
-                held = np.flatnonzero(counts[size:]) + size
-                if not len(held):
-                    break
-                whole = held[held >= size * ranks]
-                block = int(whole[0]) if len(whole) else int(held[-1])
-                here = min(ranks, block // size)
-                counts[block] -= 1
-                counts[block - here * size] += 1
-                ranks -= here
-                view.free_devices[row, column] -= here * size
-                view.free_device_totals[row] -= here * size
-                view.domain_free_devices[row] -= here * size
-
-
-@dataclass(slots=True)
-class _Room:
-    """A way to satisfy a class: its judgement of domains, its device models, and the ranks (D) that fit at least and at
-    most. ``least`` is a row of a matrix over all rooms."""
-
-    candidates: Candidates
-    columns: list[int]
-    least: Floats
-    most: Floats
-
-
-def _whole(room: Floats) -> Ints:
-    return np.maximum(np.floor(room + 1e-6), 0.0).astype(np.int64)
+        return (self.view.table.models[int(room.columns[0])].model,)
 
 
 def check_policy(policy: Policy) -> None:
