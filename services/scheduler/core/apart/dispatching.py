@@ -22,24 +22,21 @@ begins, and answers to the old one are passed over.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
-from services.scheduler.core.admission import Gate
+from services.scheduler.core.apart.choosing import Choosing, no_room
 from services.scheduler.core.apart.knowledge import KnownDomain, known_of
 from services.scheduler.core.apart.messages import GrantName, Reply, Request, Session, Wanted
 from services.scheduler.core.apart.refusals import Refusals
-from services.scheduler.core.apart.requests import Requests, holdings_in
+from services.scheduler.core.apart.requests import Requests, given_back, holdings_in
 from services.scheduler.core.apart.rounds import Asked, Carried, Heard, Link, Round, Step, least_of, waits_still
-from services.scheduler.core.apart.shares import ShardShares, whole
+from services.scheduler.core.apart.shares import ShardShares
 from services.scheduler.core.apart.told import Told
 from services.scheduler.core.apart.waking import Waking, kept_grant, with_sleepers
 from services.scheduler.core.book import Book, Draft
-from services.scheduler.core.contract import tell
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import OrderContext, PendingUnit
-from services.scheduler.core.stages import stages_of
-from services.scheduler.core.state import Demand, RunState, UnitKey, UnitState
+from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.two_level import MOST_ROUNDS, Dispatch, DomainSummary, InterDomain
 
 ANSWER_LIMIT_S = 5.0
@@ -64,13 +61,13 @@ class Dispatcher:
         holdings_every_s: float = HOLDINGS_EVERY_S,
     ) -> None:
         self.shard, self.session = shard, session
-        self._policy = policy
         self._answer_limit_s, self._holdings_every_s = answer_limit_s, holdings_every_s
         self._told = Told(policy, told or {}, others or {})
         self._links = self._told.links
         self._requests = Requests(shard, session, self._links)
         self._refusals = Refusals(shard)
         self.waking = Waking()
+        self._choosing = Choosing(policy, self._told, self._refusals, self.waking)
         self._round: Round | None = None
         self._rounds_begun = 0
         self._rounds = 0
@@ -123,7 +120,7 @@ class Dispatcher:
 
     def use(self, policy: Policy) -> None:
         """Another policy applies from the next round on."""
-        self._policy = policy
+        self._choosing.policy = policy
         self._told.use(policy)
         self._again = True
 
@@ -173,23 +170,7 @@ class Dispatcher:
 
     def released(self, draft: Draft) -> list[Request]:
         """What to give back because runs of a draft ended, or units do not wait with their grants any more, by whatever path."""
-        back: dict[str, list[GrantName]] = {}
-        for run in draft.runs.values():
-            before = draft.book.runs.get(run.run_id)
-            held = before.open_domains if before is not None else run.open_domains
-            left = frozenset() if run.state is RunState.ENDED else run.open_domains
-            for name in sorted(held - left):
-                if name in self._links and self._links[name].begun:
-                    back.setdefault(name, []).append(GrantName(run.key, run.epoch))
-        for key, unit in draft.units.items():
-            kept = kept_grant(draft.book, key)
-            waits = unit.state is UnitState.QUEUED and kept is not None and unit.nomination == kept[1]
-            if kept is None or waits or unit.epoch >= kept[0].epoch:
-                continue
-            for name in dict.fromkeys(rank.domain_id for rank in kept[1].ranks):
-                if name in self._links and self._links[name].begun:
-                    back.setdefault(name, []).append(kept[0])
-        return self._requests.release(back)
+        return self._requests.release(given_back(draft, {name for name, link in self._links.items() if link.begun}))
 
     def wish(self, wanted: Mapping[str, int], book: Book) -> list[Request]:
         """Runs would like to have other parts of their accelerators (thousandths, by run)."""
@@ -271,9 +252,10 @@ class Dispatcher:
         if self._ask_about_classes(inter, book, now_s, step):
             return
         self.waking.forget(self._not_begun(book))
-        found, gates = self._choose(inter, book, now_s)
+        certain = self._rounds < MOST_ROUNDS - 1
+        found, gates = self._choosing.choose(inter, book, now_s, certain=certain)
         if not found.assigned:
-            more = self._choose_sleepers(book, now_s)
+            more = self._choosing.choose_sleepers(book, now_s, certain=certain)
             if more is not None and more.assigned:
                 self._rounds += 1
                 self._ask(more, book, now_s, step, wake=True)
@@ -282,45 +264,10 @@ class Dispatcher:
             self._rounds += 1
             self._ask(found, book, now_s, step)
             return
-        step.waiting = {unit.key: self._refusals.why(unit.key) or _no_room(unit, gates) for unit in found.waiting}
+        step.waiting = {unit.key: self._refusals.why(unit.key) or no_room(unit, gates) for unit in found.waiting}
         self._rounds_over()
         if found.waiting:
             self._say_that_it_waits(book, now_s, step)
-
-    def _choose(self, inter: InterDomain, book: Book, now_s: float) -> tuple[Dispatch, list[Gate]]:
-        """Domains for what waits, by the policy."""
-        cluster = book.cluster
-        account = book.promises.shares
-        if account is not None:
-            table = inter.view.table
-            tell(inter, whole(account, self.others.values(), table.domain_ids, table.domain_devices), now_s)
-        facts = {**cluster.view.facts, "running": cluster.running, "order": cluster.pending.order, "cluster": cluster}
-        context = OrderContext(cluster.shares(), now_s, facts)
-        gates = [limit.open(context) for limit in stages_of(self._policy).limits]
-        certain = self._rounds < MOST_ROUNDS - 1
-        self._refusals.begin_round(cluster.pending, self.told, self._links, now_s)
-        found = inter.dispatch(
-            cluster.pending,
-            context,
-            excluded=self._refusals.excluded,
-            refused=self._refusals.not_asked,
-            gates=gates,
-            certain=certain,
-            explain=True,
-        )
-        return found, gates
-
-    def _choose_sleepers(self, book: Book, now_s: float) -> Dispatch | None:
-        """Domains that would have room if their sleeping nodes were woken; None when nobody sleeps who could help."""
-        pending = book.cluster.pending
-        waiting = list(dict.fromkeys(demand for _, _, demand in pending.lanes))
-        names = [name for name in sorted(self.told) if self._told.reachable(name)]
-        if not any(self.waking.has_room(name, waiting) for name in names):
-            return None
-        summaries = [with_sleepers(self.told[name], self.waking.asleep.get(name)) for name in names]
-        inter = InterDomain(book.fleet, summaries, self._policy)
-        inter.know(pending)
-        return self._choose(inter, book, now_s)[0]
 
     def _not_begun(self, book: Book) -> list[GrantName]:
         """Grants of which a run may begin yet."""
@@ -439,8 +386,3 @@ class Dispatcher:
     def _next_round(self) -> int:
         self._rounds_begun += 1
         return self._rounds_begun
-
-
-def _no_room(unit: PendingUnit, gates: Iterable[Gate]) -> str:
-    reason = next((reason for gate in gates if (reason := gate.refuses(unit))), "")
-    return reason or f"waiting for capacity: no domain told of room for {unit.demand.ranks} ranks"

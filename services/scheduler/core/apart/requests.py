@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from services.scheduler.core.apart.messages import GrantName, Holding, Request, Session, Wanted
 from services.scheduler.core.apart.parts import device_of
 from services.scheduler.core.apart.rounds import Link, Round, holding_of, least_of
 from services.scheduler.core.apart.waking import kept_grant
-from services.scheduler.core.book import Book
+from services.scheduler.core.book import Book, Draft
 from services.scheduler.core.kept import held_demand
-from services.scheduler.core.state import Demand
+from services.scheduler.core.state import Demand, RunState, UnitState
 from services.scheduler.core.two_level import InterDomain
 
 
@@ -123,3 +123,25 @@ def holdings_in(name: str, book: Book, now: Round | None) -> tuple[Holding, ...]
             if part is not None:
                 found.append(Holding(asked.name, asked.unit.tenant_id, part.unit.demand, (), 0.0))
     return tuple(found)
+
+
+def given_back(draft: Draft, begun: Collection[str]) -> dict[str, list[GrantName]]:
+    """What is to be given back, by domain, because runs of a draft ended, or units do not wait with their grants any more, by whatever
+    path; to domains with which the session has ``begun``."""
+    back: dict[str, list[GrantName]] = {}
+    for run in draft.runs.values():
+        before = draft.book.runs.get(run.run_id)
+        held = before.open_domains if before is not None else run.open_domains
+        left = frozenset() if run.state is RunState.ENDED else run.open_domains
+        for name in sorted(held - left):
+            if name in begun:
+                back.setdefault(name, []).append(GrantName(run.key, run.epoch))
+    for key, unit in draft.units.items():
+        kept = kept_grant(draft.book, key)
+        waits = unit.state is UnitState.QUEUED and kept is not None and unit.nomination == kept[1]
+        if kept is None or waits or unit.epoch >= kept[0].epoch:
+            continue
+        for name in dict.fromkeys(rank.domain_id for rank in kept[1].ranks):
+            if name in begun:
+                back.setdefault(name, []).append(kept[0])
+    return back
