@@ -3,9 +3,9 @@
 Steps:
 1. `Profile` cuts time at the expected ends of running units; each segment holds the free amounts of every node. Where there
    are more ends than fit, ends are put off to the next cut: a reservation may be late, never too early.
-2. `earliest` finds the first segment from which a unit fits for as long as it is thought to run. A node holds k ranks for a
-   run that begins in a segment if the next segment with room for fewer than k begins after the run's end; so one pass
-   backwards over the segments for each k answers for all beginnings at once.
+2. `earliest` finds the first segment from which a unit fits for as long as it is thought to run: segments.py answers for all
+   beginnings at once which nodes hold k ranks throughout. While nothing is reserved only more comes free, so that what fits
+   in a segment fits from then on.
 3. `reserve` takes its nodes out of the segments of its run; `window` tells what is left for a unit that would run from now
    on, so that one that would disturb a reservation finds no room (conservative backfilling; with one reservation EASY, Lifka
    1995, Mu'alem and Feitelson 2001, on nodes instead of counts). `drop` gives a reservation up.
@@ -15,23 +15,21 @@ Steps:
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
-import numpy.typing as npt
 
 from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.placement import Candidates, Choice
+from services.scheduler.core.segments import cuts, least, packed, ratio, throughout, unpacked, with_any
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import UNBOUNDED, Bools, Floats, Ints, View
 
 _MOST_CELLS = 3_000_000
 _LEAST_SEGMENTS = 24
-_MOST_LEVELS = 16
-"""Ranks per node up to which `earliest` looks at all beginnings at once."""
 _SLACK = 1e-6
 """Cpus are fractions, and times are sums: neither is exact."""
 _CPUS, _MEMORY, _DEVICES = 0, 1, 2
@@ -57,7 +55,7 @@ class Change:
     late: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Held:
     """What a unit takes: amounts (L, R) on rows (R) until ``end_s``. Its end was estimated from
     the unit's ends as they were then, ``expected_s`` and ``limit_s``."""
@@ -83,13 +81,14 @@ class Profile:
         nodes, models = view.free_devices.shape
         layers = _DEVICES + models + view.free_resources.shape[1]
         self._models = models
+        self._bounds = [part.start for part in view.table.domain_slice if part.start < part.stop]
         self._most = max(_LEAST_SEGMENTS, _MOST_CELLS // max(nodes * layers, 1))
         ends = np.array([unit.end_s(now_s, estimate) for unit in units])
-        cuts, segment_of = _cuts(ends, self._most)
-        self._size = len(cuts) + 1
+        times, segment_of = cuts(ends, self._most)
+        self._size = len(times) + 1
         self._times: Floats = np.empty(2 * self._size + 8)
         self._times[0] = now_s
-        self._times[1 : self._size] = cuts
+        self._times[1 : self._size] = times
         self._free: Floats = np.zeros((len(self._times), layers, nodes))
         now = self._free[0]
         now[_CPUS], now[_MEMORY] = view.free_cpus, view.free_memory_bytes
@@ -227,40 +226,78 @@ class Profile:
         if not self.whole or view.generation != self._generation or now_s < self._times[0]:
             return None
         self._advance(now_s)
-        freed = late = False
+        estimate, soon_s = self._estimate, now_s + _SLACK
+        numbers, outlived, again = self._compare(list(running), soon_s)
         held = self._held
-        estimate = self._estimate
-        units = list(running)
-        numbers = list(map(id, units))
-        gone = [held.pop(number) for number in held.keys() - numbers]
+        gone = [held.pop(number) for number in numbers]
         by_key = {item.unit.unit.key: item for item in gone} if gone else {}
-        soon_s = now_s + _SLACK
-        for number in [
-            number
-            for number, item in held.items()
-            if item.end_s <= soon_s
-            or item.unit.expected_end_s != item.expected_s
-            or item.unit.limit_end_s != item.limit_s
-        ]:
-            gone.append(held.pop(number))
-            late = True
-        for number, unit in [pair for pair in zip(numbers, units, strict=True) if pair[0] not in held]:
+        gone += [held[number] for number in outlived]
+        freed, late = False, bool(outlived)
+        for unit in again:
             if unit.unit.demand.device_milli < 1000:
                 return None
             before = by_key.get(unit.unit.key)
-            now = self._holding(unit, self._rounded(unit.end_s(now_s, estimate)))
-            if before is not None and before.end_s > soon_s and _same(before, now):
+            if before is not None and before.end_s > soon_s and self._is_same(before, unit):
                 gone = [item for item in gone if item is not before]
-                held[number] = replace(now, end_s=before.end_s)
+                held[id(unit)] = _Held(
+                    unit, before.expected_s, before.limit_s, before.end_s, before.rows, before.amounts
+                )
                 continue
             late = late or before is not None
-            held[number] = now
+            now = held[id(unit)] = self._holding(unit, self._rounded(unit.end_s(now_s, estimate)))
             self._shift(now_s, now.end_s, now.rows, -now.amounts)
         for item in gone:
             if item.end_s > soon_s:
                 self._shift(now_s, item.end_s, item.rows, item.amounts)
                 freed = True
         return Change(freed, late)
+
+    def _compare(
+        self, units: Sequence[RunningUnit], soon_s: float
+    ) -> tuple[list[int], list[int], Sequence[RunningUnit]]:
+        """By the numbers under which they are held, the units that ended and those that go on though they were thought to end
+        by ``soon_s`` or at another time than now; and the latter with all that are new, in the order of what runs.
+
+        What is held stands in that order too, as units leave and new ones come last. Where that does not hold, as a unit took
+        the place of another, it is put in order first.
+        """
+        gone, outlived, new = self._in_order(units, soon_s)
+        if not any(id(unit) in self._held for unit in new):
+            return gone, outlived, [*[self._held[number].unit for number in outlived], *new] if outlived else new
+        held, numbers = self._held, list(map(id, units))
+        here = set(numbers)
+        self._held = {number: held[number] for number in held if number not in here}
+        self._held |= {number: held[number] for number in numbers if number in held}
+        gone, outlived, _ = self._in_order([unit for unit in units if id(unit) in held], soon_s)
+        again = {number for number in here if number not in held}.union(outlived)
+        return gone, outlived, [unit for unit in units if id(unit) in again]
+
+    def _in_order(
+        self, units: Sequence[RunningUnit], soon_s: float
+    ) -> tuple[list[int], list[int], Sequence[RunningUnit]]:
+        """Units that ended, those that go on, and what is left of ``units`` after the last that is held."""
+        gone: list[int] = []
+        outlived: list[int] = []
+        left = iter(units)
+        unit = next(left, None)
+        for number, item in self._held.items():
+            if unit is not item.unit:
+                gone.append(number)
+                continue
+            if item.end_s <= soon_s or unit.expected_end_s != item.expected_s or unit.limit_end_s != item.limit_s:
+                outlived.append(number)
+            unit = next(left, None)
+        return gone, outlived, [] if unit is None else [unit, *left]
+
+    def _is_same(self, before: _Held, unit: RunningUnit) -> bool:
+        """Whether a unit that runs holds what was held, and ends when that was thought to end."""
+        if (unit.expected_end_s, unit.limit_end_s) != (before.expected_s, before.limit_s):
+            return False
+        former = before.unit
+        if unit.rows == former.rows and unit.unit.demand == former.unit.demand:
+            return True
+        now = self._holding(unit, before.end_s)
+        return np.array_equal(now.rows, before.rows) and np.array_equal(now.amounts, before.amounts)
 
     def begin(self, unit: RunningUnit, now_s: float) -> None:
         """A unit begins to run."""
@@ -280,35 +317,40 @@ class Profile:
 
     def earliest(self, candidates: Candidates, duration_s: float) -> tuple[float, Choice] | None:
         """When and where a unit fits for ``duration_s`` (seconds, may be infinite); None when it never does."""
-        demand = candidates.demand
-        size, times = self._size, self._times[: self._size]
-        table: Any
-        if demand.ranks == 1:
-            table = self._holds(demand, candidates.columns, candidates.allowed, 0, size)
-        else:
-            table = self._fits(demand, candidates.columns, candidates.allowed, 0, size)
-            np.minimum(table, demand.ranks, out=table)
-        ends = np.full(size, size) if duration_s == np.inf else np.searchsorted(times, times + duration_s, side="left")
-        if self._reserved:
-            table = _least(table, ends)
-        for start in self._enough(table, candidates).tolist():
-            choice = candidates.choose_of(table[start].astype(np.int64))
+        times = self._times[: self._size]
+        for start, fits in self._rooms(candidates, duration_s):
+            choice = candidates.choose_of(fits)
             if choice is not None:
                 return float(times[start]), choice
         return None
 
-    def _enough(self, table: Any, candidates: Candidates) -> Ints:
-        """Segments (of S, N) in which a domain, or all together, may hold all ranks."""
-        ranks = candidates.demand.ranks
-        if ranks == 1:
-            found: Bools = np.any(table, axis=1)
-        elif candidates.demand.cross_domain or len(self._table.domain_ids) == 1:
-            found = table.sum(axis=1) >= ranks
-        else:
-            found = np.zeros(len(table), dtype=np.bool_)
-            for part in self._table.domain_slice:
-                found |= table[:, part].sum(axis=1) >= ranks
-        return np.flatnonzero(found)
+    def _rooms(self, candidates: Candidates, duration_s: float) -> Iterator[tuple[int, Ints]]:
+        """The segments from which on a domain, or all together, may hold all ranks for so long, in order, each with the ranks
+        that fit on each node (N)."""
+        demand, size = candidates.demand, self._size
+        times = self._times[:size]
+        # Without reservations there is never less room later.
+        ends = np.full(size, size) if duration_s == np.inf else times.searchsorted(times + duration_s)
+        if demand.ranks == 1:
+            holds = self._holds(demand, candidates.columns, candidates.allowed, 0, size)
+            if not self._reserved:
+                yield from ((start, holds[start].astype(np.int64)) for start in with_any(holds))
+                return
+            words = throughout(packed(holds), ends)
+            nodes = holds.shape[1]
+            yield from ((start, unpacked(words[start], nodes).astype(np.int64)) for start in with_any(words != 0))
+            return
+        table = self._fits(demand, candidates.columns, candidates.allowed, 0, size)
+        np.minimum(table, demand.ranks, out=table)
+        if self._reserved:
+            table = least(table, ends)
+        yield from ((start, table[start].astype(np.int64)) for start in with_any(self._enough(table, demand)))
+
+    def _enough(self, table: Floats, demand: Demand) -> Bools:
+        """Whether a domain, or all together, may hold all ranks in a segment (of S, N): (S, domains or 1)."""
+        if demand.cross_domain or len(self._bounds) < 2:
+            return np.add.reduce(table, axis=1, keepdims=True) >= demand.ranks
+        return np.add.reduceat(table, self._bounds, axis=1) >= demand.ranks
 
     def window(self, candidates: Candidates, duration_s: float) -> Ints | None:
         """Ranks that fit on each node (N) from now until ``duration_s`` later; None when no reservation is in the way."""
@@ -316,11 +358,11 @@ class Profile:
         if until_s <= self.reserved_from_s:
             return None
         times = self._times[: self._size]
-        first = max(int(np.searchsorted(times, self.reserved_from_s, side="right")) - 1, 0)
-        end = max(int(np.searchsorted(times, until_s, side="left")), first + 1)
+        first = max(int(times.searchsorted(self.reserved_from_s, side="right")) - 1, 0)
+        end = max(int(times.searchsorted(until_s)), first + 1)
         table = self._fits(candidates.demand, candidates.columns, candidates.allowed, first, end)
-        least: Ints = table.min(axis=0).astype(np.int64)
-        return least
+        left: Ints = np.minimum.reduce(table, axis=0).astype(np.int64)
+        return left
 
     def _holds(self, demand: Demand, columns: Ints, allowed: Bools, first: int, end: int) -> Bools:
         """Whether a rank fits, by segment and node (S, N): `_fits` of at least 1, without counting."""
@@ -352,25 +394,23 @@ class Profile:
         free = self._free[first:end]
         parts: list[Any] = []
         if demand.cpus > 0:
-            parts.append(_ratio(free[:, _CPUS], demand.cpus, _SLACK))
+            parts.append(ratio(free[:, _CPUS], demand.cpus, _SLACK))
         if demand.memory_bytes > 0:
-            parts.append(_ratio(free[:, _MEMORY], demand.memory_bytes))
+            parts.append(ratio(free[:, _MEMORY], demand.memory_bytes))
         if demand.accelerators > 0:
             devices = [free[:, _DEVICES + column] for column in columns.tolist()]
             if demand.device_milli < 1000:
                 whole = sum(devices) if devices else np.zeros(free[:, _CPUS].shape)
-                parts.append(_ratio(whole * (1000 // demand.device_milli), demand.accelerators))
+                parts.append(ratio(whole * (1000 // demand.device_milli), demand.accelerators))
             else:
-                ratios = (
-                    devices if demand.accelerators == 1 else [_ratio(each, demand.accelerators) for each in devices]
-                )
+                ratios = devices if demand.accelerators == 1 else [ratio(each, demand.accelerators) for each in devices]
                 parts.append(sum(ratios[1:], ratios[0]) if ratios else np.zeros(free[:, _CPUS].shape))
         for name, amount in demand.resources:
             if amount > 0 and name not in self._table.resource_names:
                 parts.append(np.zeros(free[:, _CPUS].shape))
             elif amount > 0:
                 layer = _DEVICES + self._models + self._table.resource_names.index(name)
-                parts.append(_ratio(free[:, layer], amount, _SLACK))
+                parts.append(ratio(free[:, layer], amount, _SLACK))
         table: Floats = parts[0].copy() if parts else np.full(free[:, _CPUS].shape, float(UNBOUNDED))
         for each in parts[1:]:
             np.minimum(table, each, out=table)
@@ -407,7 +447,7 @@ class Profile:
                 if take > 0:
                     amounts[_DEVICES + candidates.columns[model], place] += take
                     left -= take
-        self._free[first:last, :, rows] -= amounts[None]
+        _change(self._free[first:last], rows, -amounts)
         self.reserved_from_s = min(self.reserved_from_s, start_s)
         self._reserved[key] = Reservation(key, start_s, end_s, choice, demand.domains)
         heapq.heappush(self._starts, (start_s, key))
@@ -430,12 +470,12 @@ class Profile:
         self._own()
         first = self._cut(start_s)
         last = self._size if end_s == np.inf else self._cut(end_s)
-        self._free[first:last, :, rows] += amounts[None]
+        _change(self._free[first:last], rows, amounts)
 
     def _advance(self, now_s: float) -> None:
         """Forget segments that are over."""
         times = self._times[: self._size]
-        over = int(np.searchsorted(times, now_s + _SLACK, side="right")) - 1
+        over = int(times.searchsorted(now_s + _SLACK, side="right")) - 1
         if over > 0:
             self._size -= over
             self._times, self._free = self._times[over:], self._free[over:]
@@ -445,13 +485,13 @@ class Profile:
         """An end, put off to the next cut when there are as many segments as there may be."""
         if self._size < 2 * self._most:
             return end_s
-        place = int(np.searchsorted(self._times[: self._size], end_s, side="left"))
+        place = int(self._times[: self._size].searchsorted(end_s))
         return float(self._times[place]) if place < self._size else np.inf
 
     def _cut(self, at_s: float) -> int:
         """The number of the segment that begins at a time, made by cutting another if there is none."""
         size = self._size
-        place = int(np.searchsorted(self._times[:size], at_s, side="left"))
+        place = int(self._times[:size].searchsorted(at_s))
         if place < size and self._times[place] == at_s:
             return place
         if place == 0:
@@ -461,57 +501,22 @@ class Profile:
             grown = np.empty((len(self._times), *self._free.shape[1:]))
             grown[:size] = self._free[:size]
             self._free = grown
-        self._times[place + 1 : size + 1] = self._times[place:size].copy()
-        self._free[place + 1 : size + 1] = self._free[place:size].copy()
+        # Arrays of one dimension are moved in place, without a copy.
+        flat, width = self._free.reshape(-1), self._free[0].size
+        flat[(place + 1) * width : (size + 1) * width] = flat[place * width : size * width]
+        self._times[place + 1 : size + 1] = self._times[place:size]
         self._times[place] = at_s
         self._free[place] = self._free[place - 1]
         self._size = size + 1
         return place
 
 
-def _same(one: _Held, other: _Held) -> bool:
-    return (
-        (one.expected_s, one.limit_s) == (other.expected_s, other.limit_s)
-        and np.array_equal(one.rows, other.rows)
-        and np.array_equal(one.amounts, other.amounts)
-    )
-
-
-def _ratio(free: Any, amount: float, slack: float = 0.0) -> Any:
-    """How often an amount goes into what is free, and a little more."""
-    out = free + slack
-    out /= amount
-    return np.floor(out, out=out)
-
-
-def _least(table: Any, ends: npt.NDArray[Any]) -> Any:
-    """The least of each node (S, N) over the segments from each one to its end (S; exclusive)."""
-    if table.dtype == np.bool_:
-        return _next_lack(table) >= ends[:, None]
-    most = int(table.max(initial=0.0))
-    if most > _MOST_LEVELS:
-        return np.array([table[start : max(end, start + 1)].min(axis=0) for start, end in enumerate(ends.tolist())])
-    out = np.zeros_like(table)
-    for level in range(1, most + 1):
-        out += _next_lack(table >= level) >= ends[:, None]
-    return out
-
-
-def _next_lack(holds: Bools) -> npt.NDArray[np.int32]:
-    """The first segment from each one on (S, N) that does not hold what is asked for; S where all do."""
-    size = len(holds)
-    numbers = np.arange(size, dtype=np.int32)[:, None]
-    lacking = np.where(holds, np.int32(size), numbers)
-    backwards = lacking[::-1]
-    np.minimum.accumulate(backwards, axis=0, out=backwards)
-    return lacking
-
-
-def _cuts(ends: Floats, most: int) -> tuple[Floats, Ints]:
-    """Times at which segments begin, and the segment of each end; -1 for ends that never come."""
-    finite = np.isfinite(ends)
-    cuts = np.unique(ends[finite])
-    if len(cuts) > most:
-        cuts = cuts[np.linspace(0, len(cuts) - 1, most).astype(np.int64)]
-    segments = np.where(finite, np.searchsorted(cuts, np.where(finite, ends, 0.0), side="left") + 1, -1)
-    return cuts, segments.astype(np.int64)
+def _change(free: Floats, rows: Ints, amounts: Floats) -> None:
+    """Add amounts (L, R) on rows (R) to what is free in segments (S, L, N)."""
+    if len(rows) != 1:
+        free[:, :, rows] += amounts[None]
+        return
+    row = rows.item(0)
+    for layer, amount in enumerate(amounts[:, 0].tolist()):
+        if amount:
+            free[:, layer, row] += amount

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -240,6 +242,39 @@ def test_following_tells_what_ended_early_and_what_late() -> None:
     assert follow(40.0) is None, "time does not go back"
     cluster.view.set_up([0], up=False)
     assert follow(60.0) is None, "nodes changed"
+
+
+def test_following_finds_units_that_others_took_the_place_of() -> None:
+    # As the live service renews estimates: another object in the same place of what runs.
+    cluster = a_cluster(a_fleet({"a": 1}))
+    runs = [begin(cluster, name, gpus(1), 100.0 * place) for place, name in enumerate(("first", "second", "third"), 1)]
+    future = profile(cluster)
+    same = cluster.running[runs[0].unit.key] = replace(runs[0])
+    assert future.follow(cluster.view, cluster.running.values(), 5.0) == Change(freed=False, late=False)
+    other = cluster.running[runs[1].unit.key] = replace(runs[1], expected_end_s=60.0)
+    assert future.follow(cluster.view, cluster.running.values(), 10.0) == Change(freed=True, late=True)
+    assert start(cluster, future, gpus(2), 10.0) == 60.0
+    assert future.follow(cluster.view, cluster.running.values(), 20.0) == Change(freed=False, late=False)
+    for gone in (same, runs[2]):
+        cluster.release(gone.unit.key)
+    assert future.follow(cluster.view, cluster.running.values(), 30.0) == Change(freed=True, late=False)
+    assert start(cluster, future, gpus(3), 10.0) == 30.0
+    assert start(cluster, future, gpus(4), 10.0) == other.expected_end_s
+
+
+def test_what_a_copy_follows_the_other_does_not() -> None:
+    # A run that takes the place of another in one of two copies is new to the other one still.
+    cluster = a_cluster(a_fleet({"a": 1}))
+    before = begin(cluster, "unit", gpus(3), 100.0)
+    future = profile(cluster)
+    other = future.copy()
+    cluster.running[before.unit.key] = replace(before)
+    assert other.follow(cluster.view, cluster.running.values(), 5.0) == Change(freed=False, late=False)
+    cluster.running[before.unit.key] = before
+    assert future.follow(cluster.view, cluster.running.values(), 5.0) == Change(freed=False, late=False)
+    future.end(before, 5.0)
+    assert start(cluster, future, gpus(4), 10.0) == 5.0
+    assert start(cluster, other, gpus(4), 10.0) == 100.0
 
 
 _DEMANDS = (
