@@ -2,7 +2,8 @@
 
 FastStream acknowledges first by default (at most once). Here every subscription is a batch with NACK_ON_ERROR, and:
 
-1. A batch is decoded; what does not keep its contract goes to ``<topic>.dlq`` with the reason.
+1. A batch is decoded, but for events that do not concern the subscription (glance.py). What does not keep its contract
+   goes to ``<topic>.dlq`` with the reason.
 2. In one transaction the new events are claimed in the inbox, handled in order, and what the handlers publish goes to
    the outbox. Offsets are committed after it.
 3. A passing error (database or bus away) repeats the batch until it works; the partition waits.
@@ -34,6 +35,7 @@ from meridian.clock import Clock
 from meridian.codec import Envelope, Record, decode
 from meridian.database import is_passing
 from meridian.errors import ContractError
+from meridian.glance import Concern
 from meridian.inbox import claim
 from meridian.observability import BusMetrics, logged_as, traced
 from meridian.outbox import Outbox, Transaction
@@ -152,15 +154,25 @@ class Bus:
 
         self.subscribe_batch(purpose, tuple(handlers), handle)
 
-    def subscribe_batch(self, purpose: str, kinds: Sequence[type[Message]], handler: BatchHandler) -> None:
-        """Like `subscribe`, but the handler gets all new events of a batch at once (for set-wise SQL)."""
+    def subscribe_batch(
+        self,
+        purpose: str,
+        kinds: Sequence[type[Message]],
+        handler: BatchHandler,
+        *,
+        keys: Callable[[str], bool] | None = None,
+    ) -> None:
+        """Like `subscribe`, but the handler gets all new events of a batch at once (for set-wise SQL). ``keys`` says which record
+        keys it wants; others are passed over undecoded, and are for whoever wants them to judge."""
         consumer = f"{self.service}.{purpose}"
         events = {catalogue().event_of(kind).name for kind in kinds}
+        concern = Concern(events, keys)
         topics = sorted({catalogue().event_of(kind).topic.name for kind in kinds})
 
         async def consume(records: Sequence[ConsumerRecord[Any, Any]]) -> None:
             with logged_as(self.service):
-                await self._consume(consumer, events, handler, records)
+                if wanted := concern.of(records):
+                    await self._consume(consumer, events, handler, wanted)
 
         self._add(consumer, topics, consume, group=True, offset_reset="earliest")
 
@@ -172,20 +184,22 @@ class Bus:
         *,
         replay: bool = False,
         group: bool = True,
+        keys: Callable[[str], bool] | None = None,
     ) -> None:
         """Handle events without database and inbox, for what may be lost or repeated (heartbeats, live views).
 
         With ``group=False`` every process gets every event (no consumer group), from now on, or with ``replay`` from
-        the beginning of what is kept.
+        the beginning of what is kept. ``keys`` as in `subscribe_batch`.
         """
         consumer = f"{self.service}.{purpose}"
         events = {catalogue().event_of(kind).name for kind in kinds}
+        concern = Concern(events, keys)
         topics = sorted({catalogue().event_of(kind).topic.name for kind in kinds})
 
         async def consume(records: Sequence[ConsumerRecord[Any, Any]]) -> None:
             with logged_as(self.service):
                 envelopes = []
-                for record in records:
+                for record in concern.of(records):
                     try:
                         envelope = decode(record.value, record.headers)
                     except ContractError as error:

@@ -55,7 +55,7 @@ def build(kernel: Kernel) -> None:
     if isinstance(live, TwoLevelScheduler):
         live.subscribe(kernel.bus)
         kernel.add_task("shares", live.run_shares)
-    kernel.bus.stream("steps", (run_pb2.RunProgress,), live.hear_steps, group=False)
+    kernel.bus.stream("steps", (run_pb2.RunProgress,), live.hear_steps, group=False, keys=live.knows_job)
     kernel.add_task("leadership", live.keep_leading)
     kernel.add_task("cycles", live.run_cycles)
     kernel.add_task("deadlines", live.run_deadlines)

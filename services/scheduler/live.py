@@ -391,6 +391,10 @@ class LiveScheduler:
         self._metrics.decisions.labels("preempted").inc(len(cycle.preempted))
         self._metrics.decisions.labels("waiting").inc(sum(len(group.units) for group in decisions.blocked))
 
+    def knows_job(self, job_id: str) -> bool:
+        """Whether a job is in the book: reports of others' runs are not even decoded."""
+        return job_id in self.book.jobs
+
     async def hear_steps(self, envelopes: Sequence[Envelope]) -> None:
         """Programs reported progress: the next cycles know it."""
         now_s = self.now_s()

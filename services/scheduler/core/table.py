@@ -299,7 +299,7 @@ class View:
     def to_be_woken(self) -> Bools | None:
         """Nodes (N) that the fleet says are asleep and that nothing was given to yet; None when none is asleep."""
         table = self.table
-        if not table.asleep.any():
+        if not np.count_nonzero(table.asleep):
             return None
         idle = (self.free_cpus >= table.cpus) & (self.free_device_totals >= table.device_totals)
         result: Bools = table.asleep & idle & (self.free_memory_bytes >= table.memory_bytes)
@@ -366,10 +366,12 @@ class View:
 
     def is_more_free(self, before: tuple[npt.NDArray[Any], ...]) -> bool:
         """Whether more of something is free on a node than there was ``before``."""
-        return any(bool((now > then).any()) for now, then in zip(self._amounts(), before, strict=True))
+        return any(np.count_nonzero(now > then) for now, then in zip(self._amounts(), before, strict=True))
 
     def _amounts(self) -> tuple[npt.NDArray[Any], ...]:
-        return self.free_cpus, self.free_memory_bytes, self.free_devices, self.device_milli, self.free_resources
+        """What `free_devices` counts is in ``device_milli``."""
+        amounts = self.device_milli, self.free_cpus, self.free_memory_bytes, self.free_resources
+        return amounts if amounts[3].size else amounts[:3]
 
     def _kept_fractions(self) -> tuple[Floats, ...]:
         """What a trial begins with. Sums of fractions are not exact: taking away what was added gives another number."""

@@ -66,7 +66,7 @@ class DomainDecider:
         """Hear of the fleet and of what shards want."""
         for purpose in _FLEET:
             bus.subscribe_batch(purpose, tuple(events.SUBSCRIPTIONS[purpose]), self._fleet_changed)
-        bus.subscribe_batch("requests", (scheduler_pb2.PlacementRequest,), self._asked)
+        bus.subscribe_batch("requests", (scheduler_pb2.PlacementRequest,), self._asked, keys=self.owns)
 
     @property
     def domains(self) -> dict[str, DomainGrants]:

@@ -70,7 +70,8 @@ class TwoLevelScheduler(LiveScheduler):
 
     def subscribe(self, bus: Bus) -> None:
         """Hear what domains say."""
-        bus.subscribe_batch("answers", (scheduler_pb2.PlacementAnswer,), self._answered)
+        for_this = (lambda shard: shard not in self._others) if self._others else None
+        bus.subscribe_batch("answers", (scheduler_pb2.PlacementAnswer,), self._answered, keys=for_this)
         bus.stream("summaries", (scheduler_pb2.DomainSummary,), self._summarised, replay=True, group=False)
         if self._settings.shards > 1:
             bus.stream("shares", (scheduler_pb2.ShardShares,), self._shared, replay=True, group=False)

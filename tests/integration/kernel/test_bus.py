@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from meridian.bus import Bus
+from meridian.codec import Envelope
 from meridian.contracts.job.v1 import job_pb2
 from meridian.database import migrate
 from meridian.outbox import Transaction
@@ -162,3 +163,40 @@ async def test_only_one_relay_of_a_schema_sends(database_url: str) -> None:
             await stack.bus.expect(job_pb2.JobQueued, count=20)
             await asyncio.sleep(0.3)
         assert [event.units for event in stack.bus.events(job_pb2.JobQueued)] == list(range(20))
+
+
+async def test_events_of_other_keys_are_passed_over_undecoded(database_url: str) -> None:
+    """A broken record goes to the dead letters of those whom its key concerns, and of nobody else."""
+
+    async with environment(database_url) as stack:
+        kernel = await make_kernel(stack)
+        heard: list[str] = []
+
+        async def hear(envelopes: Sequence[Envelope]) -> None:
+            heard.extend(envelope.key for envelope in envelopes)
+
+        async def handle(transaction: Transaction, envelopes: Sequence[Envelope]) -> None:
+            for envelope in envelopes:
+                transaction.publish(job_pb2.JobQueued(job_id=envelope.key))
+
+        def is_mine(key: str) -> bool:
+            return key.startswith("mine")
+
+        kernel.bus.subscribe_batch("jobs", (job_pb2.JobSubmitted,), handle, keys=is_mine)
+        kernel.bus.stream("looks", (job_pb2.JobSubmitted,), hear, replay=True, group=False, keys=is_mine)
+        headers = [("ce_specversion", b"1.0"), ("ce_source", b"/x"), ("ce_type", b"meridian.job.v1.JobSubmitted")]
+        async with running(kernel):
+            for key in (b"other", b"mine-broken"):
+                await stack.bus.publish_raw(
+                    "meridian.job.requests.v1", b"\xff\xff", [*headers, ("ce_id", key)], key=key
+                )
+            for name in ("other-1", "mine-1", "other-2", "mine-2"):
+                await stack.bus.publish(job_pb2.JobSubmitted(job_id=name))
+            await stack.bus.expect(job_pb2.JobQueued, count=2)
+            await stack.bus.expect_dead_letter()
+            async with asyncio.timeout(15):
+                while len(heard) < 2:
+                    await asyncio.sleep(0.02)
+        assert {event.job_id for event in stack.bus.events(job_pb2.JobQueued)} == {"mine-1", "mine-2"}
+        assert sorted(heard) == ["mine-1", "mine-2"]
+    assert [record.key for record in stack.bus.dead_letters] == [b"mine-broken"]
