@@ -123,11 +123,7 @@ class _Cycle(Chances, ByPlan):
     def _memory(self) -> Memory | None:
         if self._stages.planner or (self._preempted and not (self._steady and self._policy.discipline == "greedy")):
             return None
-        if self._stages.preemptions and not (
-            self._policy.discipline == "greedy"
-            and all(getattr(plugin, "settled", False) for plugin in self._stages.preemptions)
-            and all(item.per == "unit" for item in self._cluster.pending.order)
-        ):
+        if self._stages.preemptions and not (self._policy.discipline == "greedy" and self._stages.promises.settled):
             return None
         if self._policy.discipline == "conservative":
             return Memory(self._cluster.stamp, self._profile, (frozenset(self._unplanned),))
@@ -169,7 +165,7 @@ class _Cycle(Chances, ByPlan):
             self._roomy = {lane.demand for lane in lanes}
         elif self._may_leave_out:
             self._leaving_out = True
-            lanes = self._with_a_chance(cluster.pending.lanes.values() if lanes is None else lanes)
+            lanes = self._with_a_chance(lanes)
             if not lanes:
                 return partial
         selection = Selection(cluster.pending, self._context, lanes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -75,12 +75,22 @@ def estimated_s(unit: PendingUnit, estimate: str) -> float:
     return max(whole - unit.attained_s, 0.0) if whole != np.inf else whole
 
 
+def by_demand(lanes: Iterable[Lane]) -> dict[Demand, list[Lane]]:
+    """Lanes with equal demands together."""
+    found: dict[Demand, list[Lane]] = {}
+    for lane in lanes:
+        found.setdefault(lane.demand, []).append(lane)
+    return found
+
+
 class Pending:
     """All waiting units, in lanes. ``order`` are the criteria of the policy."""
 
     def __init__(self, order: Sequence[Order] = ()) -> None:
         self.order = tuple(order)
         self.lanes: dict[LaneKey, Lane] = {}
+        self.alike: dict[Demand, list[Lane]] = {}
+        """The lanes by demand."""
         self.added: dict[UnitKey, PendingUnit] = {}
         """What entered since a cycle last looked."""
         self._fresh: list[Lane] = []
@@ -110,6 +120,7 @@ class Pending:
         for name, lane in self.lanes.items():
             mine = other.lanes[name] = Lane(*name)
             mine.entries, mine.fresh = list(lane.entries), lane.fresh
+            other.alike.setdefault(mine.demand, []).append(mine)
             if mine.fresh:
                 other._fresh.append(mine)
             for entry in mine.entries:
@@ -125,6 +136,7 @@ class Pending:
         lane = self.lanes.get(name)
         if lane is None:
             lane = self.lanes[name] = Lane(*name)
+            self.alike.setdefault(unit.demand, []).append(lane)
         entry = (self._static_key(unit), unit.queued_at_s, unit.key, unit)
         if self._timed or (lane.entries and lane.entries[-1][:3] < entry[:3]):
             # Criteria of time are sorted by when a cycle begins: keys of before cannot be compared.
@@ -153,6 +165,9 @@ class Pending:
         lane.left(place)
         if not lane.entries:
             del self.lanes[lane.tenant_id, lane.queue, lane.demand]
+            self.alike[lane.demand].remove(lane)
+            if not self.alike[lane.demand]:
+                del self.alike[lane.demand]
         return entry[3]
 
     def reorder(self, order: Sequence[Order]) -> None:

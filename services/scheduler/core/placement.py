@@ -11,7 +11,7 @@ All ranks or none: nothing is taken before every rank has its node.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -83,6 +83,11 @@ def _stack(values: list[Floats], size: int) -> Floats:
     return np.array(values) if values else np.zeros((0, size))
 
 
+def _unasked(view: View, demand: Demand, row: int) -> float:
+    """Stands for scores that do not judge one node."""
+    raise NotImplementedError
+
+
 class Candidates:
     """The places of one class of units. ``columns`` are the device models it may use."""
 
@@ -146,6 +151,15 @@ class Candidates:
         self._node_weights = np.array([weight for _, weight in self._scores.node])
         self._weights_by_domain = self._overridden(policy)
         self._everywhere = self._set_parts((0,))
+        self._one: list[tuple[bool, Callable[[View, Demand, int], float], float]] = [
+            (score.dynamic, getattr(score, "node", _unasked), weight) for score, weight in self._scores.node
+        ]
+        """Per node score: whether it changes, its value of one node, its weight."""
+        self._judges_one = (
+            not self._asks_all
+            and self._weights_by_domain is None
+            and not any(dynamic and ask is _unasked for dynamic, ask, _ in self._one)
+        )
         self._whole = sum(
             weight * value for (_, weight), (_, value) in zip(self._scores.domain_set, self._everywhere, strict=True)
         )
@@ -176,7 +190,8 @@ class Candidates:
 
     def _most_ranks(self) -> int:
         """Ranks that fit in the roomiest domain; in all together where they may be spread."""
-        return int(self.domain_fits.sum() if self._spans else self.domain_fits.max(initial=0))
+        fits: list[int] = self.domain_fits.tolist()
+        return sum(fits) if self._spans else max(fits, default=0)
 
     def _count(self) -> None:
         """Count ranks again on the nodes that were taken from since."""
@@ -246,16 +261,33 @@ class Candidates:
             self._domain_totals = self._weigh_domains()
         if self._scored == len(taken):
             return
-        rows = self._touched(taken[self._scored :])
+        new = taken[self._scored :]
         self._scored = len(taken)
-        for index, (score, _) in enumerate(self._scores.node):
-            if score.dynamic:
-                self._node_parts[index, rows] = score.nodes(self._view, self._demand, rows)
-        self._node_totals[rows] = self._weigh_nodes(rows)
+        few = set(new)
+        if self._judges_one and len(few) <= _FEW:
+            for row in few:
+                self._judge_node(row)
+        else:
+            rows = self._touched(new)
+            for index, (score, _) in enumerate(self._scores.node):
+                if score.dynamic:
+                    self._node_parts[index, rows] = score.nodes(self._view, self._demand, rows)
+            self._node_totals[rows] = self._weigh_nodes(rows)
         for index, (domain_score, _) in enumerate(self._scores.domain):
             if domain_score.dynamic:
                 self._domain_parts[index] = self._of_domains(domain_score)
         self._domain_totals = self._weigh_domains()
+
+    def _judge_node(self, row: int) -> None:
+        parts = self._node_parts
+        total = 0.0
+        for index, (dynamic, ask, weight) in enumerate(self._one):
+            if dynamic:
+                parts[index, row] = value = ask(self._view, self._demand, row)
+            else:
+                value = parts.item(index, row)
+            total += weight * value
+        self._node_totals[row] = total
 
     def _of_domains(self, score: DomainScore) -> Floats:
         """Value per domain; of the models of this alternative, where the score tells them apart."""
@@ -361,7 +393,7 @@ class Candidates:
         if domain_fits is None:
             domain_fits = self._per_domain(fits)
         feasible = domain_fits >= ranks
-        if feasible.any():
+        if np.count_nonzero(feasible):
             domain = int(np.where(feasible, self._domain_totals, -np.inf).argmax())
             return Choice((domain,), tuple(self._nodes(domain, ranks, fits)), float(self._domain_totals[domain]))
         if self._demand.cross_domain and not self._demand.topology_required and int(domain_fits.sum()) >= ranks:
@@ -392,7 +424,7 @@ class Candidates:
         chosen = []
         while ranks:
             enough = fits >= ranks
-            if enough.any():
+            if np.count_nonzero(enough):
                 row = int(np.where(enough, totals, -np.inf).argmax())
                 chosen.append((part.start + row, ranks))
                 break

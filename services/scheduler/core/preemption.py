@@ -239,7 +239,7 @@ def find_room(
     """
     useful = allowed_nodes(alternatives)
     near = victims
-    if not useful.all():
+    if np.count_nonzero(useful) < len(useful):
         there = set(np.flatnonzero(useful).tolist())
         near = [victim for victim in victims if any(row in there for row, _ in victim.rows)]
     least = _least_prefix(cluster, alternatives, near)

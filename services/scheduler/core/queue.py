@@ -76,12 +76,14 @@ class PendingUnit:
 
 class Shares:
     """Dominant shares (Ghodsi et al., NSDI 2011): the greater of a tenant's parts of all accelerators and all cpus,
-    divided by its weight."""
+    divided by its weight. What a tenant holds is read when it is asked for first: to be used before the next change."""
 
     def __init__(
         self, held: Mapping[str, Usage], total_accelerators: float, total_cpus: float, weights: Mapping[str, float]
     ) -> None:
-        self._held = {tenant: [usage.accelerators, usage.cpus] for tenant, usage in held.items()}
+        self._usages = held
+        self._held: dict[str, list[float]] = {}
+        """What was asked about or charged."""
         self._total_accelerators = max(total_accelerators, 1.0)
         self._total_cpus = max(total_cpus, 1.0)
         self._weights = weights
@@ -90,15 +92,22 @@ class Shares:
         """The tenant's weighted dominant share."""
         held = self._held.get(tenant_id)
         if held is None:
-            return 0.0
+            held = self._read(tenant_id)
         dominant = max(held[0] / self._total_accelerators, held[1] / self._total_cpus)
         return dominant / self._weights.get(tenant_id, 1.0)
 
     def charge(self, tenant_id: str, demand: Demand, sign: int = 1) -> None:
         """Count a placed (with ``sign`` -1: a preempted) unit's demand as held."""
-        held = self._held.setdefault(tenant_id, [0.0, 0.0])
+        held = self._held.get(tenant_id)
+        if held is None:
+            held = self._read(tenant_id)
         held[0] += sign * demand.ranks * demand.accelerators * (demand.device_milli / 1000.0)
         held[1] += sign * demand.ranks * demand.cpus
+
+    def _read(self, tenant_id: str) -> list[float]:
+        usage = self._usages.get(tenant_id)
+        found = self._held[tenant_id] = [0.0, 0.0] if usage is None else [usage.accelerators, usage.cpus]
+        return found
 
 
 @dataclass(slots=True)

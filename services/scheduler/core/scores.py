@@ -38,7 +38,8 @@ class NodeScore(Protocol):
     dynamic: bool
 
     def nodes(self, view: View, demand: Demand, rows: Any) -> Floats:
-        """Value per node of ``rows``."""
+        """Value per node of ``rows``. A score may have ``node(view, demand, row)`` too, the same number for one node: quicker
+        where few are asked about."""
         ...
 
 
@@ -176,6 +177,16 @@ class PackScore:
             return _within_one(filled)
         apart: Floats = 0.5 * used + 0.5 * (table.device_totals[rows] == 0)
         return _within_one(apart)
+
+    def node(self, view: View, demand: Demand, row: int) -> float:
+        """`nodes` of one: for a few it is quicker."""
+        table = view.table
+        used: float = 1.0 - (view.free_cpus.item(row) - demand.cpus) / max(table.cpus.item(row), 1e-9)
+        devices = table.device_totals.item(row)
+        if demand.accelerators:
+            left = (view.free_device_totals.item(row) - demand.accelerators) / max(devices, 1)
+            return min(max(0.8 * (1.0 - left) + 0.2 * used, 0.0), 1.0)
+        return min(max(0.5 * used + 0.5 * (devices == 0), 0.0), 1.0)
 
 
 class HealthScore:

@@ -16,6 +16,8 @@ from services.scheduler.core.planning import Planner, Rounds, planner
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import Preemption, preemptions
 from services.scheduler.core.promises import SERVICE_LEVELS, service_levels_of
+from services.scheduler.core.queue import Order
+from services.scheduler.core.ranking import can_be_kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +27,43 @@ class Stages:
     limits: tuple[Limit, ...]
     preemptions: tuple[Preemption, ...]
     planner: Planner | None
+    promises: Promises
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """What the plugins of a policy promise together; each is said where it is defined.
+
+    ``steady`` and ``settled`` are about preemptions (with none they hold) and about the order; ``bounded``: all preemptions say
+    who is ``out_of_reach``; ``kept``: running units can be kept in order (ranking.py).
+    """
+
+    steady: bool
+    settled: bool
+    bounded: bool
+    kept: bool
+
+
+def _promises(preemptions: tuple[Preemption, ...], order: tuple[Order, ...]) -> Promises:
+    return Promises(
+        steady=all(getattr(plugin, "steady", False) for plugin in (*preemptions, *order)),
+        settled=all(getattr(plugin, "settled", False) for plugin in preemptions)
+        and all(plugin.per == "unit" for plugin in order),
+        bounded=all(hasattr(plugin, "out_of_reach") for plugin in preemptions),
+        kept=can_be_kept(order),
+    )
 
 
 @lru_cache(maxsize=256)
 def stages_of(policy: Policy) -> Stages:
     """Resolve a policy's names; PolicyError when one does not exist or an option is wrong."""
     found = planner(policy.planner)
+    taking_off = tuple(configured(item, policy.options_of(item.name)) for item in preemptions(policy.preemptions))
     stages = Stages(
         tuple(configured(item, policy.options_of(item.name)) for item in limits(policy.limits)),
-        tuple(configured(item, policy.options_of(item.name)) for item in preemptions(policy.preemptions)),
+        taking_off,
         None if found is None else _in_rounds(configured(found, policy.options_of(found.name)), policy),
+        _promises(taking_off, plugins_of(policy).order),
     )
     _ask((*stages.limits, *stages.preemptions), policy)
     return stages

@@ -10,12 +10,13 @@ Steps:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from services.scheduler.core.cluster import SLACK_S, RunningUnit
 from services.scheduler.core.deciding.partitions import changed_partitions
 from services.scheduler.core.deciding.reserving import Reserving
-from services.scheduler.core.pending import Lane, Selection
+from services.scheduler.core.deciding.state import has_room
+from services.scheduler.core.pending import Lane, Selection, by_demand
 from services.scheduler.core.ranking import Place, running_key
 from services.scheduler.core.reach import Changed
 from services.scheduler.core.state import Demand, UnitKey
@@ -69,30 +70,25 @@ class Chances(Reserving):
         return (
             self._policy.discipline == "greedy"
             and not (self._explain or self._gates)
-            and all(hasattr(plugin, "out_of_reach") for plugin in self._stages.preemptions)
+            and self._stages.promises.bounded
             and self._cluster.pending.settled
         )
 
-    def _with_a_chance(self, lanes: Iterable[Lane]) -> list[Lane]:
-        """The lanes whose demand has room now, or whose first units might take others off. The others may find room when
-        somebody was taken off."""
-        alike: dict[Demand, list[Lane]] = {}
-        for lane in lanes:
-            alike.setdefault(lane.demand, []).append(lane)
+    def _with_a_chance(self, lanes: Iterable[Lane] | None) -> list[Lane]:
+        """Of lanes (None: all) those whose demand has room now, or whose first units might take others off. The others may find
+        room when somebody was taken off."""
+        alike: Mapping[Demand, list[Lane]] = self._cluster.pending.alike if lanes is None else by_demand(lanes)
         runs = self._runs = list(self._running.values())
         asked = [plugin.out_of_reach for plugin in self._stages.preemptions]  # type: ignore[attr-defined]
         added, changed = self._cluster.pending.added, self._changed()
         out: list[Lane] = []
         for demand, group in alike.items():
-            first = min([lane.entries[0] for lane in group])
+            first = min([lane.entries[0] for lane in group]) if len(group) > 1 else group[0].entries[0]
             place = first[:3]
-            if (
-                changed is not None
-                and first[2] not in added
-                and not changed.may_hold(self._cluster.candidates(demand), place)
-            ):
+            places = self._cluster.candidates(demand)
+            if changed is not None and first[2] not in added and not changed.may_hold(places, place):
                 self._hopeless += group
-            elif self._has_room(demand) or not all(ask(first[3], runs, self._context, place) for ask in asked):
+            elif has_room(places) or not all(ask(first[3], runs, self._context, place) for ask in asked):
                 out += group
             else:
                 self._hopeless += group

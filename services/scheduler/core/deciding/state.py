@@ -17,7 +17,7 @@ from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import Preemption
 from services.scheduler.core.profile import Profile
 from services.scheduler.core.queue import OrderContext, PendingUnit
-from services.scheduler.core.ranking import RANKING, KeptRanking, can_be_kept
+from services.scheduler.core.ranking import RANKING, KeptRanking
 from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 
@@ -81,7 +81,7 @@ class State:
         """The units that run, in order, as they were kept since the last cycle; None where all are sorted anew. Who forgets the
         last cycle may have changed their estimates."""
         cluster = self._cluster
-        if self._keep_memory or not self._stages.preemptions or not can_be_kept(cluster.pending.order):
+        if self._keep_memory or not self._stages.preemptions or not self._stages.promises.kept:
             return None
         if cluster.memory is None:
             cluster.unwatch(RANKING)
@@ -100,9 +100,7 @@ class State:
     @property
     def _steady(self) -> bool:
         """Whether who found no place, with all that could be taken off for it, finds one only where something changes."""
-        return self._settled and all(
-            getattr(plugin, "steady", False) for plugin in (*self._stages.preemptions, *self._cluster.pending.order)
-        )
+        return self._settled and self._stages.promises.steady
 
     @property
     def _only_room(self) -> bool:
@@ -114,7 +112,7 @@ class State:
         return self._cluster.pending.key(unit, self._context), unit.queued_at_s, unit.key
 
     def _has_room(self, demand: Demand) -> bool:
-        return any(candidates.has_room() for candidates in self._cluster.candidates(demand))
+        return has_room(self._cluster.candidates(demand))
 
     # -- placing and taking off ----------------------------------------------------------------------------------------
 
@@ -224,6 +222,13 @@ class State:
             roomiest = max(group, key=lambda item: int(item.domain_fits.max(initial=0)))
             found = self._said[demand] = _among(group, roomiest.explain_waiting())
         return found
+
+
+def has_room(alternatives: Sequence[Candidates]) -> bool:
+    """Whether one of the alternatives has room, by number alone."""
+    if len(alternatives) == 1:
+        return alternatives[0].has_room()
+    return any(candidates.has_room() for candidates in alternatives)
 
 
 def _among(alternatives: Sequence[Candidates], explanation: Explanation) -> Explanation:
