@@ -179,20 +179,26 @@ class Profile:
 
     def _holding(self, unit: RunningUnit, end_s: float) -> _Held:
         demand = unit.unit.demand
-        rows = sorted({row for row, _ in unit.rows})
-        place = {row: index for index, row in enumerate(rows)}
-        amounts = np.zeros((self._free.shape[1], len(rows)))
+        columns: dict[int, list[float]] = {}
         for row, devices in unit.rows:
-            column = amounts[:, place[row]]
+            column = columns.get(row)
+            if column is None:
+                column = columns[row] = [0.0] * self._free.shape[1]
             self._add(column, demand, 1)
             if devices and demand.device_milli >= 1000:
-                held = set(devices)
                 for index, model in self._table.devices_of[row]:
-                    if index in held:
+                    if index in devices:
                         column[_DEVICES + model] += 1
+        rows = sorted(columns)
+        amounts = self._stacked([columns[row] for row in rows])
         return _Held(unit, unit.expected_end_s, unit.limit_end_s, end_s, np.array(rows, dtype=np.int64), amounts)
 
-    def _add(self, column: Floats, demand: Demand, count: int) -> None:
+    def _stacked(self, columns: Sequence[Sequence[float]]) -> Floats:
+        """Amounts (L, R) from those of each row."""
+        amounts: Floats = np.array(columns, dtype=np.float64).reshape(len(columns), self._free.shape[1]).T
+        return amounts
+
+    def _add(self, column: list[float], demand: Demand, count: int) -> None:
         column[_CPUS] += count * demand.cpus
         column[_MEMORY] += count * demand.memory_bytes
         for name, amount in demand.resources:
@@ -262,7 +268,7 @@ class Profile:
         the place of another, it is put in order first.
         """
         gone, outlived, new = self._in_order(units, soon_s)
-        if not any(id(unit) in self._held for unit in new):
+        if not new or not any(id(unit) in self._held for unit in new):
             return gone, outlived, [*[self._held[number].unit for number in outlived], *new] if outlived else new
         held, numbers = self._held, list(map(id, units))
         here = set(numbers)
@@ -330,7 +336,9 @@ class Profile:
         demand, size = candidates.demand, self._size
         times = self._times[:size]
         # Without reservations there is never less room later.
-        ends = np.full(size, size) if duration_s == np.inf else times.searchsorted(times + duration_s)
+        ends: Ints = np.zeros(0, dtype=np.int64)
+        if self._reserved:
+            ends = np.full(size, size) if duration_s == np.inf else times.searchsorted(times + duration_s)
         if demand.ranks == 1:
             holds = self._holds(demand, candidates.columns, candidates.allowed, 0, size)
             if not self._reserved:
@@ -426,18 +434,18 @@ class Profile:
         self.drop(key)
         demand = candidates.demand
         rows = np.array([row for row, _ in choice.rows], dtype=np.int64)
-        amounts = np.zeros((self._free.shape[1], len(rows)))
+        columns = [[0.0] * self._free.shape[1] for _ in choice.rows]
         self._own()
         end_s = self._rounded(start_s + duration_s)
         first = self._cut(start_s)
         last = self._size if end_s == np.inf else self._cut(end_s)
-        for place, (row, count) in enumerate(choice.rows):
-            self._add(amounts[:, place], demand, count)
+        for column, (row, count) in zip(columns, choice.rows, strict=True):
+            self._add(column, demand, count)
             left = count * demand.accelerators
             if not left:
                 continue
             if len(candidates.columns) == 1:
-                amounts[_DEVICES + candidates.columns[0], place] += left
+                column[_DEVICES + candidates.columns.item(0)] += left
                 continue
             # The fewest that suffice first, as `View.take` does; several models only when one has not enough.
             free = self._free[first:last, _DEVICES : _DEVICES + self._models, row][:, candidates.columns]
@@ -445,8 +453,9 @@ class Profile:
             for model in np.argsort(least, kind="stable"):
                 take = min(left, int(least[model]) // demand.accelerators * demand.accelerators)
                 if take > 0:
-                    amounts[_DEVICES + candidates.columns[model], place] += take
+                    column[_DEVICES + candidates.columns.item(model)] += take
                     left -= take
+        amounts = self._stacked(columns)
         _change(self._free[first:last], rows, -amounts)
         self.reserved_from_s = min(self.reserved_from_s, start_s)
         self._reserved[key] = Reservation(key, start_s, end_s, choice, demand.domains)

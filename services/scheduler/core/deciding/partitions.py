@@ -25,7 +25,11 @@ def changed_partitions(cluster: Cluster, estimate: str, now_s: float) -> list[La
     if len(frozenset().union(*partitions)) < sum(len(partition) for partition in partitions):
         return None
     soon_s = now_s + SLACK_S
+    # What is estimated is one of two ends, but for the upper end of the band.
+    banded = estimate == "high"
     for running in cluster.running.values():
+        if not (banded or running.expected_end_s <= soon_s or running.limit_end_s <= soon_s):
+            continue
         if running.said_end_s(estimate) <= soon_s and running.end_s(memory.at_s, estimate) <= soon_s:
             rows.update([row for row, _ in running.rows])
     domains = {table.domain_ids[table.node_domain.item(row)] for row in rows}

@@ -196,4 +196,4 @@ class Reserving(State):
             if unit is None:
                 return None
             new.append(unit)
-        return sorted(new, key=self._position)
+        return sorted(new, key=self._position) if len(new) > 1 else new
