@@ -29,12 +29,14 @@ from agent.engines.base import (
     RunStarted,
     StopRequest,
 )
+from agent.parts import Divided, Part
 from agent.probing.estimates import LinkMeasurement
 from agent.settings import POWER_STATE_LABEL, AgentSettings, Domain, Link
 from agent.user_resources import Amount
 from meridian.contracts.common.v1 import types_pb2
 from meridian.contracts.resource.v1 import resource_pb2
 from meridian.contracts.run.v1 import run_pb2
+from meridian.hardware.parts import compute_share
 
 _FAILURE_KINDS = {kind: f"RUN_FAILURE_KIND_{kind.name}" for kind in FailureKind}
 _SOURCES = {source: f"READING_SOURCE_{source.name}" for source in Source}
@@ -202,10 +204,12 @@ def inventory(
     agent_url: str,
     asleep: Collection[str] = (),
     links: Mapping[str, MeasuredLink] | None = None,
+    divided: Divided | None = None,
 ) -> resource_pb2.DomainInventory:
     """The domain as declared, with the compute ids it was given, and the power states of the nodes that the agent can wake.
 
-    ``links``: what probes found of the way to other domains; it stands before what is declared.
+    ``links``: what probes found of the way to other domains; it stands before what is declared. ``divided``: accelerators of
+    which the parts take work, and not the whole.
     """
     domain = settings.domain
     return resource_pb2.DomainInventory(
@@ -219,7 +223,7 @@ def inventory(
             micro_units=domain.price_micro_per_accelerator_hour, currency=domain.currency
         ),
         carbon_g_per_kwh=domain.carbon_g_per_kwh,
-        nodes=_nodes(domain, compute_ids, asleep),
+        nodes=_nodes(domain, compute_ids, asleep, divided or {}),
         links=[_link(domain, link, (links or {}).get(link.to_domain_id)) for link in domain.links],
         agent_url=agent_url,
         own_scheduler=domain.own_scheduler is not None,
@@ -247,9 +251,12 @@ def _link(domain: Domain, link: Link, measured: MeasuredLink | None) -> resource
     return message
 
 
-def _nodes(domain: Domain, compute_ids: ComputeIds, asleep: Collection[str]) -> Iterable[resource_pb2.NodeInventory]:
+def _nodes(
+    domain: Domain, compute_ids: ComputeIds, asleep: Collection[str], divided: Divided
+) -> Iterable[resource_pb2.NodeInventory]:
     can_wake = domain.can_sleep
     for node in domain.nodes:
+        whole = sum(group.count for group in node.accelerators)
         power = {POWER_STATE_LABEL: "asleep" if node.node_id in asleep else "awake"} if node.node_id in can_wake else {}
         message = resource_pb2.NodeInventory(
             node_id=node.node_id,
@@ -264,6 +271,7 @@ def _nodes(domain: Domain, compute_ids: ComputeIds, asleep: Collection[str]) -> 
         for group in node.accelerators:
             for number in range(group.count):
                 index = len(message.accelerators)
+                parts = divided.get((node.node_id, index))
                 message.accelerators.add(
                     index=index,
                     compute_id=compute_ids.get((node.node_id, index), ""),
@@ -273,8 +281,21 @@ def _nodes(domain: Domain, compute_ids: ComputeIds, asleep: Collection[str]) -> 
                     peak_flops=group.peak_flops,
                     emulated=domain.emulated,
                     aliases={"uuid": group.uuids[number]} if number < len(group.uuids) else {},
+                    partitioned=parts is not None,
+                    parts=[_part(part, group.model, group.peak_flops, whole) for part in parts or ()],
                 )
         yield message
+
+
+def _part(part: Part, model: str, peak_flops: float, whole: int) -> resource_pb2.AcceleratorPart:
+    """``whole``: how many accelerators the node has; a number that is one of theirs is no part's."""
+    return resource_pb2.AcceleratorPart(
+        id=part.id,
+        profile=part.profile,
+        memory_bytes=part.memory_bytes,
+        index=part.index if part.index >= whole else 0,
+        peak_flops=peak_flops * (compute_share(model, part.profile) or 0.0),
+    )
 
 
 def resource_report(

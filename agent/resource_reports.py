@@ -25,6 +25,7 @@ from agent.collectors.translation import Device
 from agent.contract_messages import ComputeIds, MeasuredLink
 from agent.engines.base import Engine, NodeState
 from agent.merged_readings import merged
+from agent.parts import Divided, PartBook
 from agent.probing.service import Probing
 from agent.report_parts import in_parts
 from agent.resource_definitions import ResourceDefinitions
@@ -76,6 +77,8 @@ class ResourceReports:
             shell_names=frozenset(item.resource.name for item in domain.resources if item.shell),
         )
         self._scrapes = Scrapes(clock)
+        self._parts = PartBook(settings.data_dir / "parts.json")
+        self._divided: Divided = self._parts_that_take_work()
         self._probing = Probing(settings, clock)
         self._collectors = self._make_collectors()
         self._watched = [item for item in self._collectors if isinstance(item, DeclaredCollector)]
@@ -123,6 +126,12 @@ class ResourceReports:
             self._signs = signs
             await self._publish([reading for reading in readings if reading.node_id in nodes], now, only=nodes)
 
+    def _parts_that_take_work(self) -> Divided:
+        """Nothing where somebody else gives the accelerators away: the domain's own scheduler, or an engine of whole ones."""
+        if self._settings.domain.own_scheduler is not None or not self._engine.know_parts(self._parts.by_node()):
+            return {}
+        return self._parts.divided
+
     def _look_at_engine(self) -> None:
         self._in_use = {
             node.node_id: node.accelerators_in_use for node in self._engine.nodes() if node.state is NodeState.RUNNING
@@ -132,9 +141,11 @@ class ResourceReports:
         """Take readings and publish once; a report that the bus does not take is dropped, a newer one follows."""
         now = self._clock.now()
         self._look_at_engine()
+        scraped = self._scrapes.newest(now)
+        if self._parts.observe(scraped):
+            self._divided = self._parts_that_take_work()
         taken = await asyncio.gather(*(asyncio.to_thread(collector.collect, now) for collector in self._collectors))
         # What an exporter measures stands before what is declared, and this before what the agent's own machine shows.
-        scraped = self._scrapes.newest(now)
         readings = merged([scraped, *reversed(taken)])
         watched = [part for collector, part in zip(self._collectors, taken, strict=True) if collector in self._watched]
         self._signs = vital_signs(merged([scraped, *watched]))
@@ -144,7 +155,12 @@ class ResourceReports:
         self._sequence += 1
         message = contract_messages.resource_report(
             domain=contract_messages.inventory(
-                self._settings, self.compute_ids, self._agent_url, self._engine.asleep(), self._links(now)
+                self._settings,
+                self.compute_ids,
+                self._agent_url,
+                self._engine.asleep(),
+                self._links(now),
+                self._divided,
             ),
             agent_id=self.agent_id,
             incarnation=self._incarnation,
@@ -198,7 +214,7 @@ class ResourceReports:
             collectors.append(DeclaredCollector(tuple(declared), lambda: self._in_use, self._engine.asleep))
         else:
             counts = {node.node_id: sum(group.count for group in node.accelerators) for node in domain.nodes}
-            collectors.append(AllocationCollector(counts, lambda: self._in_use))
+            collectors.append(AllocationCollector(counts, lambda: self._in_use, lambda: self._divided))
         for exporter in domain.exporters:
             self._add_exporter(exporter, "", (), ())
         for source in domain.sources:

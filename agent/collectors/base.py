@@ -36,7 +36,7 @@ class Reading:
 
     ``accelerator_index`` None: the node as a whole, or a device that is known by its ``device`` name only (the vendor's:
     uuid, serial number, PCI address). ``partition``: a part of the accelerator (a MIG instance, a virtual function),
-    ``profile``: the name of its size (1g.10gb).
+    ``profile``: the name of its size (1g.10gb). ``in_parts``: the accelerator is divided, and work goes to its parts only.
     """
 
     node_id: str
@@ -52,6 +52,7 @@ class Reading:
     kind: UnknownKind | None = None
     partition: str = ""
     profile: str = ""
+    in_parts: bool = False
 
     def __post_init__(self) -> None:
         assert (self.value is None) == bool(self.reason), "unknown needs a reason, and only unknown has one"

@@ -6,15 +6,17 @@ estimated: an accelerator that a run holds counts as busy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime
 
 from agent.collectors.base import Collector, Reading, Source
 from agent.collectors.metrics import HEALTH_OK, Metric
 from agent.collectors.unknown import UnknownKind
+from agent.parts import Divided, Part
 
 NODE_DOWN = "the node is down"
+NO_PARTS = "the device is partitioned, and none of its parts is known to take work"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,25 +92,54 @@ class DeclaredCollector(Collector):
 
 
 class AllocationCollector(Collector):
-    """What the agent itself has not given away of its accelerators: the only free capacity that it knows, declared or not."""
+    """What the agent itself has not given away of its accelerators: the only free capacity that it knows, declared or not.
 
-    def __init__(self, accelerators: Mapping[str, int], allocation: Allocation) -> None:
+    Of an accelerator that is ``divided`` each part that takes work is free or not, and of the whole the share is free that the
+    free parts have of the memory of all (of their number, where memory is not told of all).
+    """
+
+    def __init__(
+        self, accelerators: Mapping[str, int], allocation: Allocation, divided: Callable[[], Divided] = dict
+    ) -> None:
         self._accelerators = dict(accelerators)
         self._allocation = allocation
+        self._divided = divided
 
     def collect(self, now: datetime) -> list[Reading]:
-        in_use = self._allocation()
+        in_use, divided = self._allocation(), self._divided()
         return [
-            Reading(
+            reading
+            for node_id, count in self._accelerators.items()
+            for index in range(count)
+            for reading in self._of(node_id, index, in_use.get(node_id), divided.get((node_id, index)), now)
+        ]
+
+    def _of(
+        self, node_id: str, index: int, held: Set[int] | None, parts: tuple[Part, ...] | None, now: datetime
+    ) -> Iterator[Reading]:
+        def reading(value: float | None, reason: str, kind: UnknownKind, part: Part | None = None) -> Reading:
+            return Reading(
                 node_id,
                 Metric.CAPACITY_FREE,
-                None if (held := in_use.get(node_id)) is None else float(index not in held),
+                value,
                 Source.DIRECTLY_MEASURED,
                 now,
                 accelerator_index=index,
-                reason=NODE_DOWN if held is None else "",
-                kind=UnknownKind.UNAVAILABLE if held is None else None,
+                reason="" if value is not None else reason,
+                kind=None if value is not None else kind,
+                partition=part.id if part is not None else "",
+                profile=part.profile if part is not None else "",
             )
-            for node_id, count in self._accelerators.items()
-            for index in range(count)
-        ]
+
+        if held is None:
+            yield reading(None, NODE_DOWN, UnknownKind.UNAVAILABLE)
+            return
+        if parts is None:
+            yield reading(float(index not in held), "", UnknownKind.NOT_EXPORTED)
+            return
+        work = [part for part in parts if part.index]
+        weights = [part.memory_bytes for part in work] if all(part.memory_bytes for part in work) else [1] * len(work)
+        free = sum(weight for part, weight in zip(work, weights, strict=True) if part.index not in held)
+        yield reading(free / sum(weights) if work else None, NO_PARTS, UnknownKind.PARTITIONED)
+        for part in work:
+            yield reading(float(part.index not in held), "", UnknownKind.NOT_EXPORTED, part)

@@ -97,13 +97,17 @@ class PartitionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """The label that numbers the parts, and that of their ``profile``; ``whole``: metrics measured of the chip and not of a part."""
+    """The label that numbers the parts, and that of their ``profile``; ``whole``: metrics measured of the chip and not of a part.
+
+    ``takes_work``: programs are given the parts, and not the whole, of a chip that has some.
+    """
 
     label: str
     kind: PartitionKind
     whole: frozenset[Metric]
     primary: frozenset[str] = frozenset({"0"})
     profile: str = ""
+    takes_work: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,6 +146,12 @@ class _Entry:
             raise self.wrong(key, f"must be a finite number, not {value!r}")
         return float(value)
 
+    def flag(self, key: str) -> bool:
+        value = self.content.get(key, False)
+        if not isinstance(value, bool):
+            raise self.wrong(key, f"must be true or false, not {value!r}")
+        return value
+
     def texts(self, key: str) -> tuple[str, ...]:
         value = self.content.get(key, ())
         items = [value] if isinstance(value, str) else value
@@ -325,7 +331,9 @@ def _partitioning(top: _Entry) -> Partitioning | None:
     if "partition" not in top.content:
         return None
     entry = _Entry(
-        top.content["partition"], ("partition",), frozenset({"label", "kind", "whole", "primary", "profile"})
+        top.content["partition"],
+        ("partition",),
+        frozenset({"label", "kind", "whole", "primary", "profile", "takes_work"}),
     )
     whole = entry.texts("whole")
     for name in whole:
@@ -337,6 +345,7 @@ def _partitioning(top: _Entry) -> Partitioning | None:
         whole=frozenset(Metric(name) for name in whole),
         primary=frozenset(entry.texts("primary") or ("0",)),
         profile=entry.text("profile"),
+        takes_work=entry.flag("takes_work"),
     )
 
 

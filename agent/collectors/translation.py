@@ -233,6 +233,9 @@ class Translator:
         count = self._absent_scrapes[device]
         reason = f"device absent from {count} scrapes"
         readings = [self._unknown(device, metric, UnknownKind.VANISHED, reason, now) for metric in self._table.metrics]
+        if device.partition and count >= LOST_AFTER:
+            # Somebody divided the device anew: nothing is lost.
+            del self._absent_scrapes[device]
         if count < LOST_AFTER or device.index is None or device.partition:
             return readings
         lost = self._reading(device, Metric.HEALTH, HEALTH_FAILED, Source.ESTIMATION, now)
@@ -331,7 +334,8 @@ class Translator:
             except UnknownError:
                 partitioned = False
             if partitioned:
-                return _unknown_from(reading, UnknownKind.PARTITIONED, "the device is partitioned: known by part only")
+                reason = "the device is partitioned: known by part only"
+                return replace(_unknown_from(reading, UnknownKind.PARTITIONED, reason), in_parts=True)
         return reading
 
     def _unless_frozen(
@@ -392,6 +396,7 @@ class Translator:
             device=device.name,
             partition=device.partition,
             profile=device.profile,
+            in_parts=self._in_parts(device),
         )
 
     def _unknown(self, device: Device, metric: Metric, kind: UnknownKind, reason: str, now: datetime) -> Reading:
@@ -407,7 +412,12 @@ class Translator:
             profile=device.profile,
             reason=reason,
             kind=kind,
+            in_parts=self._in_parts(device),
         )
+
+    def _in_parts(self, device: Device) -> bool:
+        parts = self._table.partitioning
+        return bool(device.partition) and parts is not None and parts.takes_work
 
 
 def _after_edge(reading: Reading, health: float | None, code: float) -> Reading:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from agent.parts import Part
 from meridian.errors import FieldError, InvalidArgumentError
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -297,6 +298,11 @@ class Engine(ABC):
     def asleep(self) -> frozenset[str]:
         """Nodes that sleep, also those that are waking and not awake yet."""
         return frozenset()
+
+    def know_parts(self, parts: Mapping[str, Mapping[int, Part]]) -> bool:
+        """Parts of accelerators that take work, by node and number: what orders may name from now on. False from an engine that
+        gives its programs whole accelerators only."""
+        return not parts
 
     @abstractmethod
     def report(self, event: RunEvent) -> None:

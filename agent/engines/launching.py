@@ -10,6 +10,7 @@ from typing import Protocol
 from agent.engines.base import LaunchRequest, RankPlacement
 from agent.engines.local import environment
 from agent.node import wire
+from agent.parts import Part
 
 
 class ProgramSettings(Protocol):
@@ -35,8 +36,14 @@ class ProgramSettings(Protocol):
     def own_work_dir(self, run_id: str) -> Path: ...
 
 
-def launch_message(settings: ProgramSettings, agent_mark: str, request: LaunchRequest, node_id: str) -> wire.Message:
-    """The ``launch`` message for one node of a run."""
+def launch_message(
+    settings: ProgramSettings,
+    agent_mark: str,
+    request: LaunchRequest,
+    node_id: str,
+    parts: Mapping[int, Part] | None = None,
+) -> wire.Message:
+    """The ``launch`` message for one node of a run; ``parts`` are those of its accelerators by number."""
     own_work_dir = str(settings.own_work_dir(request.run_id))
     work_dir = request.working_dir or own_work_dir
     shared = environment.run_environment(request, settings.domain_id, agent_mark, work_dir)
@@ -60,7 +67,9 @@ def launch_message(settings: ProgramSettings, agent_mark: str, request: LaunchRe
             "nice": settings.rank_nice,
         },
         "ranks": [
-            _rank_message(settings, request, placement) for placement in request.ranks if placement.node_id == node_id
+            _rank_message(settings, request, placement, parts or {})
+            for placement in request.ranks
+            if placement.node_id == node_id
         ],
     }
 
@@ -79,7 +88,9 @@ def write_share(log: Path, placement: RankPlacement) -> None:
     new.replace(path)
 
 
-def _rank_message(settings: ProgramSettings, request: LaunchRequest, placement: RankPlacement) -> wire.Message:
+def _rank_message(
+    settings: ProgramSettings, request: LaunchRequest, placement: RankPlacement, parts: Mapping[int, Part]
+) -> wire.Message:
     share = share_file(settings.log_path(request.run_id, placement.rank))
     shares = placement.accelerator_indices and placement.accelerator_milli < 1000
     # An engine that cannot tell of changes has written none.
@@ -94,6 +105,7 @@ def _rank_message(settings: ProgramSettings, request: LaunchRequest, placement: 
                 settings.device_variables.get(placement.node_id, ""),
                 mps=placement.node_id in settings.mps_nodes,
                 memory_bytes=settings.device_memory_bytes.get(placement.node_id, ()),
+                parts=parts,
             ),
         },
         "log": str(settings.log_path(request.run_id, placement.rank)),

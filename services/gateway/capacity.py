@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from meridian.errors import FieldError
+from meridian.hardware.parts import MARK, part_model
 from services.gateway.jobfile import JobFile, PlacementSection, ResourcesSection
 
 
@@ -21,6 +23,13 @@ class AcceleratorCapacity:
     model: str
     emulated: bool
     count: int
+
+
+def models_of(accelerator: Mapping[str, Any]) -> list[str]:
+    """The models of the devices that an accelerator of an inventory gives to work: its own, or those of its parts."""
+    if not accelerator.get("partitioned"):
+        return [accelerator["model"]]
+    return [part_model(accelerator["model"], part["profile"]) for part in accelerator["parts"] if part["index"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +119,13 @@ def _demands(job: JobFile) -> Iterator[_Demand]:
 def _suitable(node: NodeCapacity, resources: ResourcesSection, *, real_only: bool) -> int:
     types = resources.accelerator_types
     return sum(
-        kind.count
-        for kind in node.accelerators
-        if (not types or kind.model in types) and not (real_only and kind.emulated)
+        kind.count for kind in node.accelerators if _is_meant(kind.model, types) and not (real_only and kind.emulated)
     )
+
+
+def _is_meant(model: str, types: Sequence[str]) -> bool:
+    """Whether a job that wants one of the types (none: any) is given such a device; a part is given only by its name."""
+    return model in types if types else MARK not in model
 
 
 def _slots(node: NodeCapacity, resources: ResourcesSection, *, real_only: bool) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -13,6 +13,7 @@ from meridian.contracts.graph.v1 import graph_pb2
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.resource.v1 import resource_pb2
 from meridian.contracts.run.v1 import run_pb2
+from meridian.hardware.parts import part_model
 from services.scheduler.core import effects
 from services.scheduler.core.declared_rates import profile_of
 from services.scheduler.core.errors import MalformedJobError
@@ -191,10 +192,7 @@ def node_from(message: graph_pb2.GraphNode, domain_id: str) -> Node:
         domain_id=domain_id,
         cpus=inventory.cpus,
         memory_bytes=inventory.memory_bytes,
-        devices=tuple(
-            Device(item.index, item.vendor, item.model, item.emulated, item.compute_id)
-            for item in inventory.accelerators
-        ),
+        devices=tuple(device for item in inventory.accelerators for device in _devices(item)),
         address=inventory.address,
         compute_id=inventory.compute_id,
         state=node_state(message.state),
@@ -203,6 +201,16 @@ def node_from(message: graph_pb2.GraphNode, domain_id: str) -> Node:
         resources=_user_resources(inventory.user_resources),
         wake_s=inventory.wake_s,
     )
+
+
+def _devices(item: resource_pb2.Accelerator) -> Iterator[Device]:
+    """An accelerator, or the parts that take work in its place; all have its identity."""
+    if not item.partitioned:
+        yield Device(item.index, item.vendor, item.model, item.emulated, item.compute_id)
+        return
+    for part in item.parts:
+        if part.index:
+            yield Device(part.index, item.vendor, part_model(item.model, part.profile), item.emulated, item.compute_id)
 
 
 def _user_resources(amounts: Iterable[resource_pb2.ResourceAmount]) -> dict[str, float]:

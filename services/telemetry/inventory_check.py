@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import isfinite
 
 from meridian.contracts.resource.v1 import resource_pb2 as pb
 from meridian.resource_model import MAX_AMOUNT, NAME
 from services.telemetry.issues import WHOLE_NODE, Issue, IssueKind
+from services.telemetry.reading_check import is_part_id
 
 MAX_ID_CHARACTERS = 200
 MAX_INDEX = 1023
@@ -32,6 +33,7 @@ def _node_problems(node: pb.NodeInventory) -> Iterator[tuple[IssueKind, int, str
         yield IssueKind.OUT_OF_RANGE, WHOLE_NODE, "cpus", f"{node.cpus} processors"
     if node.memory_bytes < 0:
         yield IssueKind.OUT_OF_RANGE, WHOLE_NODE, "memory_bytes", f"{node.memory_bytes} bytes of memory"
+    whole = {accelerator.index for accelerator in node.accelerators}
     indices: set[int] = set()
     for accelerator in node.accelerators:
         index = accelerator.index
@@ -46,6 +48,28 @@ def _node_problems(node: pb.NodeInventory) -> Iterator[tuple[IssueKind, int, str
         if not _amount(accelerator.peak_flops):
             detail = f"a peak of {accelerator.peak_flops} FLOP/s"
             yield IssueKind.OUT_OF_RANGE, index, "accelerators.peak_flops", detail
+        ids: set[str] = set()
+        for part in accelerator.parts:
+            yield from _part_problems(part, index, ids, indices | whole)
+            ids.add(part.id)
+            indices.add(part.index)
+
+
+def _part_problems(
+    part: pb.AcceleratorPart, accelerator: int, ids: Collection[str], taken: Collection[int]
+) -> Iterator[tuple[IssueKind, int, str, str]]:
+    if not is_part_id(part.id):
+        yield IssueKind.UNKNOWN_DEVICE, accelerator, "accelerators.parts.id", f"{part.id[:64]!r} is no part"
+    if part.id in ids:
+        yield IssueKind.DUPLICATE, accelerator, "accelerators.parts.id", f"part {part.id[:64]} stands twice"
+    if not 0 <= part.index <= MAX_INDEX:
+        yield IssueKind.OUT_OF_RANGE, accelerator, "accelerators.parts.index", f"part number {part.index}"
+    elif part.index and part.index in taken:
+        detail = f"number {part.index} of part {part.id[:64]} is another device's"
+        yield IssueKind.DUPLICATE, accelerator, "accelerators.parts.index", detail
+    if part.memory_bytes < 0 or not _amount(part.peak_flops):
+        detail = f"{part.memory_bytes} bytes, {part.peak_flops} FLOP/s"
+        yield IssueKind.OUT_OF_RANGE, accelerator, "accelerators.parts", detail
 
 
 def _amount_problem(item: pb.ResourceAmount) -> str:

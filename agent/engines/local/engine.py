@@ -18,6 +18,7 @@ from agent.engines.base import (
     LaunchRequest,
     NodeState,
     NodeStatus,
+    RankPlacement,
     RunFinished,
     RunStarted,
     RunState,
@@ -28,9 +29,11 @@ from agent.engines.local.gang import Cause, Gang, RankEnd, Turn
 from agent.engines.local.node_link import NodeLink
 from agent.engines.recorded_runs import RecordedRuns, Run, identity
 from agent.node import wire
+from agent.parts import Part
 from agent.run_book import ProcessMark, RunBook, next_incarnation
 from meridian.clock import Clock
 from meridian.errors import NotFoundError
+from meridian.hardware.parts import MAX_PARTS
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +87,7 @@ class LocalEngine(RecordedRuns[_ActiveRun], EmulatedMachines):
         self._links: dict[str, NodeLink] = {}
         self._asleep = dict(settings.sleeping)
         self._waking: set[str] = set()
+        self._parts: Mapping[str, Mapping[int, Part]] = {}
 
     # --- life ------------------------------------------------------------------------------------------------------
 
@@ -149,6 +153,10 @@ class LocalEngine(RecordedRuns[_ActiveRun], EmulatedMachines):
     def asleep(self) -> frozenset[str]:
         return frozenset(self._asleep)
 
+    def know_parts(self, parts: Mapping[str, Mapping[int, Part]]) -> bool:
+        self._parts = parts
+        return True
+
     async def kill_node(self, node_id: str) -> None:
         link = self._links.get(node_id)
         if link is None:
@@ -198,7 +206,8 @@ class LocalEngine(RecordedRuns[_ActiveRun], EmulatedMachines):
             if placement.accelerator_indices and placement.accelerator_milli < 1000:
                 write_share(self._settings.log_path(request.run_id, placement.rank), placement)
         for node_id in run.gang.node_ids:
-            self._links[node_id].send(launch_message(self._settings, self._book.agent_mark, request, node_id))
+            parts = self._parts.get(node_id)
+            self._links[node_id].send(launch_message(self._settings, self._book.agent_mark, request, node_id, parts))
 
     def _obstacle(self, request: LaunchRequest) -> Cause | None:
         cause = self._why_not_now()
@@ -215,7 +224,18 @@ class LocalEngine(RecordedRuns[_ActiveRun], EmulatedMachines):
             if not link.ready:
                 reason = f"node {placement.node_id} is not up"
                 return Cause(FailureKind.NODE_LOST, reason, placement.rank, placement.node_id)
+            gone = self._parts_gone(placement)
+            if gone:
+                reason = f"part {gone[0]} of an accelerator of node {placement.node_id} is not there any more"
+                return Cause(FailureKind.NODE_LOST, reason, placement.rank, placement.node_id)
         return None
+
+    def _parts_gone(self, placement: RankPlacement) -> list[int]:
+        """Numbers beyond those of whole accelerators that are of no part which is known now."""
+        known = self._parts.get(placement.node_id, {})
+        whole = max(MAX_PARTS, len(self._settings.device_memory_bytes.get(placement.node_id, ())))
+        limited = self._settings.device_variables.get(placement.node_id)
+        return [index for index in placement.accelerator_indices if limited and index >= whole and index not in known]
 
     # --- ending a run ----------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from agent.engines.base import LaunchRequest, RankPlacement
+from agent.parts import Part
 
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "USER", "LOGNAME")
 AGENT_MARK = "MERIDIAN_AGENT"
@@ -46,17 +47,21 @@ def rank_environment(
     *,
     mps: bool = False,
     memory_bytes: Sequence[int] = (),
+    parts: Mapping[int, Part] | None = None,
 ) -> dict[str, str]:
     """Variables of one rank; ``device_variable`` names the one that limits it to its accelerators, empty for none.
 
     ``mps``: the node's accelerators are NVIDIA's, so a share is told to their Multi-Process Service too. ``memory_bytes`` are
-    those of the node's accelerators by index, as far as known.
+    those of the node's accelerators by index, as far as known. ``parts``: parts of its accelerators by number; the variable of
+    visible devices has their makers' names, ``MERIDIAN_ACCELERATORS`` the numbers.
     """
+    known = parts or {}
     local_world_size = sum(other.node_id == placement.node_id for other in request.ranks)
     devices = ",".join(map(str, placement.accelerator_indices))
+    visible = ",".join(known[index].name if index in known else str(index) for index in placement.accelerator_indices)
     return {
-        **({device_variable: devices} if device_variable else {}),
-        **_share(placement, mps=mps, memory_bytes=memory_bytes),
+        **({device_variable: visible} if device_variable else {}),
+        **_share(placement, mps=mps, memory_bytes=memory_bytes, parts=known),
         "MERIDIAN_NODE": placement.node_id,
         "MERIDIAN_ACCELERATORS": devices,
         "RANK": str(placement.rank),
@@ -65,7 +70,9 @@ def rank_environment(
     }
 
 
-def _share(placement: RankPlacement, *, mps: bool, memory_bytes: Sequence[int]) -> dict[str, str]:
+def _share(
+    placement: RankPlacement, *, mps: bool, memory_bytes: Sequence[int], parts: Mapping[int, Part]
+) -> dict[str, str]:
     """What a rank is told that shares its accelerators; nothing for one that has them for itself.
 
     The variables of NVIDIA's Multi-Process Service (docs.nvidia.com/deploy/mps, "Environment Variables"): the part of the
@@ -74,7 +81,10 @@ def _share(placement: RankPlacement, *, mps: bool, memory_bytes: Sequence[int]) 
     milli = placement.accelerator_milli
     if milli >= 1000 or not placement.accelerator_indices:
         return {}
-    known = [memory_bytes[index] if index < len(memory_bytes) else 0 for index in placement.accelerator_indices]
+    known = [
+        parts[index].memory_bytes if index in parts else memory_bytes[index] if index < len(memory_bytes) else 0
+        for index in placement.accelerator_indices
+    ]
     limits = [amount * milli // 1000 for amount in known]
     share = {"MERIDIAN_DEVICE_SHARE": f"{milli / 1000:g}"}
     if all(limits):

@@ -218,8 +218,18 @@ class Domain(BaseModel):
     updated_at: datetime | None
 
 
+class AcceleratorPart(BaseModel):
+    """A part that an accelerator is divided into; index 0: it takes no work."""
+
+    id: str
+    profile: str
+    memory_bytes: int
+    index: int
+    peak_flops: float | None
+
+
 class Accelerator(BaseModel):
-    """A chip of a node."""
+    """A chip of a node. While it is partitioned its parts take work in its place."""
 
     index: int
     compute_id: str
@@ -229,6 +239,8 @@ class Accelerator(BaseModel):
     peak_flops: float | None
     emulated: bool
     aliases: dict[str, str]
+    partitioned: bool = False
+    parts: list[AcceleratorPart] = []
 
 
 class Node(BaseModel):

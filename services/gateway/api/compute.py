@@ -84,7 +84,8 @@ def _offers(
     """One offer per domain and type of accelerator; free are those of nodes at which nothing runs."""
     counts: dict[tuple[str, str], list[int]] = {}
     for node in nodes:
-        for accelerator in node["accelerators"]:
+        # A recommendation is of whole accelerators.
+        for accelerator in (item for item in node["accelerators"] if not item.get("partitioned")):
             count = counts.setdefault((node["domain_id"], accelerator["model"]), [0, 0])
             count[0] += node["state"] == "healthy"
             count[1] += node["state"] in _READY

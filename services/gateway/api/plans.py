@@ -56,7 +56,8 @@ async def _offers(parts: Parts, domain_id: str | None) -> list[dict[str, Any]]:
         raise NotFoundError(f"there is no domain {domain_id!r}")
     counts: dict[tuple[str, str], int] = {}
     for node in nodes:
-        for item in node["accelerators"]:
+        # A plan is of whole accelerators.
+        for item in (item for item in node["accelerators"] if not item.get("partitioned")):
             place = node["domain_id"], item["model"]
             counts[place] = counts.get(place, 0) + 1
     prices = {item["domain_id"]: item["price_per_accelerator_hour"] for item in domains}

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meridian.hardware.parts import MARK, is_asked_for
 from services.scheduler.core.fleet import DEFAULT_ADDRESS, Device, Fleet, Node, NodeState
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.state import Demand
@@ -38,9 +39,16 @@ class DeviceModel:
     model: str
     emulated: bool
 
+    @property
+    def is_part(self) -> bool:
+        """Whether it is a part that an accelerator was divided into."""
+        return MARK in self.model
+
     def matches(self, wanted: Sequence[str]) -> bool:
         """Whether one of the wanted types names this model: all its words occur in vendor and model ("a100-80gb" in
-        "NVIDIA A100-SXM4-80GB"). Empty ``wanted`` accepts any."""
+        "NVIDIA A100-SXM4-80GB"). Empty ``wanted`` accepts any whole accelerator. A part of one is meant by its profile only."""
+        if self.is_part:
+            return any(is_asked_for(name, f"{self.vendor} {self.model}") for name in wanted)
         if not wanted:
             return True
         words = _words(f"{self.vendor} {self.model}")

@@ -97,7 +97,7 @@ NODE_PROCESS_STATE_RUNNING: NodeProcessState
 NODE_PROCESS_STATE_EXITED: NodeProcessState
 
 class Accelerator(_message.Message):
-    __slots__ = ("index", "compute_id", "vendor", "model", "memory_bytes", "peak_flops", "emulated", "aliases")
+    __slots__ = ("index", "compute_id", "vendor", "model", "memory_bytes", "peak_flops", "emulated", "aliases", "partitioned", "parts")
     class AliasesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -113,6 +113,8 @@ class Accelerator(_message.Message):
     PEAK_FLOPS_FIELD_NUMBER: _ClassVar[int]
     EMULATED_FIELD_NUMBER: _ClassVar[int]
     ALIASES_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONED_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     index: int
     compute_id: str
     vendor: str
@@ -121,7 +123,9 @@ class Accelerator(_message.Message):
     peak_flops: float
     emulated: bool
     aliases: _containers.ScalarMap[str, str]
-    def __init__(self, index: _Optional[int] = ..., compute_id: _Optional[str] = ..., vendor: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., peak_flops: _Optional[float] = ..., emulated: _Optional[bool] = ..., aliases: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    partitioned: bool
+    parts: _containers.RepeatedCompositeFieldContainer[AcceleratorPart]
+    def __init__(self, index: _Optional[int] = ..., compute_id: _Optional[str] = ..., vendor: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., peak_flops: _Optional[float] = ..., emulated: _Optional[bool] = ..., aliases: _Optional[_Mapping[str, str]] = ..., partitioned: _Optional[bool] = ..., parts: _Optional[_Iterable[_Union[AcceleratorPart, _Mapping]]] = ...) -> None: ...
 
 class NodeInventory(_message.Message):
     __slots__ = ("node_id", "compute_id", "cpus", "memory_bytes", "accelerators", "labels", "site", "address", "wake_s", "user_resources")
@@ -266,14 +270,18 @@ class DomainInventory(_message.Message):
     def __init__(self, domain_id: _Optional[str] = ..., name: _Optional[str] = ..., region: _Optional[str] = ..., owner: _Optional[str] = ..., emulated: _Optional[bool] = ..., security_level: _Optional[int] = ..., price_per_accelerator_hour: _Optional[_Union[_types_pb2.Money, _Mapping]] = ..., carbon_g_per_kwh: _Optional[float] = ..., nodes: _Optional[_Iterable[_Union[NodeInventory, _Mapping]]] = ..., links: _Optional[_Iterable[_Union[Link, _Mapping]]] = ..., agent_url: _Optional[str] = ..., own_scheduler: _Optional[bool] = ...) -> None: ...
 
 class AcceleratorPart(_message.Message):
-    __slots__ = ("id", "profile", "memory_bytes")
+    __slots__ = ("id", "profile", "memory_bytes", "index", "peak_flops")
     ID_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    PEAK_FLOPS_FIELD_NUMBER: _ClassVar[int]
     id: str
     profile: str
     memory_bytes: int
-    def __init__(self, id: _Optional[str] = ..., profile: _Optional[str] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    index: int
+    peak_flops: float
+    def __init__(self, id: _Optional[str] = ..., profile: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., index: _Optional[int] = ..., peak_flops: _Optional[float] = ...) -> None: ...
 
 class Reading(_message.Message):
     __slots__ = ("node_id", "accelerator_index", "metric", "value", "unit", "source", "statistic", "observed_at", "reason", "unknown_kind", "part")

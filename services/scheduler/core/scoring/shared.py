@@ -35,7 +35,8 @@ def share_demand(table: Table, demand: Demand) -> ShareDemand:
 def _share_demand(models: tuple[DeviceModel, ...], demand: Demand) -> ShareDemand:
     # Kept by models, not by table: a table is large, and the fleet gets a new one with each change.
     shared = demand.accelerators == 1 and demand.device_milli < WHOLE
-    narrow = bool(demand.accelerators and (demand.accelerator_types or demand.real_accelerators))
+    parted = any(model.is_part for model in models)
+    narrow = bool(demand.accelerators and (demand.accelerator_types or demand.real_accelerators or parted))
     accepted = [
         column
         for column, model in enumerate(models)

@@ -1,0 +1,148 @@
+"""Accelerators that are divided, from a report to a placement: telemetry, graph, scheduler and gateway see the same devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf import json_format
+
+from meridian.contracts.resource.v1 import resource_pb2 as pb
+from services.gateway.capacity import AcceleratorCapacity as Capacity
+from services.gateway.capacity import DomainCapacity, NodeCapacity, impossibilities, models_of
+from services.gateway.jobfile import JobFile
+from services.graph.facts import DomainFacts
+from services.graph.image import build_image
+from services.graph.node_state import Thresholds
+from services.scheduler.core.decide import Snapshot, decide
+from services.scheduler.core.fleet import Fleet, Node
+from services.scheduler.core.ledger import Ledger
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.table import table_of
+from services.scheduler.wire import node_from
+from services.telemetry.issues import IssueKind
+from services.telemetry.reading_check import Limits
+from services.telemetry.report_check import check_report
+
+NOW_S = 1_800_000_000.0
+GIB = 2**30
+SMALL, LARGE = "H100 part 1g.10gb", "H100 part 3g.40gb"
+
+
+def _report(*changes: tuple[str, Any]) -> pb.ResourceReported:
+    """A node with one whole accelerator and one of two parts; ``changes`` are made to the second part."""
+    parts = [
+        pb.AcceleratorPart(id="2", profile="3g.40gb", memory_bytes=40 * GIB, index=34, peak_flops=3e14),
+        pb.AcceleratorPart(id="7", profile="1g.10gb", memory_bytes=10 * GIB, index=39, peak_flops=1e14),
+    ]
+    for name, value in changes:
+        setattr(parts[1], name, value)
+    chips = [
+        pb.Accelerator(
+            index=0, vendor="nvidia", model="H100", aliases={"uuid": "GPU-aa"}, partitioned=True, parts=parts
+        ),
+        pb.Accelerator(index=1, vendor="nvidia", model="H100"),
+    ]
+    node = pb.NodeInventory(node_id="n1", cpus=16, memory_bytes=64 * GIB, accelerators=chips)
+    report = pb.ResourceReported(domain_id="d", agent_id="a", incarnation=1)
+    report.inventory.domain_id = "d"
+    report.inventory.nodes.append(node)
+    for metric, unit, part_id in (("hw.power", "W", ""), ("hw.gpu.utilization", "1", "7")):
+        item = report.readings.add(node_id="n1", accelerator_index=0, metric=metric, value=0.5, unit=unit)
+        item.observed_at.FromNanoseconds(int(NOW_S * 1e9))
+        if part_id:
+            item.part.id = part_id
+    return report
+
+
+def _observed(report: pb.ResourceReported) -> Any:
+    return check_report(report, {}, {}, None, NOW_S, Limits(5.0, 3, 86400.0), 60.0)
+
+
+def _node() -> Node:
+    facts = DomainFacts("d")
+    facts.observe(_observed(_report()).observation)
+    image, _ = build_image(facts, NOW_S, Thresholds())
+    return node_from(image.nodes["n1"], "d")
+
+
+def _placed(*demands: Demand) -> list[tuple[int, ...]]:
+    fleet = Fleet(nodes={"n1": _node()})
+    pending = [PendingUnit(UnitKey("job", n), "lab", 0, float(n), demand) for n, demand in enumerate(demands)]
+    decisions = decide(Snapshot(table_of(fleet), Ledger(), pending), Policy())
+    return [rank.devices for item in sorted(decisions.placed, key=lambda item: item.key) for rank in item.ranks]
+
+
+def test_the_graph_keeps_the_accelerator_once_with_its_parts_and_the_readings_of_the_whole() -> None:
+    verdict = _observed(_report())
+    assert not verdict.issues
+    facts = DomainFacts("d")
+    facts.observe(verdict.observation)
+    assert facts.readings["n1"] == {"hw.power": {0: (0.5, NOW_S)}}
+    image, _ = build_image(facts, NOW_S, Thresholds())
+    chips = image.nodes["n1"].inventory.accelerators
+    assert [chip.index for chip in chips] == [0, 1]
+    assert chips[0].aliases["uuid"] == "GPU-aa"
+    assert [part.id for part in chips[0].parts] == ["2", "7"]
+
+
+def test_the_scheduler_has_the_parts_in_place_of_the_whole() -> None:
+    devices = {device.index: device.model for device in _node().devices}
+    assert devices == {1: "H100", 34: LARGE, 39: SMALL}
+
+
+def test_a_part_is_given_to_who_asks_for_its_profile_and_to_nobody_else() -> None:
+    anything, named = Demand(1, accelerators=1), Demand(1, accelerators=1, accelerator_types=("H100",))
+    assert _placed(anything, anything) == [(1,)]
+    assert _placed(named, named) == [(1,)]
+    assert _placed(Demand(1, accelerators=1, accelerator_types=(SMALL,))) == [(39,)]
+    assert _placed(Demand(1, accelerators=1, accelerator_types=("3g.40gb",))) == [(34,)]
+    half = Demand(1, accelerators=1, accelerator_types=(SMALL,), device_milli=500)
+    assert _placed(half, half, half) == [(39,), (39,)]
+    assert _placed(Demand(1, accelerators=2)) == []
+
+
+def test_a_divided_accelerator_of_which_no_part_is_known_takes_nothing() -> None:
+    report = _report()
+    del report.inventory.nodes[0].accelerators[0].parts[:]
+    facts = DomainFacts("d")
+    facts.observe(_observed(report).observation)
+    image, _ = build_image(facts, NOW_S, Thresholds())
+    assert [device.index for device in node_from(image.nodes["n1"], "d").devices] == [1]
+
+
+def test_the_gateway_counts_what_the_scheduler_gives() -> None:
+    body = json_format.MessageToDict(
+        _report().inventory.nodes[0], preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    models = [model for accelerator in body["accelerators"] for model in models_of(accelerator)]
+    assert models == [LARGE, SMALL, "H100"]
+    kinds = tuple(Capacity(model, emulated=False, count=1) for model in models)
+    network = {"d": DomainCapacity("d", 0, (NodeCapacity("n1", 16, 64 * GIB, kinds),))}
+
+    def refused(**resources: Any) -> list[str]:
+        job = JobFile.model_validate({"name": "n", "kind": "task", "command": ["x"], "resources": resources})
+        return [error.pointer for error in impossibilities(job, network)]
+
+    assert refused(accelerators=1) == []
+    assert refused(accelerators=2) == ["/resources/accelerators"]
+    assert refused(accelerators=1, accelerator_types=[SMALL]) == []
+    assert refused(accelerators=2, accelerator_types=[SMALL]) == ["/resources/accelerators"]
+
+
+def test_a_part_that_cannot_be_takes_its_node_out_with_the_field_named() -> None:
+    cases = (
+        ("index", 1, IssueKind.DUPLICATE, "inventory.accelerators.parts.index"),
+        ("index", 34, IssueKind.DUPLICATE, "inventory.accelerators.parts.index"),
+        ("index", 2000, IssueKind.OUT_OF_RANGE, "inventory.accelerators.parts.index"),
+        ("id", "2", IssueKind.DUPLICATE, "inventory.accelerators.parts.id"),
+        ("id", "", IssueKind.UNKNOWN_DEVICE, "inventory.accelerators.parts.id"),
+        ("memory_bytes", -1, IssueKind.OUT_OF_RANGE, "inventory.accelerators.parts"),
+        ("peak_flops", float("nan"), IssueKind.OUT_OF_RANGE, "inventory.accelerators.parts"),
+    )
+    for name, value, kind, field in cases:
+        verdict = _observed(_report((name, value)))
+        assert not verdict.observation.inventory.nodes
+        assert (kind, field) in {(issue.kind, issue.metric) for issue in verdict.issues}, name
+    assert _observed(_report(("index", 0))).observation.inventory.nodes
