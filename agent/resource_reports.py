@@ -14,6 +14,7 @@ from aiokafka.errors import KafkaError
 from agent import contract_messages
 from agent.benchmark.rounds import ProbeRounds
 from agent.bus_clients import Producer
+from agent.collectors.availability import AvailabilityCollector, Look
 from agent.collectors.base import Collector, Reading
 from agent.collectors.declared import AllocationCollector, DeclaredAccelerator, DeclaredCollector
 from agent.collectors.document import DocumentCollector
@@ -63,6 +64,7 @@ class ResourceReports:
         self._incarnation = incarnation
         self._agent_url = agent_url
         self._in_use: Mapping[str, Set[int]] = {}
+        self._machines = Look(frozenset(), frozenset())
         self._sequence = 0
         self.agent_id = ""
         self.compute_ids: ComputeIds = {}
@@ -133,9 +135,15 @@ class ResourceReports:
         return self._parts.divided
 
     def _look_at_engine(self) -> None:
-        self._in_use = {
-            node.node_id: node.accelerators_in_use for node in self._engine.nodes() if node.state is NodeState.RUNNING
+        nodes, asleep = self._engine.nodes(), self._engine.asleep()
+        self._in_use = {node.node_id: node.accelerators_in_use for node in nodes if node.state is NodeState.RUNNING}
+        looked_at = [node for node in nodes if node.state is not NodeState.STARTING and node.node_id not in asleep]
+        up = {
+            node.node_id
+            for node in looked_at
+            if node.state is NodeState.RUNNING and node.last_beat_age_s < self._settings.lease_s
         }
+        self._machines = Look(up, {node.node_id for node in looked_at} - up)
 
     async def report(self) -> None:
         """Take readings and publish once; a report that the bus does not take is dropped, a newer one follows."""
@@ -186,7 +194,12 @@ class ResourceReports:
     def _make_collectors(self) -> list[Collector]:
         domain = self._settings.domain
         collectors: list[Collector] = [
-            HostCollector(tuple(node.node_id for node in domain.nodes), self._settings.data_dir)
+            HostCollector(tuple(node.node_id for node in domain.nodes), self._settings.data_dir),
+            AvailabilityCollector(
+                [node.node_id for node in domain.nodes],
+                lambda: self._machines,
+                self._settings.data_dir / "availability.json",
+            ),
         ]
         declared: list[DeclaredAccelerator] = []
         for node in domain.nodes:
