@@ -126,6 +126,7 @@ class Cluster:
         self.plugins = plugins_of(policy)
         """What the policy names: looked up once, as a policy is long to hash."""
         self._version = policy.version
+        self._weights = dict(policy.tenant_weights)
         self.view = View(table, ledger)
         self.pending = Pending(self.plugins.order)
         self.running: dict[UnitKey, RunningUnit] = {}
@@ -160,7 +161,7 @@ class Cluster:
         """Another policy applies from now on."""
         if policy is self.policy or policy.version == self._version:
             return
-        self.policy, self._version = policy, policy.version
+        self.policy, self._version, self._weights = policy, policy.version, dict(policy.tenant_weights)
         self.plugins, self.stages = plugins_of(policy), None
         self.pending.reorder(self.plugins.order)
         self._candidates.clear()
@@ -171,7 +172,7 @@ class Cluster:
         table = self.table
         if self._totals is None or self._totals[0] is not table:
             self._totals = table, float(table.domain_devices.sum()), float(table.domain_cpus.sum())
-        return Shares(self.tenants, *self._totals[1:], dict(self.policy.tenant_weights))
+        return Shares(self.tenants, *self._totals[1:], self._weights)
 
     def watch(self, name: str, settings: Hashable, make: Callable[[], Watching]) -> Watching:
         """What is kept up under ``name`` with each unit that begins or ends; made from what runs when it is asked for
@@ -193,7 +194,7 @@ class Cluster:
         one puts another in its place. With ``observed`` False plugins begin to watch it anew (they forget the past)."""
         other = object.__new__(Cluster)
         other.policy, other.view, other.pending = self.policy, self.view.copy(), self.pending.copy()
-        other.plugins, other._version = self.plugins, self._version
+        other.plugins, other._version, other._weights = self.plugins, self._version, self._weights
         other.stages, other._totals = self.stages, self._totals
         other.running = dict(self.running)
         other.holders = {row: dict(units) for row, units in self.holders.items()}

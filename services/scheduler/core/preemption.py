@@ -24,7 +24,7 @@ from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import numbers_of, refuse_unknown
 from services.scheduler.core.placement import Candidates, Choice
 from services.scheduler.core.queue import Order, OrderContext, PendingUnit
-from services.scheduler.core.ranking import Place, Ranking, ranked, running_key
+from services.scheduler.core.ranking import Place, Ranking, ranked, ranked_still, running_key
 from services.scheduler.core.reach import Reach
 from services.scheduler.core.selection.reclaim import ReclaimPreemption
 from services.scheduler.core.selection.settings import flag_of
@@ -115,26 +115,24 @@ class OrderPreemption:
     ) -> bool:
         """Whether all units behind it, if all could be taken off, hold too little for it (reach.py). ``place`` is its place in
         the order, when the caller knows it."""
-        known = context.cache.get(("reach", unit.demand))
+        ranking = ranked_still(running, context)
+        known: tuple[int, Reach] | None = context.cache.get(("reach", unit.demand))
         # Units that were taken off in this cycle are room by now.
         if known is None or known[0] != len(running):
-            known = context.cache["reach", unit.demand] = len(running), *self._reach(unit.demand, running, context)
-        _, ranking, reach = known
+            reach = self._reach(unit.demand, ranking, context)
+            known = context.cache["reach", unit.demand] = len(running), reach
         first = ranking.behind(place or _place(unit, context))
-        return not first or not reach.covers(unit.demand, first)
+        return not first or not known[1].covers(unit.demand, first)
 
     @staticmethod
-    def _reach(demand: Demand, running: Sequence[RunningUnit], context: OrderContext) -> tuple[Ranking, Reach]:
-        """The units that run still, in order, and what they could free on nodes that qualify for the demand."""
+    def _reach(demand: Demand, ranking: Ranking, context: OrderContext) -> Reach:
+        """What the units of the ranking could free on nodes that qualify for the demand."""
         cluster: Cluster = context.facts["cluster"]
         allowed = allowed_nodes(cluster.candidates(demand))
-        name = "reach", len(running), allowed.tobytes()
-        found: tuple[Ranking, Reach] | None = context.cache.get(name)
+        name = "reach", len(ranking), allowed.tobytes()
+        found: Reach | None = context.cache.get(name)
         if found is None:
-            left, ranking = context.facts["running"], ranked(running, context)
-            if len(left) < len(ranking):
-                ranking = ranking.only(left)
-            found = context.cache[name] = ranking, Reach(cluster.view, ranking.last, allowed)
+            found = context.cache[name] = Reach(cluster.view, ranking.last, allowed)
         return found
 
     def _apart(

@@ -91,6 +91,15 @@ def ranked(running: Sequence[RunningUnit], context: OrderContext) -> Ranking:
     return found
 
 
+def ranked_still(running: Sequence[RunningUnit], context: OrderContext) -> Ranking:
+    """The same without units that were taken off in this cycle. ``running`` are those that are left."""
+    known: tuple[int, Ranking] | None = context.cache.get("still")
+    if known is None or known[0] != len(running):
+        found, left = ranked(running, context), context.facts["running"]
+        known = context.cache["still"] = len(running), found if len(left) == len(found) else found.only(left)
+    return known[1]
+
+
 def _sorted(running: Sequence[RunningUnit], context: OrderContext) -> Ranking:
     keys = running_keys(context.facts["order"], running, context)
     found = [(key, item.unit.queued_at_s, item.unit.key, item) for key, item in zip(keys, running, strict=True)]

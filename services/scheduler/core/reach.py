@@ -36,8 +36,8 @@ class Reach:
         self._here: list[bool] | None = None if np.count_nonzero(allowed) == len(allowed) else allowed.tolist()
         if self._here is not None:
             self._free = [free if here else 0 for free, here in zip(self._free, self._here, strict=True)]
-        self._devices = [max(self._free, default=0)]
-        self._gained = list(self._free)
+        self._devices: list[int] = []
+        self._gained: list[int] = []
         self._ranks: dict[int, tuple[list[int], list[int]]] = {}
 
     def covers(self, demand: Demand, first: int) -> bool:
@@ -45,14 +45,17 @@ class Reach:
         if not demand.accelerators or demand.device_milli < 1000:
             return True
         if demand.ranks == 1:
-            return self._most_devices(first) >= demand.accelerators
+            return self._has_devices(demand.accelerators, first)
         return self._most_ranks(demand.accelerators, first) >= demand.ranks
 
-    def _most_devices(self, first: int) -> int:
-        """The most devices on one node."""
+    def _has_devices(self, wanted: int, first: int) -> bool:
+        """Whether so many devices may be free on one node."""
         known = self._devices
-        if first < len(known):
-            return known[first]
+        if not known:
+            known.append(max(self._free, default=0))
+            self._gained = list(self._free)
+        if first < len(known) or known[-1] >= wanted:
+            return known[min(first, len(known) - 1)] >= wanted
         gained, here = self._gained, self._here
         most = known[-1]
         for unit in self._first(len(known) - 1, first):
@@ -61,7 +64,9 @@ class Reach:
                     gained[row] = now = gained[row] + len(devices)
                     most = max(most, now)
             known.append(most)
-        return known[first]
+            if most >= wanted:
+                return True
+        return False
 
     def _most_ranks(self, devices: int, first: int) -> int:
         """Ranks of so many devices each, over all nodes."""

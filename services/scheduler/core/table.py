@@ -509,7 +509,11 @@ class View:
         free = self._free(row)
         # The model with the fewest left that suffices: the others stay whole.
         counts = self.free_devices[row]
-        model = min((int(c) for c in columns if counts[c] >= demand.accelerators), key=lambda c: (counts[c], c))
+        model = (
+            int(columns[0])
+            if len(columns) == 1
+            else min((int(c) for c in columns if counts[c] >= demand.accelerators), key=lambda c: (counts[c], c))
+        )
         return tuple([index for index, column in free if column == model][: demand.accelerators])
 
     def _choose_shared(self, row: int, demand: Demand, columns: Ints) -> tuple[int, ...]:

@@ -80,13 +80,16 @@ class Chances(Reserving):
         alike: Mapping[Demand, list[Lane]] = self._cluster.pending.alike if lanes is None else by_demand(lanes)
         runs = self._runs = list(self._running.values())
         asked = [plugin.out_of_reach for plugin in self._stages.preemptions]  # type: ignore[attr-defined]
-        added, changed = self._cluster.pending.added, self._changed()
+        added, changed, looked = self._cluster.pending.added, None, False
         out: list[Lane] = []
         for demand, group in alike.items():
             first = min([lane.entries[0] for lane in group]) if len(group) > 1 else group[0].entries[0]
             place = first[:3]
             places = self._cluster.candidates(demand)
-            if changed is not None and first[2] not in added and not changed.may_hold(places, place):
+            waited = first[2] not in added
+            if waited and not looked:
+                changed, looked = self._changed(), True
+            if waited and changed is not None and not changed.may_hold(places, place):
                 self._hopeless += group
             elif has_room(places) or not all(ask(first[3], runs, self._context, place) for ask in asked):
                 out += group
