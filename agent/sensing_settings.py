@@ -13,7 +13,7 @@ from meridian.resource_model import ResourceModel
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Exporter(_Section):

@@ -25,8 +25,13 @@ POWER_STATE_LABEL = "power_state"
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
 
 
+MOST_BYTES = 2**60
+MOST_MICRO_UNITS = 10**15
+"""Of a price."""
+
+
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class AcceleratorGroup(_Section):
@@ -35,7 +40,7 @@ class AcceleratorGroup(_Section):
     vendor: str
     model: str
     count: int = Field(1, ge=1, le=1024)
-    memory_bytes: int = Field(0, ge=0)
+    memory_bytes: int = Field(0, ge=0, le=MOST_BYTES)
     peak_flops: float = Field(0.0, ge=0)
     idle_watts: float = Field(0.0, ge=0)
     peak_watts: float = Field(0.0, ge=0)
@@ -49,7 +54,7 @@ class Node(_Section):
 
     node_id: Name
     cpus: float = Field(0.0, ge=0)
-    memory_bytes: int = Field(0, ge=0)
+    memory_bytes: int = Field(0, ge=0, le=MOST_BYTES)
     site: str = ""
     address: str = "127.0.0.1"
     labels: dict[str, str] = {}
@@ -65,7 +70,7 @@ class Link(_Section):
     to_domain_id: Name
     rtt_s: float = Field(0.0, ge=0)
     bandwidth_bytes_per_s: float = Field(0.0, ge=0)
-    price_micro_per_gb: int = Field(0, ge=0)
+    price_micro_per_gb: int = Field(0, ge=0, le=MOST_MICRO_UNITS)
     currency: str = ""
     loss: float = Field(0.0, ge=0, le=1)
     # HOST:PORT on which the agent of that domain answers probes; empty: what is declared here is all that is known.
@@ -141,8 +146,8 @@ class Domain(_Section):
     region: str = ""
     owner: str = ""
     emulated: bool = False
-    security_level: int = Field(0, ge=0)
-    price_micro_per_accelerator_hour: int = Field(0, ge=0)
+    security_level: int = Field(0, ge=0, le=2**31 - 1)
+    price_micro_per_accelerator_hour: int = Field(0, ge=0, le=MOST_MICRO_UNITS)
     currency: str = ""
     carbon_g_per_kwh: float = Field(0.0, ge=0)
     location: Location | None = None

@@ -16,6 +16,8 @@ from meridian.hardware.names import Resolution, canonical, resolve
 FOLDER = Path(__file__).parent
 # Other spellings of columns, as published tables of specifications use them.
 _COLUMN_NAMES = {"evidence_tier": ("tier",), "source": ("evidence_url",), "link": ("interconnect",)}
+_LARGEST = 1e12
+"""In the units of a table (TFLOP/s, GB, GB/s, W): more is a slip of the pen."""
 _LARGEST_FAMILY_SPREAD = 2.0
 """Members of a family may differ by this factor in 16-bit peak and in bandwidth; else the name says too little."""
 
@@ -200,7 +202,7 @@ def _row(where: str, row: Mapping[str | None, str | None]) -> _Row:
     chip_id = cells.get("id") or canonical(name)
     if not chip_id:
         raise InvalidCatalogueError(f"{where}, id: is empty")
-    year = int(_number(where, "year", cells["year"])) if cells.get("year") else None
+    year = _year(where, cells["year"]) if cells.get("year") else None
     aliases = (name, chip_id, *(alias.strip() for alias in cells.get("aliases", "").split(";") if alias.strip()))
     return _Row(
         chip_id, cells.get("vendor", ""), name, year, cells.get("form", ""), cells.get("link", ""), statements, aliases
@@ -212,9 +214,16 @@ def _number(where: str, column: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value) or value <= 0:
-        raise InvalidCatalogueError(f"{where}, {column}: {text!r} is no positive number")
+    if not 0 < value <= _LARGEST:
+        raise InvalidCatalogueError(f"{where}, {column}: {text[:40]!r} is no positive number up to {_LARGEST:g}")
     return value
+
+
+def _year(where: str, text: str) -> int:
+    year = _number(where, "year", text)
+    if year != int(year) or not 1970 <= year < 2200:
+        raise InvalidCatalogueError(f"{where}, year: {text[:40]!r} is no year")
+    return int(year)
 
 
 def alias_conflicts(aliases: Iterable[tuple[str, tuple[str, ...]]]) -> list[str]:
