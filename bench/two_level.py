@@ -1,12 +1,12 @@
 """Two-level scheduling with a process per domain against one level in one process: time from submission to placement.
 
-    python -m bench.two_level [--steps 30] [--bus] [--json OUT]
+    python -m bench.two_level [--steps 30] [--domains N ...] [--units N ...] [--bus] [--json OUT]
 
 With ``--bus`` the real services over the embedded broker instead: bench/two_level_bus.py.
 
-Real processes, one per domain, joined by pipes. Before the first step three quarters of the accelerators are in use by
-local work of 1 to 8 accelerators, and every domain is asked once about all classes of units (``first_sight_s``: what a domain
-does once per class and start). A step is what a cycle sees:
+Real processes, one per domain, joined by pipes (bench/two_level_pipes.py). Before the first step three quarters of the
+accelerators are in use by local work of 1 to 8 accelerators, and every domain is asked once about all classes of units
+(``first_sight_s``: what a domain does once per class and start). A step is what a cycle sees:
 1. Some runs end, and every domain tells its summary anew (not timed: domains do so by themselves).
 2. Some domains then take local work that the network has not heard of, so its summaries are old.
 3. Units of 60 classes (bench/scheduler.py) are submitted at once; the clock runs until the last domain has answered for
@@ -14,25 +14,26 @@ does once per class and start). A step is what a cycle sees:
 
 Slices give domains, nodes (50 per domain, 8 accelerators each) and units per step. ``one level`` (baseline) decides the same
 steps on one cluster with all nodes, its local work known. ``agreement_ratio`` is measured apart, with fresh summaries and no
-local work: share of units that both ways send to the same domain. Times are wall time, on whatever else the machine does.
+local work: share of units that both ways send to the same domain. Times are wall time, on whatever else the machine does;
+``processor_p50_s`` is the processor time of all processes of a step.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import random
 import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection
+from functools import partial
 
 import numpy as np
 
 from bench import two_level_bus
 from bench.result import Row, Setting, print_table, write
 from bench.scheduler import CPUS, DEVICES, MEMORY_BYTES, mixed
+from bench.two_level_pipes import RemoteDomain
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.fleet import Device, Domain, Fleet, Node
@@ -44,7 +45,6 @@ from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.two_level import (
     MOST_ROUNDS,
-    Answer,
     Assignment,
     Coordinated,
     InterDomain,
@@ -79,57 +79,10 @@ def network(domains: int, nodes: int = NODES) -> Fleet:
     return Fleet(facts, rows)
 
 
-def own(fleet: Fleet, name: str) -> Cluster:
-    """The cluster of one domain."""
+def local_domain(fleet: Fleet, name: str) -> LocalDomain:
+    """One domain with a cluster of its own."""
     nodes = {key: node for key, node in fleet.nodes.items() if node.domain_id == name}
-    return Cluster(table_of(Fleet({name: fleet.domains[name]}, nodes)), POLICY)
-
-
-def serve(connection: Connection, fleet: Fleet, name: str) -> None:
-    """A domain's process: places what it is told until the pipe closes."""
-    domain = LocalDomain(own(fleet, name))
-    while True:
-        try:
-            kind, *body = connection.recv()
-        except EOFError:
-            return
-        if kind == "begin":
-            domain.begin(*body)
-            connection.send(domain.answer())
-        elif kind == "back":
-            domain.give_back(*body)
-        else:
-            return
-
-
-class RemoteDomain:
-    """A domain in a process of its own."""
-
-    def __init__(self, fleet: Fleet, name: str) -> None:
-        context = multiprocessing.get_context("fork")
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, fleet, name), daemon=True)
-        self._process.start()
-        theirs.close()
-
-    def begin(self, assignments: Sequence[Assignment], classes: Sequence[Demand], now_s: float) -> None:
-        """Tell it."""
-        self._connection.send(("begin", tuple(assignments), tuple(classes), now_s))
-
-    def answer(self) -> Answer:
-        """Wait for what it says."""
-        found = self._connection.recv()
-        assert isinstance(found, Answer)
-        return found
-
-    def give_back(self, keys: Sequence[UnitKey], now_s: float) -> None:
-        """Runs end."""
-        self._connection.send(("back", tuple(keys), now_s))
-
-    def close(self) -> None:
-        """End the process."""
-        self._connection.send(("end",))
-        self._process.join(10.0)
+    return LocalDomain(Cluster(table_of(Fleet({name: fleet.domains[name]}, nodes)), POLICY))
 
 
 @dataclass
@@ -165,6 +118,7 @@ class Figures:
     """What the steps of one slice took."""
 
     seconds: list[float] = field(default_factory=list)
+    processor_s: list[float] = field(default_factory=list)
     units: list[int] = field(default_factory=list)
     placed: int = 0
     waited: int = 0
@@ -211,7 +165,8 @@ def two_levels(
     """Run the steps on two levels; also where each unit went."""
     plugins_of(POLICY)  # loads the plugins, once for all processes
     domains: dict[str, IntraDomain] = {
-        name: RemoteDomain(fleet, name) if remote else LocalDomain(own(fleet, name)) for name in fleet.domains
+        name: RemoteDomain(name, partial(local_domain, fleet, name)) if remote else local_domain(fleet, name)
+        for name in fleet.domains
     }
     book = Book(random.Random(SEED), len(fleet.nodes) * DEVICES)
     whole = Cluster(table_of(Fleet(fleet.domains, {})), POLICY)
@@ -236,6 +191,7 @@ def two_levels(
         units = workload(step, count, len(fleet.nodes))
         by_key = {unit.key: unit for unit in units}
         context = OrderContext(whole.shares())
+        processor_s = spent_s(domains)
         begun = time.perf_counter()
         pending = Pending(plugins_of(POLICY).order)
         for unit in units:
@@ -245,7 +201,7 @@ def two_levels(
         for key, ranks in found.placed.items():
             book.began(by_key[key], ranks)
             went[key] = frozenset(rank.domain_id for rank in ranks)
-        record(figures, took, len(units), len(found.placed))
+        record(figures, took, spent_s(domains) - processor_s, len(units), len(found.placed))
         figures.feedback += found.feedback
         figures.rounds.append(found.rounds)
     for domain in domains.values():
@@ -300,7 +256,7 @@ def one_level(
         if local:
             take_local_whole(cluster, local_work(step, list(fleet.domains)), book, float(step))
         units = workload(step, count, len(fleet.nodes))
-        begun = time.perf_counter()
+        processor_s, begun = time.process_time(), time.perf_counter()
         cluster.extend(units)
         decisions = decide(cluster, POLICY, float(step), explain=False)
         runs = cluster.apply(decisions, float(step))
@@ -310,7 +266,7 @@ def one_level(
             went[running.unit.key] = frozenset(rank.domain_id for rank in running.ranks)
         for unit in list(cluster.pending):
             cluster.withdraw(unit.key)
-        record(figures, took, len(units), len(runs))
+        record(figures, took, time.process_time() - processor_s, len(units), len(runs))
     return figures, went
 
 
@@ -326,9 +282,15 @@ def take_local_whole(cluster: Cluster, items: Sequence[Assignment], book: Book, 
         cluster.withdraw(unit.key)
 
 
-def record(figures: Figures, took: float, units: int, placed: int) -> None:
+def spent_s(domains: dict[str, IntraDomain]) -> float:
+    """Processor time of this process and those of the domains so far."""
+    return time.process_time() + sum(item.processor_s for item in domains.values() if isinstance(item, RemoteDomain))
+
+
+def record(figures: Figures, took: float, processor_s: float, units: int, placed: int) -> None:
     """Count a step."""
     figures.seconds.append(took)
+    figures.processor_s.append(processor_s)
     figures.units.append(units)
     figures.placed += placed
     figures.waited += units - placed
@@ -361,6 +323,16 @@ def rows_of(subject: str, where: str, figures: Figures, *, baseline: bool) -> li
             n=len(rates),
             baseline=baseline,
         ),
+        Row(
+            subject,
+            "processor_p50_s",
+            statistics.median(figures.processor_s),
+            where,
+            low=min(figures.processor_s),
+            high=max(figures.processor_s),
+            n=len(rates),
+            baseline=baseline,
+        ),
         Row(subject, "placed_ratio", figures.placed / total, where, n=total, baseline=baseline),
     ]
     if figures.rounds:
@@ -378,6 +350,8 @@ def main() -> int:
         prog="python -m bench.two_level", description=__doc__.splitlines()[0] if __doc__ else ""
     )
     parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--domains", type=int, nargs="+", help="only these numbers of domains")
+    parser.add_argument("--units", type=int, nargs="+", help="only these numbers of units per step")
     parser.add_argument("--bus", action="store_true", help="the services over the embedded broker")
     parser.add_argument("--json", metavar="OUT")
     options = parser.parse_args()
@@ -389,6 +363,8 @@ def main() -> int:
             write(options.json, "python -m bench.two_level --bus", [], two_level_bus.SEED, Setting.REAL, rows)
         return 0
     for domains, count in SHAPES:
+        if domains not in (options.domains or [domains]) or count not in (options.units or [count]):
+            continue
         fleet = network(domains)
         where = f"{domains} domains, {len(fleet.nodes)} nodes, {count} units"
         steps = options.steps if count < 1000 else max(options.steps // 3, 3)
