@@ -49,7 +49,7 @@ class DocumentCollector(Collector):
         self._max_bytes = max_bytes
         self._limits = limits
         self._working_dir = working_dir
-        self._seen: dict[tuple[str, int | None, Metric], Reading] = {}
+        self._seen: dict[tuple[str, int | None, str, Metric], Reading] = {}
 
     def collect(self, now: datetime) -> list[Reading]:
         try:
@@ -63,7 +63,9 @@ class DocumentCollector(Collector):
             for item in sensed.readings
             if (item.node_id == CLUSTER or item.node_id in self._node_ids) and item.kind is not UnknownKind.NOT_EXPORTED
         ]
-        self._seen.update({(item.node_id, item.accelerator_index, item.metric): item for item in readings})
+        self._seen.update(
+            {(item.node_id, item.accelerator_index, item.partition, item.metric): item for item in readings}
+        )
         return readings
 
     def unavailable(self, reason: str, now: datetime) -> list[Reading]:

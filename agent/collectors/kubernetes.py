@@ -1,7 +1,8 @@
 """Kubernetes as readings: ResourceSlices and ResourceClaims (JSON of ``resource.k8s.io``), and kube-state-metrics.
 
 A pool of a driver on a node is the slices of its newest generation, and only when all of them are there (KEP-4381: a pool is
-updated in several objects). Capacities are nominal. Whether a device is free comes from the claims in the same document: without
+updated in several objects). A device that names the UUID of its parent (a MIG instance) is a part of it, under its number, and a device
+is free while neither it, nor its parent, nor a part of it is allocated. Capacities are nominal. Whether a device is free comes from the claims in the same document: without
 claims it is not known. In kube-state-metrics a pod that has ended keeps its requests, so only pods that run or wait on their
 node count.
 """
@@ -44,14 +45,31 @@ def readings_of(content: object, now: datetime) -> list[Reading]:
     claims = [item for item in items if item.get("kind") == "ResourceClaim"]
     taken = set(_allocated(claims))
     readings: list[Reading] = []
-    numbers: dict[str, int] = {}
+    numbers: dict[str, dict[str, int]] = {}
     for node, driver, pool, devices, problem in _pools([item for item in items if item.get("kind") == "ResourceSlice"]):
-        for device in devices:
-            index = numbers.get(node, 0)
-            numbers[node] = index + 1
-            free = (driver, pool, str(device.get("name"))) not in taken if claims else None
-            readings += _device(node, index, device, free, problem, now)
+        # Before v1 the description stood one level deeper.
+        named = [(str(device.get("name", "")), _map(device.get("basic")) or device) for device in devices]
+        held = {name for name, _ in named if (driver, pool, name) in taken}
+        in_use = {_whole(name, basic) for name, basic in named if name in held}
+        wholes_in_use = {_whole(name, basic) for name, basic in named if name in held and not _parent(basic)}
+        of_node = numbers.setdefault(node, {})
+        for name, basic in named:
+            whole = _whole(name, basic)
+            # Two devices of one name are told as they are: the pool is not believed.
+            key = f"{driver}/{pool}/{whole}" if not problem or _parent(basic) else f"{len(of_node)}"
+            index = of_node.setdefault(key, len(of_node))
+            used = name in held or whole in (wholes_in_use if _parent(basic) else in_use)
+            readings += _device(node, index, name, basic, not used if claims else None, problem, now)
     return readings
+
+
+def _parent(device: Mapping[str, Any]) -> str:
+    return _attribute(device, "parentUUID")
+
+
+def _whole(name: str, device: Mapping[str, Any]) -> str:
+    """What names the whole accelerator of a device or of a part."""
+    return _parent(device) or _attribute(device, "uuid") or name
 
 
 def _items(content: object) -> Iterator[Mapping[str, Any]]:
@@ -115,17 +133,16 @@ def _allocated(claims: Iterable[Mapping[str, Any]]) -> Iterator[Key]:
 
 
 def _device(
-    node: str, index: int, device: Mapping[str, Any], free: bool | None, problem: str, now: datetime
+    node: str, index: int, name: str, basic: Mapping[str, Any], free: bool | None, problem: str, now: datetime
 ) -> Iterator[Reading]:
-    # Before v1 the description stood one level deeper.
-    basic = _map(device.get("basic")) or device
-    name = _attribute(basic, "uuid") or str(device.get("name", ""))
+    device, parent = _whole(name, basic), _parent(basic)
 
     def reading(metric: Metric, value: float | None, source: Source, kind: UnknownKind, reason: str) -> Reading:
         if problem:
             value, kind, reason = None, UnknownKind.INCONSISTENT, problem
         return Reading(
-            node, metric, value, source, now, accelerator_index=index, device=name,
+            node, metric, value, source, now, accelerator_index=index, device=device,
+            partition=name if parent else "", profile=_attribute(basic, "profile") if parent else "",
             reason="" if value is not None else reason, kind=None if value is not None else kind,
         )  # fmt: skip
 

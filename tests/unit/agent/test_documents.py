@@ -122,6 +122,44 @@ def _claim(device: str) -> dict[str, Any]:
     return {"kind": "ResourceClaim", "status": {"allocation": {"devices": {"results": results}}}}
 
 
+def _mig(name: str, parent: str, profile: str, memory: str) -> dict[str, Any]:
+    attributes = {"type": {"string": "mig"}, "uuid": {"string": f"MIG-{name}"}, "parentUUID": {"string": parent}, "profile": {"string": profile}}  # fmt: skip
+    return {"name": name, "attributes": attributes, "capacity": {"memory": {"value": memory}}}
+
+
+def test_mig_devices_of_a_slice_are_parts_of_one_accelerator_and_not_accelerators() -> None:
+    whole = {"name": "gpu-1", "attributes": {"uuid": {"string": "GPU-bb"}}, "capacity": {"memory": {"value": "80Gi"}}}
+    small, large = (
+        _mig("gpu-0-mig-7", "GPU-aa", "1g.10gb", "9728Mi"),
+        _mig("gpu-0-mig-2", "GPU-aa", "3g.40gb", "40448Mi"),
+    )
+    both = _mig("gpu-1-mig-1", "GPU-bb", "1g.10gb", "9728Mi")
+    pool = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
+    devices = [small, large, whole, both]
+    part = {"kind": "ResourceSlice", "spec": {"driver": "gpu.x", "nodeName": "n1", "pool": pool, "devices": devices}}
+    results = [{"driver": "gpu.x", "pool": "n1", "device": name} for name in ("gpu-0-mig-7", "gpu-1-mig-1")]
+    claim = {"kind": "ResourceClaim", "status": {"allocation": {"devices": {"results": results}}}}
+    found = sense(json.dumps({"kind": "List", "items": [part, claim]}), NOW).readings
+    free = {
+        (item.accelerator_index, item.partition, item.profile): item.value
+        for item in found
+        if item.metric is Metric.CAPACITY_FREE and item.accelerator_index is not None
+    }
+    assert free == {
+        (0, "gpu-0-mig-7", "1g.10gb"): 0.0,
+        (0, "gpu-0-mig-2", "3g.40gb"): 1.0,
+        (1, "", ""): 0.0,
+        (1, "gpu-1-mig-1", "1g.10gb"): 0.0,
+    }
+    memory = {item.partition: item.value for item in found if item.metric is Metric.GPU_MEMORY_LIMIT and item.value}
+    assert memory == {
+        "gpu-0-mig-7": 9728 * 2**20,
+        "gpu-0-mig-2": 40448 * 2**20,
+        "": 80 * 2**30,
+        "gpu-1-mig-1": 9728 * 2**20,
+    }
+
+
 def test_resource_slices() -> None:
     found = _read({"kind": "List", "items": [_slice(2, ["a", "b"]), _slice(1, ["old"]), _claim("b")]})
     assert found["n1", 0, Metric.GPU_MEMORY_LIMIT] == (80 * 2**30, None)
