@@ -27,6 +27,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 
 import numpy as np
 
@@ -357,7 +358,10 @@ def main() -> int:
     options = parser.parse_args()
     rows: list[Row] = []
     if options.bus:
-        rows = two_level_bus.rows(options.steps)
+        shapes = two_level_bus.SHAPES
+        if options.domains or options.units:
+            shapes = tuple(product(options.domains or [20], options.units or [100]))
+        rows = two_level_bus.rows(options.steps, shapes)
         print_table(rows)
         if options.json:
             write(options.json, "python -m bench.two_level --bus", [], two_level_bus.SEED, Setting.REAL, rows)

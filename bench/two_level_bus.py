@@ -34,8 +34,10 @@ from meridian.database import migrate
 
 SEED = 11
 NODES, DEVICES, CPUS = 50, 8, 64.0
-SHAPES = ((5, 1), (5, 100), (20, 1), (20, 100))
+SHAPES: tuple[tuple[int, int], ...] = ((5, 1), (5, 100), (20, 1), (20, 100))
 """Domains and units per step."""
+WARMING = 2
+"""Steps that do not count: consumers join, classes are told."""
 WAIT_S = 60.0
 _KINDS: tuple[type[Message], ...] = (
     job_pb2.JobPlaced,
@@ -146,7 +148,7 @@ def submissions(step: int, count: int, source: random.Random) -> list[Message]:
 
 
 async def measure(domains: int, count: int, steps: int, levels: str) -> tuple[list[float], Client]:
-    """Seconds of each step; two steps before them are not counted (consumers join, classes are told)."""
+    """Seconds of each step, those for warming left out."""
     source = random.Random(SEED)
     async with AsyncExitStack() as stack:
         where = await stack.enter_async_context(servers("scheduler"))
@@ -163,7 +165,7 @@ async def measure(domains: int, count: int, steps: int, levels: str) -> tuple[li
         await stack.enter_async_context(service(where, "scheduler", MERIDIAN_SCHEDULER_LEVELS=levels))
         times: list[float] = []
         placed = 0
-        for step in range(steps + 2):
+        for step in range(steps + WARMING):
             jobs = submissions(step, count, source)
             begun_s = time.perf_counter()
             await client.publish(jobs)
@@ -175,7 +177,7 @@ async def measure(domains: int, count: int, steps: int, levels: str) -> tuple[li
             await client.publish([_ended(item) for item in new])
             await client.until(job_pb2.JobFinished, placed)
             await asyncio.sleep(0.3)
-        return times[2:], client
+        return times[WARMING:], client
 
 
 def _ended(item: Message) -> Message:
@@ -189,10 +191,28 @@ def _ended(item: Message) -> Message:
     )
 
 
-def rows(steps: int) -> list[Row]:
+def coordination_s(client: Client) -> list[float]:
+    """Of each unit that was placed, the steps for warming left out."""
+    asked_s: dict[tuple[str, int], float] = {}
+    for request in client.seen[scheduler_pb2.PlacementRequest].values():
+        assert isinstance(request, scheduler_pb2.PlacementRequest)
+        at_s = request.asked_at.ToNanoseconds() / 1e9
+        for item in request.wanted:
+            key = item.job_id, item.unit_index
+            asked_s[key] = min(asked_s.get(key, at_s), at_s)
+    answered_s: dict[tuple[str, int], float] = {}
+    for answer in client.seen[scheduler_pb2.PlacementAnswer].values():
+        assert isinstance(answer, scheduler_pb2.PlacementAnswer)
+        for placed in answer.placed:
+            answered_s[placed.name.job_id, placed.name.unit_index] = answer.summary.at.ToNanoseconds() / 1e9
+    counted = [key for key in answered_s if int(key[0].split("-")[1]) >= WARMING]
+    return [answered_s[key] - asked_s[key] for key in counted]
+
+
+def rows(steps: int, shapes: Sequence[tuple[int, int]] = SHAPES) -> list[Row]:
     """The figures of all shapes."""
     found: list[Row] = []
-    for domains, count in SHAPES:
+    for domains, count in shapes:
         where = f"{domains} domains, {domains * NODES} nodes, {count} units, over the bus"
         for levels, baseline in (("two", False), ("one", True)):
             times, client = asyncio.run(measure(domains, count, steps, levels))
@@ -212,11 +232,24 @@ def rows(steps: int) -> list[Row]:
                 for percent in (50, 99)
             ]
             if not baseline:
+                spans = coordination_s(client)
+                found += [
+                    Row(
+                        subject,
+                        f"coordination_p{percent}_s",
+                        float(np.quantile(spans, percent / 100)),
+                        where,
+                        low=min(spans),
+                        high=max(spans),
+                        n=len(spans),
+                    )
+                    for percent in (50, 99)
+                ]
                 refused = sum(
                     len(item.refused)
                     for item in client.seen[scheduler_pb2.PlacementAnswer].values()
                     if isinstance(item, scheduler_pb2.PlacementAnswer)
                 )
-                units = count * (steps + 2)
+                units = count * (steps + WARMING)
                 found.append(Row(subject, "feedback_ratio", refused / units, where, n=units))
     return found
