@@ -55,12 +55,12 @@ class Agent:
         self.book = RunBook(settings.data_dir / "journal", new_agent_mark=secrets.token_hex(8))
         scheduling = settings.domain.own_scheduler
         self._cluster = (
-            cluster_of(settings.domain, scheduling, settings.data_dir)
+            cluster_of(settings.domain, scheduling, settings.shared)
             if isinstance(scheduling, SlurmScheduling)
             else None
         )
         self.engine = engine_of(settings, self.book, self._cluster, self._clock)
-        self._logs = RunLogs(settings.data_dir / "logs")
+        self._logs = RunLogs(settings.shared / "logs")
         self._identity = IdentityClient(settings, self._clock)
         self._ids = ids
         self._missing = "starting"

@@ -50,7 +50,7 @@ def _of_programs(settings: AgentSettings) -> dict[str, Any]:
     return {
         "domain_id": domain.domain_id,
         "node_ids": tuple(node.node_id for node in domain.nodes),
-        "data_dir": settings.data_dir,
+        "shared_dir": settings.shared,
         "gang_grace_s": ENDING_RUNS_S,
         "log_bytes": settings.log_bytes,
         "device_variables": _device_variables(domain),

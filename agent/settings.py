@@ -95,7 +95,7 @@ class OwnScheduling(_Section):
 
 class SlurmScheduling(_Section):
     """Slurm chooses the nodes and the programs run in its allocations; every node's ``aliases.slurm`` is Slurm's name of it, where
-    that is another than its ``node_id``. Agent and nodes see ``data_dir`` and the agent's programs under the same paths."""
+    that is another than its ``node_id``. Agent and nodes see ``shared_dir`` and the agent's programs under the same paths."""
 
     kind: Literal["slurm"]
     partition: str = ""
@@ -203,8 +203,11 @@ class AgentSettings(_Section):
     identity_url: str = ""
     join_token: str = ""
     join_token_path: Path | None = None
+    # Journals, grants and keys: on a disk of the agent's own machine.
     data_dir: Path
-    # Where programs keep checkpoints; default: checkpoints/ in the data directory.
+    # What programs use and write, seen under this path by every machine that runs them; default: the data directory.
+    shared_dir: Path | None = None
+    # Where programs keep checkpoints; default: checkpoints/ in the shared directory.
     checkpoint_dir: Path | None = None
     http_host: str = "127.0.0.1"
     http_port: int = Field(0, ge=0, le=65535)
@@ -243,7 +246,12 @@ class AgentSettings(_Section):
     @property
     def checkpoints(self) -> Path:
         """Where checkpoints of this domain's runs are kept."""
-        return self.checkpoint_dir or self.data_dir / "checkpoints"
+        return self.checkpoint_dir or self.shared / "checkpoints"
+
+    @property
+    def shared(self) -> Path:
+        """Where logs and working directories of runs lie, and what a cluster's scheduler and its nodes exchange."""
+        return self.shared_dir or self.data_dir
 
 
 def read_settings(path: Path) -> AgentSettings:
@@ -260,4 +268,9 @@ def read_settings(path: Path) -> AgentSettings:
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
         raise ConfigurationError(f"configuration {path}: {problems}") from None
-    return settings.model_copy(update={"data_dir": settings.data_dir.resolve()})
+    return settings.model_copy(
+        update={
+            "data_dir": settings.data_dir.resolve(),
+            "shared_dir": settings.shared_dir and settings.shared_dir.resolve(),
+        }
+    )

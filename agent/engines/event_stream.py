@@ -33,6 +33,7 @@ class EventStream:
         self._held: dict[RunKey, Progress] = {}
         self._timers: dict[RunKey, asyncio.TimerHandle] = {}
         self._progress_at: dict[RunKey, float] = {}
+        self._failure: BaseException | None = None
 
     def put(self, delivery: Delivery, record_number: int | None) -> None:
         """Add an event; ``record_number`` is the journal record that must be durable before it is passed on."""
@@ -58,8 +59,10 @@ class EventStream:
             self._timers[key] = loop.call_at(due_at, self._release, key)
 
     async def take(self) -> tuple[Delivery, int | None]:
-        """The next event and the journal record it depends on."""
+        """The next event and the journal record it depends on; after the last one before `fail`, its error."""
         while not self._slots:
+            if self._failure is not None:
+                raise self._failure
             self._filled.clear()
             await self._filled.wait()
         slot = self._slots.popleft()
@@ -67,6 +70,11 @@ class EventStream:
         if isinstance(event, Progress):
             del self._waiting_progress[event.run_id, event.epoch]
         return slot.delivery, slot.record_number
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing may follow what was put so far: the reader gets the first error there was."""
+        self._failure = self._failure or error
+        self._filled.set()
 
     def _add(self, slot: _Slot) -> None:
         self._slots.append(slot)

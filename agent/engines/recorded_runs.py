@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
@@ -89,6 +89,15 @@ class RecordedRuns(Engine, Generic[R]):
     @abstractmethod
     async def _stop_run(self, run: R, cause: Cause, grace_s: float) -> None:
         """Tell a run to end, which is done when it has; one that is ending already goes on so."""
+
+    # --- what happens ----------------------------------------------------------------------------------------------
+
+    async def events(self) -> AsyncIterator[Delivery]:
+        while True:
+            delivery, record_number = await self._stream.take()
+            if record_number is not None:
+                await self._book.durable(record_number)
+            yield delivery
 
     # --- orders ----------------------------------------------------------------------------------------------------
 
@@ -247,4 +256,8 @@ class RecordedRuns(Engine, Generic[R]):
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
+        """A part that fails fails the engine: whoever reads the events gets its error."""
         self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._stream.fail(error)

@@ -15,12 +15,12 @@ ALIAS = "slurm"
 """The alias of a node that is Slurm's name of it."""
 
 
-def cluster_of(domain: Domain, settings: SlurmScheduling, data_dir: Path) -> Cluster:
-    """The cluster; what agent and nodes share lies in ``data_dir``."""
+def cluster_of(domain: Domain, settings: SlurmScheduling, shared_dir: Path) -> Cluster:
+    """The cluster; what agent and nodes share lies in ``shared_dir``."""
     return Cluster(
         SlurmSettings(
             domain_id=domain.domain_id,
-            shared_dir=data_dir / "slurm",
+            shared_dir=shared_dir / "slurm",
             node_names={node.node_id: node.aliases.get(ALIAS, node.node_id) for node in domain.nodes},
             site=Site(
                 partition=settings.partition,

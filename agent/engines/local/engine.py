@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,7 +44,7 @@ class LocalEngineSettings:
 
     domain_id: str
     node_ids: tuple[str, ...]
-    data_dir: Path
+    shared_dir: Path
     beat_s: float = 0.1
     agent_silence_s: float = 10.0
     restart_after_s: float = 15.0
@@ -66,11 +66,11 @@ class LocalEngineSettings:
 
     def log_path(self, run_id: str, rank: int) -> Path:
         """The log file of a rank; it does not exist while the rank has printed nothing."""
-        return self.data_dir / "logs" / run_id / f"rank-{rank}.log"
+        return self.shared_dir / "logs" / run_id / f"rank-{rank}.log"
 
     def own_work_dir(self, run_id: str) -> Path:
         """The working directory of a run that names none."""
-        return self.data_dir / "work" / run_id
+        return self.shared_dir / "work" / run_id
 
 
 @dataclass(slots=True)
@@ -185,13 +185,6 @@ class LocalEngine(RecordedRuns[_ActiveRun], EmulatedMachines):
             )
             for node_id, link in self._links.items()
         )
-
-    async def events(self) -> AsyncIterator[Delivery]:
-        while True:
-            delivery, record_number = await self._stream.take()
-            if record_number is not None:
-                await self._book.durable(record_number)
-            yield delivery
 
     # --- starting a run --------------------------------------------------------------------------------------------
 
@@ -329,8 +322,12 @@ class LocalEngine(RecordedRuns[_ActiveRun], EmulatedMachines):
             self._spawn(self._repair(link.node_id))
 
     async def _repair(self, node_id: str) -> None:
-        await asyncio.sleep(self._settings.restart_after_s)
-        await self._start_node(node_id)
+        while True:
+            await asyncio.sleep(self._settings.restart_after_s)
+            try:
+                return await self._start_node(node_id)
+            except OSError as error:
+                _log.error("the process of node %s cannot be started: %s", node_id, error)
 
     async def _keep_pinging(self) -> None:
         while True:

@@ -16,10 +16,9 @@ import contextlib
 import logging
 import shutil
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from agent.engines.base import (
     Delivery,
@@ -63,7 +62,7 @@ class SlurmEngineSettings:
     """How the engine behaves; see `LocalEngineSettings` for what concerns programs. Times in seconds."""
 
     domain_id: str
-    data_dir: Path
+    shared_dir: Path
     node_ids: tuple[str, ...]
     agent_silence_s: float = 6.0
     start_timeout_s: float = 60.0
@@ -78,11 +77,11 @@ class SlurmEngineSettings:
 
     def log_path(self, run_id: str, rank: int) -> Path:
         """The log file of a rank; it does not exist while the rank has printed nothing."""
-        return self.data_dir / "logs" / run_id / f"rank-{rank}.log"
+        return self.shared_dir / "logs" / run_id / f"rank-{rank}.log"
 
     def own_work_dir(self, run_id: str) -> Path:
         """The working directory of a run that names none."""
-        return self.data_dir / "work" / run_id
+        return self.shared_dir / "work" / run_id
 
 
 class SlurmEngine(RecordedRuns[FollowedRun]):
@@ -93,7 +92,6 @@ class SlurmEngine(RecordedRuns[FollowedRun]):
         self._settings = settings
         self._cluster = cluster
         self._contacts = self._contacts_told = 0
-        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # --- life ------------------------------------------------------------------------------------------------------
 
@@ -149,19 +147,6 @@ class SlurmEngine(RecordedRuns[FollowedRun]):
             )
         age_s = max(silence_s - self._cluster.settings.trust_s, 0.0)
         return NodeStatus(node_id, NodeState.RUNNING, node.booted_at_s, age_s, run_ids, node.indices_in_use)
-
-    async def events(self) -> AsyncIterator[Delivery]:
-        while True:
-            take = asyncio.ensure_future(self._stream.take())
-            either: set[asyncio.Future[Any]] = {take, self._broken}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if self._broken.done():
-                take.cancel()
-                self._broken.result()
-            delivery, record_number = take.result()
-            if record_number is not None:
-                await self._book.durable(record_number)
-            yield delivery
 
     # --- starting a run --------------------------------------------------------------------------------------------
 
@@ -448,15 +433,6 @@ class SlurmEngine(RecordedRuns[FollowedRun]):
                 except OSError as error:
                     _log.error("the lease cannot be renewed: %s", error)
             await asyncio.sleep(LEASE_EVERY_S)
-
-    # --- small things ----------------------------------------------------------------------------------------------
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        """A part that fails fails the engine: whoever reads the events gets its error."""
-        super()._done(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not self._broken.done():
-            self._broken.set_exception(error)
 
 
 def _read(runs: list[FollowedRun]) -> list[News]:

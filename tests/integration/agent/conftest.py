@@ -62,6 +62,11 @@ class Domain:
             await self._changed.wait_for(lambda: any(wanted(event) for event in self.events))
         return next(event for event in self.events if wanted(event))
 
+    async def broken(self, patience_s: float = PATIENCE_S) -> None:
+        """Until the engine's events end with an error, which is raised."""
+        assert self._reader is not None
+        await asyncio.wait_for(asyncio.shield(self._reader), patience_s)
+
     async def end_of(self, run_id: str, patience_s: float = PATIENCE_S) -> RunFinished | RunFailed:
         event = await self.wait_for(lambda e: isinstance(e, RunFinished | RunFailed) and e.run_id == run_id, patience_s)
         assert isinstance(event, RunFinished | RunFailed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import time
@@ -428,3 +429,39 @@ def _is_node(pid: int, node_id: str) -> bool:
 
 def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()[1])
+
+
+async def test_a_node_that_cannot_be_started_again_is_tried_until_it_can(
+    make_domain: MakeDomain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    domain = await make_domain(restart_after_s=0.05)
+    start, tries = domain.engine._start_node, 0
+
+    async def short_of_processes(node_id: str) -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        await start(node_id)
+
+    monkeypatch.setattr(domain.engine, "_start_node", short_of_processes)
+    await domain.engine.kill_node("north/n1")
+    async with asyncio.timeout(PATIENCE_S):
+        while tries < 3 or domain.engine.nodes()[0].state is not NodeState.RUNNING:
+            await asyncio.sleep(0.005)
+    await domain.engine.launch(request_for("print('here again')"))
+    assert isinstance(await domain.end_of("job-1.0.1"), RunFinished)
+
+
+async def test_a_part_that_fails_ends_the_engine_with_its_error(
+    make_domain: MakeDomain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    domain = await make_domain(restart_after_s=0.05)
+
+    async def broken(node_id: str) -> None:
+        raise LookupError(node_id)
+
+    monkeypatch.setattr(domain.engine, "_start_node", broken)
+    await domain.engine.kill_node("north/n1")
+    with pytest.raises(LookupError, match="north/n1"):
+        await domain.broken()

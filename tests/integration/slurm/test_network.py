@@ -53,7 +53,7 @@ class Network:
 
     def log(self, run_id: str, rank: int = 0) -> str:
         """What a rank printed; it is there when the run's end has been told."""
-        return (Path(self.agent.settings["data_dir"]) / "logs" / run_id / f"rank-{rank}.log").read_text()
+        return (Path(self.agent.settings["shared_dir"]) / "logs" / run_id / f"rank-{rank}.log").read_text()
 
     async def job_finished(self, name: str) -> int:
         """The outcome of a job."""
@@ -79,7 +79,7 @@ class Network:
 
 def declared(directory: Path, address: str, slurm: SlurmCluster, lease_s: float, **scheduling: Any) -> dict[str, Any]:
     """The domain as the agent's file has it; its nodes have other names in Slurm."""
-    settings = configuration(directory, address, lease_s=lease_s)
+    settings = configuration(directory, address, lease_s=lease_s, shared_dir=str(directory / "shared"))
     group = {"vendor": "NVIDIA", "model": "H100", "count": GPUS, "memory_bytes": 85899345920}
     node = {"cpus": CPUS, "memory_bytes": MEMORY_MIB * 2**20, "accelerators": [group]}
     nodes = [{**node, "node_id": f"north-{name}", "aliases": {"slurm": name}} for name in NODES]
@@ -146,6 +146,9 @@ async def test_jobs_of_the_network_run_in_slurm(database_url: str, tmp_path: Pat
         for rank in order.ranks:
             devices = ",".join(map(str, rank.accelerator_indices))
             assert found.log(order.run_id, rank.rank) == f"{rank.rank} {rank.node_id} {devices}\n"
+        own = {path.name for path in Path(found.agent.settings["data_dir"]).iterdir()}
+        assert {"journal", "grants"} <= own, "what must not be lost is on the agent's own disk"
+        assert not {"logs", "work", "slurm", "checkpoints"} & own, "and nothing that the nodes must see"
         await bus.expect(PlacementRequest, lambda event: any(item.job_id == "pair" for item in event.wanted))
         asked = bus.events(PlacementRequest, lambda event: any(item.job_id == "pair" for item in event.wanted))
         assert all(event.own_scheduler for event in asked)

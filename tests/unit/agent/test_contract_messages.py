@@ -52,6 +52,17 @@ def test_the_shipped_domains_are_understood(tmp_path: Path, number: int) -> None
     assert all(link.from_domain_id == inventory.domain_id and link.emulated for link in inventory.links)
 
 
+def test_what_nodes_must_see_may_lie_apart(tmp_path: Path) -> None:
+    alone = _settings(tmp_path)
+    assert (alone.shared, alone.checkpoints) == (tmp_path / "data", tmp_path / "data" / "checkpoints")
+    path = tmp_path / "shared.yaml"
+    content = {"domain": DOMAINS[0].declaration, "kafka_bootstrap_servers": "b:1", "data_dir": "own"}
+    path.write_text(yaml.safe_dump(content | {"shared_dir": "everywhere"}))
+    apart = read_settings(path)
+    assert (apart.data_dir, apart.shared) == (Path("own").resolve(), Path("everywhere").resolve())
+    assert apart.checkpoints == Path("everywhere").resolve() / "checkpoints"
+
+
 def test_wrong_settings_name_the_field(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(yaml.safe_dump({"domain": {"domain_id": "d", "nodes": []}, "data_dir": "x", "heartbeat_hz": 0}))
