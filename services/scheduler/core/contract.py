@@ -104,8 +104,9 @@ def moves(account: ShareAccount, running: Iterable[RunningUnit], free: Floats) -
     the end of the window; ``free`` (D) are free accelerators. A suggestion: it costs interruptions, the score does not.
 
     Steps: 1. by the projection to the window's end, how many accelerators each domain would have to hold more or less for
-    the rest of it; 2. from the domain with the greatest excess to the one with the greatest lack that has room; 3. the unit
-    that is thought to run longest among those that are no larger than both, until nothing fits.
+    the rest of it; 2. from the domain with the greatest excess to the one with the greatest lack that has room; 3. among
+    the units that are no larger than both, those that were interrupted before, so that few units bear all moves; among
+    them the one that is thought to run longest, until nothing fits.
     """
     left_s = account.end_s - account.now_s
     row = account.planned_row()
@@ -114,13 +115,14 @@ def moves(account: ShareAccount, running: Iterable[RunningUnit], free: Floats) -
     over = np.nan_to_num((this - wanted) / left_s)
     least = np.nan_to_num(_ENOUGH * account.plan.tolerance * wanted / left_s)
     room = np.array(free, dtype=np.float64)
-    by_domain: dict[int, list[tuple[float, float, UnitKey]]] = {}
+    by_domain: dict[int, list[tuple[bool, float, float, UnitKey]]] = {}
     index = {name: place for place, name in enumerate(account.domain_ids)}
     for item in running:
         places = {rank.domain_id for rank in item.ranks}
         if item.unit.preemptible and item.unit.devices and len(places) == 1:
             lasts_s = min(item.end_s(account.now_s, "expected") - account.now_s, left_s)
-            by_domain.setdefault(index[places.pop()], []).append((lasts_s, item.unit.devices, item.unit.key))
+            before = item.unit.service_s > 0
+            by_domain.setdefault(index[places.pop()], []).append((before, lasts_s, item.unit.devices, item.unit.key))
     for units in by_domain.values():
         units.sort()
     found: list[UnitKey] = []
@@ -130,10 +132,10 @@ def moves(account: ShareAccount, running: Iterable[RunningUnit], free: Floats) -
             return found
         most = min(over[give], -over[take], room[take]) + 0.5
         units = by_domain.get(give, [])
-        place = next((n for n in range(len(units) - 1, -1, -1) if units[n][1] <= most), None)
+        place = next((n for n in range(len(units) - 1, -1, -1) if units[n][2] <= most), None)
         if place is None:
             return found
-        lasts_s, size, key = units.pop(place)
+        _, lasts_s, size, key = units.pop(place)
         found.append(key)
         over[give] -= size * lasts_s / left_s
         over[take] += size * lasts_s / left_s

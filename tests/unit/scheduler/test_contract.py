@@ -306,6 +306,20 @@ def test_moves_name_the_units_that_keep_the_promise_elsewhere() -> None:
     assert abs(this[1] / this.sum() - 0.5) < abs(0.0 - 0.5) / 4
 
 
+def test_units_that_were_interrupted_before_are_moved_first() -> None:
+    """Six of a whole hour: three are to go. Those that held nodes before go first, though others were begun after them."""
+    world = cluster(a=2, b=2)
+    account = install(world, HALVES, 0.0)
+    for number in range(6):
+        attained_s = 500.0 if number in (0, 2) else 0.0
+        world.begin(
+            replace(unit(number, expected_s=9000.0), attained_s=attained_s), on("a", (number % 4,), number // 4), 0.0
+        )
+    account.advance(60.0)
+    found = moves(account, world.running.values(), world.view.domain_free_devices)
+    assert [key.unit_index for key in found] == [2, 0, 5]
+
+
 def test_nothing_is_moved_that_may_not_be_or_that_nobody_has_room_for() -> None:
     world = cluster(a=2, b=2)
     account = install(world, HALVES, 0.0)
