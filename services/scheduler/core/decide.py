@@ -30,6 +30,7 @@ from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import best, find_room
 from services.scheduler.core.profile import Profile
 from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.ranking import PLACE
 from services.scheduler.core.table import Table, table_of
 from services.scheduler.core.tenants_objectives import state_tenant
 
@@ -310,6 +311,9 @@ class _Cycle(Chances, ByPlan):
 
     def _preempt(self, unit: PendingUnit, group: Sequence[Candidates], selection: Selection) -> bool:
         self._beyond = self._leaving_out
+        place = selection.place_of(unit)
+        if place is not None:
+            self._context.cache[PLACE, unit.key] = place
         for plugin in self._stages.preemptions:
             if self._runs is None:
                 self._runs = list(self._running.values())
@@ -333,7 +337,7 @@ class _Cycle(Chances, ByPlan):
             selection.charge(unit)
             if self._leaving_out and self._cluster.view.is_more_free(before):
                 # What was taken off leaves room that those still to come may use.
-                selection.bring_back(self._position(unit))
+                selection.bring_back(place or self._position(unit))
             return True
         return False
 

@@ -275,6 +275,13 @@ class Selection:
         """The lane of the unit that was popped last."""
         return self._lanes[self._lane]
 
+    def place_of(self, unit: PendingUnit) -> tuple[Key, float, UnitKey] | None:
+        """The place in the order of the unit that was popped last; None for others, and where placements may change it."""
+        if not self._settled or self._lane < 0:
+            return None
+        entry = self.lane.entries[self._next[self._lane] - 1]
+        return entry[:3] if entry[3] is unit else None
+
     def pop(self) -> PendingUnit | None:
         """The next unit; None when there is none left."""
         heap = self._heap
@@ -385,7 +392,7 @@ class Selection:
     def charge(self, unit: PendingUnit, sign: int = 1) -> None:
         """The unit was placed (with ``sign`` -1: preempted): the shares of its tenant and queue change."""
         self._context.shares.charge(unit.tenant_id, unit.demand, sign)
-        if self._settled and sign > 0 and not self._told:
+        if self._settled and not self._told:
             return
         for name in {unit.tenant_id, unit.queue, ""}:
             self._charges[name] = self._charges.get(name, 0) + 1

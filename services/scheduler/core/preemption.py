@@ -24,7 +24,7 @@ from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import numbers_of, refuse_unknown
 from services.scheduler.core.placement import Candidates, Choice
 from services.scheduler.core.queue import Order, OrderContext, PendingUnit
-from services.scheduler.core.ranking import Place, Ranking, ranked, ranked_still, running_key
+from services.scheduler.core.ranking import PLACE, Place, Ranking, ranked, ranked_still, running_key
 from services.scheduler.core.reach import Reach
 from services.scheduler.core.selection.reclaim import ReclaimPreemption
 from services.scheduler.core.selection.settings import flag_of
@@ -184,6 +184,9 @@ def _size(unit: PendingUnit, by_devices: bool) -> float:
 
 def _place(unit: PendingUnit, context: OrderContext) -> Place:
     """The unit's place in the policy's order."""
+    known: Place | None = context.cache.get((PLACE, unit.key))
+    if known is not None:
+        return known
     return tuple([plugin.key(unit, context) for plugin in context.facts["order"]]), unit.queued_at_s, unit.key
 
 

@@ -31,6 +31,8 @@ Ranked = tuple[Key, float, UnitKey, "RunningUnit"]
 
 RANKING = "ranking"
 """The fact of a cycle, and what is watched on the cluster."""
+PLACE = "place"
+"""With the name of a unit that waits: what a cycle knows of its place."""
 _SLACK_S = 1e-6
 _EARLY_S = 1e-3
 """Times are sums, and not exact: so long before a key is to change it is worked out in each cycle."""

@@ -31,11 +31,10 @@ class Reach:
     before ``until`` of them have come; only nodes of ``allowed`` (N) count."""
 
     def __init__(self, view: View, first: Callable[[int, int], Sequence[RunningUnit]], allowed: Bools) -> None:
-        self._first = first
+        self._first, self._allowed = first, allowed
         self._free: list[int] = view.free_device_totals.tolist()
-        self._here: list[bool] | None = None if np.count_nonzero(allowed) == len(allowed) else allowed.tolist()
-        if self._here is not None:
-            self._free = [free if here else 0 for free, here in zip(self._free, self._here, strict=True)]
+        self._here: list[bool] | None = None
+        self._asked = False
         self._devices: list[int] = []
         self._gained: list[int] = []
         self._ranks: dict[int, tuple[list[int], list[int]]] = {}
@@ -44,16 +43,24 @@ class Reach:
         """Whether the ``first`` so many units of the order may free enough for a demand, with what is free."""
         if not demand.accelerators or demand.device_milli < 1000:
             return True
+        if not self._asked:
+            self._prepare()
         if demand.ranks == 1:
             return self._has_devices(demand.accelerators, first)
         return self._most_ranks(demand.accelerators, first) >= demand.ranks
 
+    def _prepare(self) -> None:
+        """Most are made only to say what was free then: of those in the order too few come first."""
+        self._asked = True
+        if np.count_nonzero(self._allowed) < len(self._allowed):
+            self._here = self._allowed.tolist()
+            self._free = [free if here else 0 for free, here in zip(self._free, self._here, strict=True)]
+        self._devices.append(max(self._free, default=0))
+        self._gained = list(self._free)
+
     def _has_devices(self, wanted: int, first: int) -> bool:
         """Whether so many devices may be free on one node."""
         known = self._devices
-        if not known:
-            known.append(max(self._free, default=0))
-            self._gained = list(self._free)
         if first < len(known) or known[-1] >= wanted:
             return known[min(first, len(known) - 1)] >= wanted
         gained, here = self._gained, self._here
@@ -62,7 +69,9 @@ class Reach:
             for row, devices in unit.rows:
                 if here is None or here[row]:
                     gained[row] = now = gained[row] + len(devices)
-                    most = max(most, now)
+                    if now <= most:
+                        continue
+                    most = now
             known.append(most)
             if most >= wanted:
                 return True
@@ -100,11 +109,11 @@ class Changed:
     def may_hold(self, alternatives: Sequence[Candidates], place: Any) -> bool:
         """Whether one of the nodes may hold a rank, if all that run behind ``place`` were taken off; True where that cannot be
         told by devices."""
-        wanted = alternatives[0].demand.accelerators
-        if not wanted or not all(candidates.local for candidates in alternatives):
+        wanted, alone = alternatives[0].demand.accelerators, alternatives[0] if len(alternatives) == 1 else None
+        if not wanted or not (all(item.local for item in alternatives) if alone is None else alone.local):
             return True
         for row, free, units in self._nodes:
-            if not any(candidates.allowed.item(row) for candidates in alternatives):
+            if not (any(item.allowed.item(row) for item in alternatives) if alone is None else alone.allowed.item(row)):
                 continue
             lacking = wanted - free
             for their_place, devices in units:

@@ -331,7 +331,7 @@ class View:
 
     def occupy(self, row: int, demand: Demand, devices: tuple[int, ...]) -> None:
         """Account for a rank of ``demand`` on these devices of a node."""
-        if self._undo is not None and not self._before:
+        if self._undo is not None and not self._before and (demand.cpus or demand.resources):
             self._before = self._kept_fractions()
         self._move(row, demand, devices, taking=True)
         if self._undo is not None:
@@ -339,7 +339,7 @@ class View:
 
     def give(self, row: int, demand: Demand, devices: tuple[int, ...]) -> None:
         """Put back what a rank held."""
-        if self._undo is not None and not self._before:
+        if self._undo is not None and not self._before and (demand.cpus or demand.resources):
             self._before = self._kept_fractions()
         self._move(row, demand, devices, taking=False)
         self.gives += 1
@@ -386,7 +386,7 @@ class View:
         return tuple([values.copy() for values in self._fractions()])
 
     def _fractions(self) -> tuple[Floats, ...]:
-        return self.free_cpus, self.free_resources, self.domain_free_cpus, self.domain_free_devices
+        return self.free_cpus, self.free_resources, self.domain_free_cpus
 
     def state(self, name: str, value: Any) -> None:
         """Set a fact that domain scores read: they are asked again before the next choice."""
@@ -443,12 +443,14 @@ class View:
 
     def _move(self, row: int, demand: Demand, devices: tuple[int, ...], *, taking: bool) -> None:
         sign = -1 if taking else 1
-        up = bool(self.up[row])
-        domain = self.table.node_domain[row]
-        self.free_cpus[row] += sign * demand.cpus
-        self.free_memory_bytes[row] += sign * demand.memory_bytes
-        if up:
-            self.domain_free_cpus[domain] += sign * demand.cpus
+        up: bool = self.up.item(row)
+        domain = self.table.node_domain.item(row)
+        if demand.cpus:
+            self.free_cpus[row] += sign * demand.cpus
+            if up:
+                self.domain_free_cpus[domain] += sign * demand.cpus
+        if demand.memory_bytes:
+            self.free_memory_bytes[row] += sign * demand.memory_bytes
         self.taken.append(row)
         for name, amount in demand.resources:
             self.free_resources[row, self.table.resource_names.index(name)] += sign * amount
