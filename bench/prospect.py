@@ -8,8 +8,9 @@ record (track_record.py) stand the same band without it, and one that looks at n
 that were over. Share of starts inside, pinball loss of both ends, width, error of the start.
 
 `cost`: processor time of one prediction on a full cluster, by the place in the
-queue; of one what-if question with predicted start, by nodes. 1,000 nodes: 500 running and 1,000 waiting units of 40 classes,
-others in proportion. Run times are log-normal from a seed.
+queue; of one what-if question with predicted start, by nodes: of the first on a state, and of another on the same state, which
+finds the courses of the first (kept_courses.py). 1,000 nodes: 500 running and 1,000 waiting units of 40 classes, others in
+proportion. Run times are log-normal from a seed. Medians of `--rounds` questions.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from bench.result import DataSource, Row, Setting, print_table, write
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.fleet import Device, Domain, Fleet, Node, with_domain
+from services.scheduler.core.kept_courses import KeptCourses
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.prospect import Prospect, ahead_of, order_of, prospects
 from services.scheduler.core.queue import PendingUnit
@@ -48,7 +50,6 @@ from simulation.traces import philly
 from simulation.traces.shaping import limited, scaled
 
 _GIB = 2**30
-_TIMES = 7
 _FORMER = 200
 _LATEST_S = 90 * 86_400.0
 """What has no end within what was looked at is taken to end here."""
@@ -161,7 +162,7 @@ def _figures(waits: Floats, low: Floats, start: Floats, high: Floats, coverage: 
     }
 
 
-def cost(discipline: str, places: tuple[int, ...] = (0, 10, 100, 300, 900)) -> list[Row]:
+def cost(discipline: str, rounds: int, places: tuple[int, ...] = (0, 10, 100, 300, 900)) -> list[Row]:
     """Rows of processor time by the place in the queue."""
     cluster, policy = _full(discipline, 1000)
     order = order_of(cluster, 1.0)
@@ -169,15 +170,15 @@ def cost(discipline: str, places: tuple[int, ...] = (0, 10, 100, 300, 900)) -> l
         Row(
             discipline,
             "cost_median_ms",
-            _median_ms(partial(prospects, cluster, policy, 1.0, [order[place].key])),
+            _median_ms(partial(prospects, cluster, policy, 1.0, [order[place].key]), rounds),
             slice=f"{place} ahead",
-            n=_TIMES,
+            n=rounds,
         )
         for place in places
     ]
 
 
-def what_if_cost(discipline: str, nodes: int) -> list[Row]:
+def what_if_cost(discipline: str, nodes: int, rounds: int) -> list[Row]:
     """Rows of processor time of one question, from the kept cluster to the answer with its predicted start."""
     cluster, policy = _full(discipline, nodes)
     cluster.apply(decide(cluster, policy, 1.0), 1.0)
@@ -189,25 +190,35 @@ def what_if_cost(discipline: str, nodes: int) -> list[Row]:
         "task behind all": task,
         "task before all": replace(task, priority=1),
     }
-    return [
-        Row(
-            discipline,
-            "what_if_median_ms",
-            _median_ms(partial(answer, cluster, policy, spec, "t1", 2.0, times=rfc3339)),
-            slice=f"{nodes} nodes, {name}",
-            n=_TIMES,
-        )
-        for name, spec in asked.items()
-    ]
+
+    def ask(spec: JobSpec, kept: KeptCourses | None) -> object:
+        return answer(cluster, policy, spec, "t1", 2.0, times=rfc3339, kept=KeptCourses() if kept is None else kept)
+
+    out = []
+    for name, spec in asked.items():
+        kept = KeptCourses()
+        # A question about another job in the same place has been answered.
+        ask(replace(spec, demand=replace(spec.demand, cpus=2.0)), kept)
+        out += [
+            Row(
+                discipline,
+                "what_if_median_ms",
+                _median_ms(work, rounds),
+                slice=f"{nodes} nodes, {name}, {which}",
+                n=rounds,
+            )
+            for which, work in (("first", partial(ask, spec, None)), ("another", partial(ask, spec, kept)))
+        ]
+    return out
 
 
-def _median_ms(work: Callable[[], object]) -> float:
+def _median_ms(work: Callable[[], object], rounds: int) -> float:
     times = []
-    for _ in range(_TIMES):
+    for _ in range(rounds):
         before = time.process_time()
         work()
         times.append(1000 * (time.process_time() - before))
-    return sorted(times)[_TIMES // 2]
+    return sorted(times)[rounds // 2]
 
 
 def _full(discipline: str, nodes: int) -> tuple[Cluster, Policy]:
@@ -253,6 +264,7 @@ def main() -> None:
     parser.add_argument("--loads", type=float, nargs="*", default=[0.6, 0.8, 0.95])
     parser.add_argument("--coverage", type=float, default=0.8)
     parser.add_argument("--nodes", type=int, nargs="*", default=[250, 500, 1000])
+    parser.add_argument("--rounds", type=int, default=7, help="questions of each kind whose median is the cost")
     parser.add_argument("--no-cost", action="store_true", help="calibration only")
     parser.add_argument("--json", type=Path, metavar="OUT")
     arguments = parser.parse_args()
@@ -260,9 +272,9 @@ def main() -> None:
     rows = []
     if not arguments.no_cost:
         for discipline in ("greedy", "easy", "conservative"):
-            rows += cost(discipline)
+            rows += cost(discipline, arguments.rounds)
             for nodes in arguments.nodes:
-                rows += what_if_cost(discipline, nodes)
+                rows += what_if_cost(discipline, nodes, arguments.rounds)
     sources = []
     if path.exists():
         trace = limited(philly.load(path), arguments.jobs)

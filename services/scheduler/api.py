@@ -26,6 +26,7 @@ Json = dict[str, Any]
 def create_router(database: Database, live: LiveScheduler, starts: PredictedStarts) -> APIRouter:
     """The routes of the scheduler."""
     router = APIRouter(prefix="/v1")
+    kept = outlook.CoursesInTurn()
 
     @router.get("/jobs/{job_id}/explanation")
     async def explanation(
@@ -87,7 +88,7 @@ def create_router(database: Database, live: LiveScheduler, starts: PredictedStar
         change = body.pop("change", {}) if "spec" in body else {}
         if not isinstance(change, dict):
             raise InvalidArgumentError("change: must be an object")
-        return await outlook.what_if(live, parse_spec(body), tenant_id, change, starts.record)
+        return await outlook.what_if(live, parse_spec(body), tenant_id, change, starts.record, kept)
 
     return router
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+from threading import Lock
 from typing import Any
 
 from services.scheduler.core.blockers import Holder, blockers
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.counterfactual import counterfactuals
+from services.scheduler.core.kept_courses import KeptCourses, Said
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.profile import Reservation
 from services.scheduler.core.prospect import Prospect, ahead_of, order_of, prospects
@@ -30,6 +32,19 @@ _MOST_PREDICTED = 20
 """Waiting units of a job whose starts are predicted in one answer."""
 _MOST_FLIPPED = 3
 """Units of a job for which counterfactuals are looked for in one answer."""
+
+
+class CoursesInTurn(KeptCourses):
+    """Kept courses for questions that are thought out in threads: they are asked one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turn = Lock()
+
+    def ask(self, *args: Any, **more: Any) -> Said | None:
+        """See `KeptCourses.ask`."""
+        with self._turn:
+            return super().ask(*args, **more)
 
 
 async def add(live: LiveScheduler, job_id: str, bodies: list[Json], record: TrackRecord, *, flips: bool) -> None:
@@ -119,9 +134,12 @@ def _held(item: Holder) -> Json:
     return {"accelerators": item.accelerators, "cpus": item.cpus, "until": until}
 
 
-async def what_if(live: LiveScheduler, spec: JobSpec, tenant_id: str, change: Json, record: TrackRecord) -> Json:
-    """See `what_if.answer`; ``change`` as in hypothesis.py, ``record`` moves the bands of predicted starts."""
-    now_s, book = live.now_s(), live.book
+async def what_if(
+    live: LiveScheduler, spec: JobSpec, tenant_id: str, change: Json, record: TrackRecord, kept: KeptCourses
+) -> Json:
+    """See `what_if.answer`; ``change`` as in hypothesis.py, ``record`` moves the bands of predicted starts. ``kept`` serves
+    questions about things as they are, where all of them are seen: any other is about a state of its own."""
+    now_s, book, part = live.now_s(), live.book, live.seen_part
     if change:
         changed = hypothesis(change, book.fleet, live.policy)
         cluster, policy = as_it_would_be(live.for_questions(), book.fleet, changed), changed.policy
@@ -141,8 +159,8 @@ async def what_if(live: LiveScheduler, spec: JobSpec, tenant_id: str, change: Js
         times=rfc3339,
         band=lambda item: record.band(item, now_s),
         own=True,
+        kept=None if change or part is not None else kept,
     )
-    part = live.seen_part
     if part is not None:
         found |= {"domains": rows, "among": part.among, "assumes": part.assumes}
         for item in found["items"]:

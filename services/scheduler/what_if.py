@@ -8,6 +8,7 @@ from typing import Any
 
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import Decisions, Placement, Snapshot, Waiting, decide
+from services.scheduler.core.kept_courses import KeptCourses
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.prospect import Prospect, prospects
 from services.scheduler.core.queue import PendingUnit
@@ -34,12 +35,14 @@ def answer(
     times: Callable[[float], str | None] | None = None,
     band: Callable[[Prospect], Prospect] | None = None,
     own: bool = False,
+    kept: KeptCourses | None = None,
 ) -> dict[str, Any]:
     """Where the units of ``spec`` would go if the job were submitted at ``now_s``; MalformedJobError when it is none.
 
     With ``times`` (a time in seconds as text) the answer has the predicted starts of the first units that wait, and what the
     job would displace; ``band`` moves the band of each. ``estimate`` says what is known of a unit's run time (default: the
-    job's limit). With ``own`` a cluster is the question's: it is changed, not copied.
+    job's limit). With ``own`` a cluster is the question's: it is changed, not copied. ``kept`` holds courses of things between
+    questions.
     """
     units = units_of(spec)
     pending = [
@@ -73,7 +76,7 @@ def answer(
         "items": shown,
     }
     if times is not None:
-        _predict(cluster, policy, list(waiting), now_s, shown, times, band)
+        _predict(cluster, policy, list(waiting), now_s, shown, times, band, kept)
         found["displaces"] = _displaced(cluster, policy, now_s, decisions)
     return found
 
@@ -105,11 +108,12 @@ def _predict(
     shown: list[dict[str, Any]],
     times: Callable[[float], str | None],
     band: Callable[[Prospect], Prospect] | None,
+    kept: KeptCourses | None,
 ) -> None:
     keys = [UnitKey(_NAME, index) for index in sorted(waiting)[:_PREDICTED_UNITS]]
     if not keys:
         return
-    found = prospects(cluster, policy, now_s, keys)
+    found = prospects(cluster, policy, now_s, keys, kept=kept)
     for body in shown:
         item = found.get(UnitKey(_NAME, body["unit_index"]))
         if item is not None:

@@ -14,6 +14,8 @@ Steps:
 5. Where the end of the same run begins the unit in every future, that run is what it waits for: the start and the band are
    the quantiles of what is left of it, not those of a few draws.
 
+Courses of 3 may be kept between questions (kept_courses.py): then a second one on the same state costs only its own unit.
+
 It is a prediction: those who come later with a better claim may delay the unit. track_record.py moves the ends of the band by
 how earlier predictions turned out; bench/prospect.py measures both.
 """
@@ -24,11 +26,14 @@ import heapq
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
+from services.scheduler.core.kept_courses import Drawn, KeptCourses
+from services.scheduler.core.open_course import Answer
 from services.scheduler.core.outflow import Course, Layout, speaks_for
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import OrderContext, PendingUnit
@@ -98,9 +103,11 @@ def prospects(
     *,
     horizon_s: float = 30 * _DAY_S,
     seed: int = 0,
+    kept: KeptCourses | None = None,
 ) -> dict[UnitKey, Prospect]:
     """When each of these waiting units is thought to start; the cluster is left as it is. Keys that do not wait are left out.
-    ``seed`` is that of the run times that are drawn."""
+    ``seed`` is that of the run times that are drawn. What is asked about one unit is said by ``kept`` courses where they
+    speak for it, and else as without them."""
     order = order_of(cluster, now_s)
     last = max((place for place, unit in enumerate(order) if unit.key in keys), default=-1)
     if last < 0:
@@ -112,16 +119,20 @@ def prospects(
     followed = order[: last + 1] if policy.discipline in {"strict", "conservative"} else order
     if speaks_for(cluster, policy, followed):
         rounds = _ROUNDS if matter <= _MOST_REPEATED else 1
-        parts = quantiles(len(cluster.running) + len(followed), levels, seed, rounds)
-        left = spans_of_runs(cluster.running.values(), now_s)
-        layout = Layout(cluster, followed, policy.discipline)
-        courses = [
-            Course(layout, now_s, ends.tolist(), lasts.tolist()).run(wanted, until_s)
-            for ends, lasts in zip(
-                now_s + left.left_s(parts[:, : len(cluster.running)]),
-                spans_of_waiting(followed).left_s(parts[:, len(cluster.running) :]),
-                strict=True,
+        draw = partial(_draw, cluster, followed, levels, seed, rounds, now_s)
+        if kept is not None and len(wanted) == 1:
+            said = kept.ask(
+                cluster, policy.discipline, followed, order[last], now_s, horizon_s, draw, (levels, seed, rounds)
             )
+            if said is not None:
+                key = order[last].key
+                found = _of_one_run(_together(key, said.answers), said.answers, said.left, said.at_s)
+                return {key: _not_before(found, now_s)}
+        layout = Layout(cluster, followed, policy.discipline)
+        left, all_ends, all_lasts = draw()
+        courses = [
+            Course(layout, now_s, ends, lasts).run(wanted, until_s)
+            for ends, lasts in zip(all_ends.tolist(), all_lasts.tolist(), strict=True)
         ]
         return {key: _of_one_run(_together(key, courses), courses, left, now_s) for key in wanted}
     base = cluster.copy()
@@ -146,7 +157,24 @@ def prospects(
     return {key: _together(key, futures) for key in wanted}
 
 
-def _of_one_run(said: Prospect, courses: Sequence[Course], left: Spans, now_s: float) -> Prospect:
+def _draw(
+    cluster: Cluster, followed: Sequence[PendingUnit], levels: Sequence[float], seed: int, rounds: int, now_s: float
+) -> Drawn:
+    """Run times by future."""
+    running = len(cluster.running)
+    parts = quantiles(running + len(followed), levels, seed, rounds)
+    left = spans_of_runs(cluster.running.values(), now_s)
+    return left, now_s + left.left_s(parts[:, :running]), spans_of_waiting(followed).left_s(parts[:, running:])
+
+
+def _not_before(said: Prospect, now_s: float) -> Prospect:
+    """What was drawn a little earlier, as of now."""
+    if said.low_s >= now_s:
+        return said
+    return replace(said, low_s=now_s, start_s=max(said.start_s, now_s), high_s=max(said.high_s, now_s))
+
+
+def _of_one_run(said: Prospect, courses: Sequence[Course | Answer], left: Spans, now_s: float) -> Prospect:
     """The prediction of who waits for the same run in every course; any other as it is."""
     causes = {course.cause.get(said.key, -1) for course in courses}
     run = min(causes)
@@ -156,7 +184,7 @@ def _of_one_run(said: Prospect, courses: Sequence[Course], left: Spans, now_s: f
     return replace(said, low_s=low_s, start_s=start_s, high_s=high_s)
 
 
-def _together(key: UnitKey, futures: Sequence[_Future | Course]) -> Prospect:
+def _together(key: UnitKey, futures: Sequence[_Future | Course | Answer]) -> Prospect:
     cycles = sum(future.cycles for future in futures)
     never_s = math.inf, math.inf
     spans = sorted(future.found.get(key, never_s) for future in futures)

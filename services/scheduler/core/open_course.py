@@ -1,0 +1,210 @@
+"""A course of things (outflow.py) with one place in the order left open: what a unit would find there, moment by moment.
+
+Steps:
+1. In the place stands a unit that never starts. When its turn comes, what is free then and what is kept for others is written
+   down: by numbers only, as where which node is does not matter to whether there is room.
+2. Whoever is asked about in that place starts at the first moment at which that suffices for it. Until then it takes nothing,
+   so all others went their ways as if it were there - in the last place, and under a policy that keeps nothing for who waits
+   (greedy) in any. `fits_in` says so.
+3. The course is followed only as far as a question needs it; a later one goes on from there.
+
+So many questions about units in the same place cost one course, and each a look at its moments.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, cast
+
+from services.scheduler.core.outflow import _LEAST_WIDTH_S, _TOGETHER, Course, Layout, _Class
+from services.scheduler.core.pending import estimated_s
+from services.scheduler.core.pools import Held, Kept, Pool
+from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.state import Demand, UnitKey
+
+_MOST_ALIKE = 100
+"""Units that want the same as the one asked about, up to which all of them are asked at each moment (fewer than outflow.py
+looks at)."""
+OPEN = PendingUnit(UnitKey("", -1), "", 0, 0.0, Demand(1, domains=frozenset({""})))
+"""Stands in the open place; in a partition of its own."""
+
+
+def fits_in(order: Sequence[PendingUnit], unit: PendingUnit, discipline: str) -> bool:
+    """Whether an open course says when ``unit``, one of those in ``order``, starts."""
+    if discipline in {"greedy", "strict"}:
+        return discipline == "greedy" or order[-1] is unit
+    return order[-1] is unit and sum(item.demand == unit.demand for item in order) <= _MOST_ALIKE
+
+
+def with_open_place(order: Sequence[PendingUnit], unit: PendingUnit) -> list[PendingUnit]:
+    """The order with an open place where ``unit`` stands."""
+    return [OPEN if item is unit else item for item in order]
+
+
+class Stand(NamedTuple):
+    """What is free in a pool: accelerators, cpus, memory, and how many nodes have 0, 1, 2... accelerators free."""
+
+    free: int
+    cpus: float
+    memory_bytes: float
+    nodes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, pool: Pool) -> Stand:
+        """What is free now."""
+        return cls(pool.free, pool.cpus, pool.memory_bytes, tuple(map(len, pool.levels)))
+
+    def ranks(self, demand: Demand) -> int:
+        """See `Pool.ranks`."""
+        levels = cast("list[set[int]]", [range(count) for count in self.nodes])
+        return Pool(levels, {}, self.free, self.cpus, self.memory_bytes).ranks(demand)
+
+
+@dataclass(slots=True)
+class Moment:
+    """What there is in the open place when its turn comes: in the pools, by number, and of those what is kept for others.
+    ``closed`` are the partitions in which somebody before it waits on (strict); ``cause`` as in `Course`."""
+
+    first_s: float
+    at_s: float
+    cause: int
+    pools: list[Stand]
+    kept: Mapping[int, Kept]
+    closed: frozenset[frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one course says of a unit; the fields are those of `Course`."""
+
+    until_s: float
+    cycles: int
+    exhausted: bool
+    found: Mapping[UnitKey, tuple[float, float]] = field(default_factory=dict)
+    cause: Mapping[UnitKey, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class _Turn(_Class):
+    """The class of the open place: it never starts, and notes what there was when it was asked. ``course`` are its pools."""
+
+    course: Sequence[Pool] = ()
+    stands: list[Stand] = field(default_factory=list)
+    seen: Mapping[Pool, Kept] = field(default_factory=dict)
+
+    def start(self, end_s: float, kept: Mapping[Pool, Kept]) -> tuple[Held | None, float]:
+        self.stands = list(map(Stand.of, self.course))
+        self.seen = kept
+        return None, -math.inf
+
+    def keep(self) -> Kept | None:
+        return None
+
+
+class OpenCourse(Course):
+    """See the module. ``layout`` is made of `with_open_place`; ``ends`` and ``lasts`` are as for `Course` (the run time in the
+    open place is not used)."""
+
+    def __init__(
+        self, layout: Layout, now_s: float, ends: Sequence[float], lasts: Sequence[float], horizon_s: float
+    ) -> None:
+        super().__init__(layout, now_s, ends, lasts)
+        self._horizon_s = horizon_s
+        number = next(number for number, item in enumerate(self._waiting) if item.demand is OPEN.demand)
+        item = self._waiting[number]
+        self._turn = _Turn(item.demand, [], item.units, 0, (-1, 0, False), course=self._pools)
+        self._waiting[number] = self._turn
+        self._number_of = {id(pool): number for number, pool in enumerate(self._pools)}
+        self._moments: list[Moment] = []
+        self._standing: dict[frozenset[str], list[UnitKey]] = {}
+        if layout.strict:
+            for unit in layout.units:
+                if unit is not OPEN:
+                    self._standing.setdefault(unit.demand.domains, []).append(unit.key)
+            for keys in self._standing.values():
+                keys.reverse()
+        self._left = {key for keys in self._standing.values() for key in keys}
+
+    def ask(self, asked: Asked) -> Answer | None:
+        """When the unit starts; None when it cannot be said here, as times meet to the last digit."""
+        number = 0
+        while number < len(self._moments) or self._further():
+            moment = self._moments[number]
+            number += 1
+            starts = asked.starts_at(moment)
+            if starts is None:
+                return None
+            if starts:
+                found = {asked.unit.key: (moment.first_s, moment.at_s)}
+                return Answer(moment.at_s, number, False, found, {asked.unit.key: moment.cause})
+        return Answer(self.until_s, number, self.exhausted)
+
+    def first_end_s(self) -> float:
+        """When the first of those that ran at the beginning ends; infinite: never. To be asked before anything else."""
+        return self._ends[0][0] if self._ends else math.inf
+
+    def _further(self) -> bool:
+        """Go on to the next moment, as `Course.run` does; False when there is none."""
+        ends = self._ends
+        first_s = at_s = self._now_s
+        if self._moments:
+            self.exhausted = not ends
+            if not ends or ends[0][0] == math.inf or ends[0][0] > self._horizon_s:
+                return False
+            first_s = at_s = ends[0][0]
+            until_s = first_s + max(_TOGETHER * (first_s - self._now_s), _LEAST_WIDTH_S)
+            over: list[int] = []
+            while ends and ends[0][0] <= until_s:
+                at_s, number, held = heapq.heappop(ends)
+                self._over(at_s, number, held)
+                over.append(number)
+            self._last = over[0] if len(over) == 1 and over[0] < len(self._layout.running) else -1
+        self._start(first_s, at_s, self._left)
+        self.until_s = at_s
+        turn, number_of = self._turn, self._number_of
+        kept = {number_of[id(pool)]: item for pool, item in turn.seen.items()}
+        closed = self._closed() if self._standing else frozenset()
+        self._moments.append(Moment(first_s, at_s, self._last, turn.stands, kept, closed))
+        return True
+
+    def _closed(self) -> frozenset[frozenset[str]]:
+        for keys in self._standing.values():
+            while keys and keys[-1] not in self._left:
+                keys.pop()
+        return frozenset([partition for partition, keys in self._standing.items() if keys])
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A unit that is asked about in the open place; ``pools`` (numbers) are those that it may use, ``alike`` says whether others
+    before it want the same."""
+
+    unit: PendingUnit
+    pools: Sequence[int]
+    alike: bool
+
+    def starts_at(self, moment: Moment) -> bool | None:
+        """Whether it starts at this moment, as `outflow` decides it. None when that rests on how a sum is rounded: those
+        behind another of their class are passed over by the time that is left, others judged by when they end."""
+        demand = self.unit.demand
+        if demand.domains in moment.closed:
+            return False
+        lasts_s = estimated_s(self.unit, "expected")
+        end_s, whole = moment.at_s + lasts_s, demand.ranks * demand.accelerators
+        if self.alike:
+            begins = [item.start_s for number, item in moment.kept.items() if number in self.pools]
+            if any((end_s > start_s) == (lasts_s <= start_s - moment.at_s) for start_s in begins):
+                return None
+        for number in self.pools:
+            pool, kept = moment.pools[number], moment.kept.get(number)
+            if pool.free < whole or pool.ranks(demand) < demand.ranks:
+                continue
+            if kept is None or end_s <= kept.start_s or kept.lets(demand):
+                return True
+        if not demand.cross_domain:
+            return False
+        free = [moment.pools[number] for number in self.pools if number not in moment.kept]
+        return sum(pool.ranks(demand) for pool in free) >= demand.ranks
