@@ -112,6 +112,7 @@ class Candidates:
         )
         self._seen = self._scored = len(view.taken)
         self._facts = view.facts_version
+        self._some_sleep = bool(view.table.asleep.any())
         self._could_hold: Ints | None = None
         self._groups = self._table.levels.get(demand.topology) if demand.topology else None
         if demand.topology_required and self._groups is None:
@@ -378,7 +379,7 @@ class Candidates:
             return None
         self._judge()
         fits = self.fits if limit is None else np.minimum(self.fits, limit)
-        asleep = self._view.to_be_woken()
+        asleep = self._view.to_be_woken() if self._some_sleep else None
         if asleep is not None:
             awake = np.where(asleep, 0, fits)
             found = self.choose_of(awake, self._per_domain(awake))
