@@ -250,6 +250,8 @@ def torchtitan(folder: Path) -> Iterator[Row]:
             # Selective checkpointing there keeps the result of every second matrix product.
             "recompute_share": "0.5" if "8B" in row["model"] else "",
             "attention": "flash2",
+            # Tables 1 and 3 (8B) have rows with and without torch.compile; table 4 (70B) is compiled.
+            "eager": "1" if "8B" in row["model"] and "+compile" not in row["note"] else "",
             "power_w": "500",
             "memory_gbps": "2400",
             "zero": "3",
@@ -295,6 +297,7 @@ def paddle(folder: Path) -> Iterator[Row]:
             "precision": "fp16",
             "recompute": "full" if recomputed else "none",
             "attention": "flash1",
+            "eager": "1" if "use_fused_rms_norm=False" in row["parallel"] else "",
             "sp": "0",
             "zero": stage[1] if stage and dp > 1 else "0",
             "step_s": repr(batch / float(row["value"])),

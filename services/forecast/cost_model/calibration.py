@@ -1,8 +1,10 @@
 """Calibration: what a few measured runs of a group say about the parameters, as a posterior update.
 
-1. The logarithms of the parameters have a normal prior around the served values (``SPREAD``), and a group has a factor of
-   its own (what no parameter names), ln-normal around 1. ``FACTOR_SPREAD`` is the root mean square of the biases of
-   published families by parameters that were fitted without them (`bench/cost_model.py`).
+1. The logarithms of the parameters have a normal prior around the served values (``SPREAD``). A group has a factor of its
+   own on the times of chips and links (what no parameter names), ln-normal around 1; the time of the host has a parameter
+   of its own, so runs that wait for the host say nothing of the factor, and it says nothing of them. ``FACTOR_SPREAD`` is
+   the root mean square of the biases of published families by parameters that were fitted without them
+   (`bench/cost_model.py`).
 2. Each measured run is an observation of ln(step time). The group's noise is estimated with the rest: its variance has a
    scaled inverse chi-squared prior (``NOISE``, worth ``NOISE_WEIGHT`` runs). Runs that agree are believed, runs that
    scatter leave the prior where it is. A run that the model cannot explain counts less (Student's t, ``DEGREES`` of
@@ -23,7 +25,7 @@ from services.forecast.cost_model.efficiency import BOUNDS, NAMES, Efficiency, f
 
 # Standard deviations of logarithms.
 SPREAD = dict.fromkeys(NAMES, 0.03) | {"dispatch_s": 0.06, "fabric": 0.06, "overlap_gradients": 0.06}
-FACTOR_SPREAD = 0.08
+FACTOR_SPREAD = 0.056
 NOISE = 0.08
 NOISE_WEIGHT = 2.0
 DEGREES = 3.0
@@ -33,7 +35,7 @@ _ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """Parameters of a group and the factor on its step times."""
+    """Parameters of a group and the factor on the times of its chips and links."""
 
     efficiency: Efficiency
     factor: float
@@ -43,46 +45,52 @@ class Calibrated:
         """Nothing was measured."""
         return cls(efficiency, 1.0)
 
+    @property
+    def applied(self) -> Efficiency:
+        """Parameters that hold the factor: what predicts the group's other runs."""
+        return self.efficiency.slowed(self.factor)
+
 
 def calibrate(
-    prior: Efficiency, predict: Callable[[Efficiency], Sequence[float]], measured_s: Sequence[float]
+    prior: Efficiency,
+    predict: Callable[[Efficiency], Sequence[float]],
+    measured_s: Sequence[float],
+    factor_spread: float = FACTOR_SPREAD,
 ) -> Calibrated:
-    """The most probable parameters; ``predict`` gives the step times of the measured runs for parameters."""
+    """The most probable parameters; ``predict`` gives the step times of the measured runs for parameters.
+
+    ``factor_spread``: standard deviation of the logarithm of the group's factor, above 0.
+    """
     if not measured_s:
         return Calibrated.cold(prior)
     served = to_mapping(prior)
     center = np.log([served[name] for name in NAMES])
     low, high = (np.log([BOUNDS[name][side] for name in NAMES]) for side in (0, 1))
-    spread = np.array([SPREAD[name] for name in NAMES])
     observed = np.log(np.asarray(measured_s, dtype=float))
 
-    def predicted(at: np.ndarray) -> np.ndarray:
-        values = dict(zip(NAMES, np.exp(np.clip(at, low, high)).tolist(), strict=True))
+    def calibrated(at: np.ndarray) -> Calibrated:
+        values = np.exp(np.clip(center + at[:-1], low, high)).tolist()
         # exp(log(bound)) may leave the bounds by a rounding.
-        held = {name: min(max(value, BOUNDS[name][0]), BOUNDS[name][1]) for name, value in values.items()}
-        return np.asarray(np.log(np.asarray(predict(from_mapping(held)), dtype=float)))
+        held = {n: min(max(value, BOUNDS[n][0]), BOUNDS[n][1]) for n, value in zip(NAMES, values, strict=True)}
+        return Calibrated(from_mapping(held), float(np.exp(at[-1])))
 
-    moved, factor = np.zeros(len(NAMES)), 0.0
+    def predicted(at: np.ndarray) -> np.ndarray:
+        return np.asarray(np.log(np.asarray(predict(calibrated(at).applied), dtype=float)))
+
+    # Distances from the prior: logarithms of the parameters, then of the factor.
+    at = np.zeros(len(NAMES) + 1)
+    scale = np.append([SPREAD[name] for name in NAMES], factor_spread)
     variance = np.full(len(observed), NOISE**2)
-    scale = np.append(spread, FACTOR_SPREAD)
     for _ in range(_ROUNDS):
-        base = predicted(center + moved)
-        columns = []
-        for index in range(len(NAMES)):
-            step = np.zeros(len(NAMES))
-            step[index] = _STEP
-            columns.append((predicted(center + moved + step) - base) / _STEP)
-        jacobian = np.column_stack([*columns, np.ones(len(base))])
+        base = predicted(at)
+        jacobian = np.column_stack([(predicted(at + step) - base) / _STEP for step in np.eye(len(at)) * _STEP])
         # Minimise |J d - r|^2 / noise^2 + |d / scale|^2 for d, the distance from the prior.
-        at = np.append(moved, factor)
-        target = observed - (base + factor) + jacobian @ at
+        target = observed - base + jacobian @ at
         weighted = jacobian * scale
         inner = weighted @ weighted.T + np.diag(variance)
-        at = scale * (weighted.T @ np.linalg.solve(inner, target))
-        left = observed - (base + factor) - jacobian @ (at - np.append(moved, factor))
+        found = scale * (weighted.T @ np.linalg.solve(inner, target))
+        left = target - jacobian @ found
         noise = (NOISE_WEIGHT * NOISE**2 + float(left @ left)) / (NOISE_WEIGHT + len(left))
         variance = noise * (DEGREES + left**2 / noise) / (DEGREES + 1)
-        moved, factor = np.clip(center + at[:-1], low, high) - center, float(at[-1])
-    values = np.exp(center + moved).tolist()
-    held = {name: min(max(value, BOUNDS[name][0]), BOUNDS[name][1]) for name, value in zip(NAMES, values, strict=True)}
-    return Calibrated(from_mapping(held), float(np.exp(factor)))
+        at = np.append(np.clip(center + found[:-1], low, high) - center, found[-1])
+    return calibrated(at)

@@ -23,6 +23,11 @@ _COLLECTIVE_KERNELS = 2
 # A router, its loss, and the order of tokens by expert; beside them two products of each expert on the chip are started.
 _ROUTING_KERNELS = 40
 _SCORE_BYTES = 8
+# Values that a gated layer moves forward beyond fused kernels where nothing is fused, by the reference code of Llama 2
+# (`RMSNorm`, `apply_rotary_emb`, `FeedForward`), in values of 16 bit: a norm converts to 32 bit, squares, averages, scales,
+# converts back and weighs (18 where 2 would do); a rotation converts, multiplies and converts back (10 for 2), of queries
+# and keys; the activation is written and read again.
+_EAGER_NORMS, _EAGER_ROTATION, _EAGER_INNER = 32, 8, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +41,15 @@ class Pass:
     # The part of ``backward`` in which the gradient of the input is summed over tensor ranks at the same time: gradients
     # of the weights of column-parallel matrices (Korthikanti 2022, section 4.2.2).
     summing: float = 0.0
+    # The part of ``forward`` at its end that recomputation leaves out, where it stops as soon as the backward pass has
+    # what it needs.
+    unneeded: float = 0.0
 
     def recomputed(self, layout: TrainingLayout) -> float:
         """Seconds of computing again what was not kept."""
         match layout.recompute.value:
             case "full":
-                return layout.recompute_share * self.forward
+                return layout.recompute_share * (self.forward - self.unneeded)
             case "selective":
                 # A kernel that keeps no scores repeats them in its own backward pass already.
                 return 0.0 if layout.fused_attention else layout.recompute_share * self.attention
@@ -63,6 +71,10 @@ class Kernels:
         self._bytes_per_s = machine.memory_bytes_per_s * efficiency.memory
         self._value_bytes = layout.state.weights
         self._casts = layout.precision in {"fp8", "fp4"}
+        # Checkpoints of fully sharded training in PyTorch (not reentrant) stop when all that was not kept is there again
+        # (`torch.utils.checkpoint.set_checkpoint_early_stop`), and XLA drops what nobody reads: the product that leads out
+        # of the feed-forward is not repeated. Megatron-LM, DeepSpeed and PaddlePaddle repeat the whole layer.
+        self._stops_early = layout.zero == 3 or machine.compiled
 
     def product(self, rows: float, columns: float, depth: float, count: float = 1.0, *, wide: bool = False) -> float:
         """Seconds of ``count`` matrix products rows x depth times depth x columns that run side by side."""
@@ -133,7 +145,11 @@ class Kernels:
             routed = 0.0
         core = self.attention(shape)
         shared = tokens * shape.hidden / (tp if layout.sequence_parallel else 1)
-        moved = self._value_bytes * (10 * shared + widths * inner + 2 * tokens * shape.query_width / tp + routed)
+        values = 10 * shared + widths * inner + 2 * tokens * shape.query_width / tp + routed
+        if layout.eager and shape.gated and not self._machine.compiled:
+            rotated = tokens * shape.head_size * (shape.heads + shape.kv_heads) / tp
+            values += _EAGER_NORMS * shared + _EAGER_ROTATION * rotated + _EAGER_INNER * inner
+        moved = self._value_bytes * values
         small = self.moving(moved) + _SMALL_KERNELS * self._e.gap_s
         forward = sum(p.forward for p in matrices) + core.forward + small
         backward = sum(p.backward for p in matrices) + core.backward + 1.5 * small
@@ -145,7 +161,8 @@ class Kernels:
         start = 0.0 if self._machine.compiled else kernels * self._e.dispatch_s
         # Queries, keys and values, and what leads into the feed-forward, are column-parallel.
         summing = matrices[0].summing + matrices[2].summing
-        return Pass(max(forward, start), max(backward, 1.5 * start), core.forward, summing)
+        unneeded = 0.0 if experts or not self._stops_early else min(matrices[-1].forward, max(0.0, forward - start))
+        return Pass(max(forward, start), max(backward, 1.5 * start), core.forward, summing, unneeded)
 
     def _experts(self, shape: ModelShape, tokens: float) -> list[Pass]:
         """Products of a layer's experts, equally loaded; with ep > 1 experts are whole, else divided like the rest."""

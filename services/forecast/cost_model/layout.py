@@ -117,6 +117,8 @@ class TrainingLayout:
     fused_attention: bool = True
     # Of FlashAttention, where attention is fused; 0: the newest for the chip.
     attention_generation: int = 0
+    # Norms, rotary embedding and activation run as the separate small kernels of a framework that fuses none of them.
+    eager: bool = False
 
     @property
     def accelerators(self) -> int:

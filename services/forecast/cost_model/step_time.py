@@ -95,6 +95,7 @@ def _mix(dense: Pass, routed: Pass, share: float) -> Pass:
         (1 - share) * dense.backward + share * routed.backward,
         (1 - share) * dense.attention + share * routed.attention,
         (1 - share) * dense.summing + share * routed.summing,
+        (1 - share) * dense.unneeded + share * routed.unneeded,
     )
 
 

@@ -242,6 +242,7 @@ def _layout(
         precision=precision_named(precision) if precision else "bf16",
         recompute=recompute_named(recompute),
         recompute_share=_share(cells, "recompute_share"),
+        eager=_flag(cells.get("eager", "")),
     )
     if not precision:
         derived.append("precision")

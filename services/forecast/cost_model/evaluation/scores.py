@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.forecast.cost_model.calibration import Calibrated, calibrate
+from services.forecast.cost_model.calibration import FACTOR_SPREAD, Calibrated, calibrate
 from services.forecast.cost_model.efficiency import Efficiency
 from services.forecast.cost_model.evaluation.runs import Run
 from services.forecast.cost_model.memory import memory_of, verdict
 from services.forecast.cost_model.step_time import step_time
 
 # Draws of the runs that calibrate; the score is their mean.
-DRAWS = 10
+DRAWS = 20
 # An error of exactly the limit is within it.
 _ROUNDING = 1e-9
 
@@ -81,7 +81,13 @@ class Draw:
     constant_s: np.ndarray
 
 
-def calibrated_draws(runs: Sequence[Run], efficiency: Efficiency, count: int, draws: np.random.Generator) -> list[Draw]:
+def calibrated_draws(
+    runs: Sequence[Run],
+    efficiency: Efficiency,
+    count: int,
+    draws: np.random.Generator,
+    factor_spread: float = FACTOR_SPREAD,
+) -> list[Draw]:
     """Per draw, each group's predictions after ``count`` of its runs are measured; smaller groups are left out."""
     cold = predicted_steps(runs, efficiency)
     expected = [run.model_flops / seconds / run.layout.accelerators for run, seconds in zip(runs, cold, strict=True)]
@@ -93,10 +99,9 @@ def calibrated_draws(runs: Sequence[Run], efficiency: Efficiency, count: int, dr
                 continue
             chosen = spread_out([expected[position] for position in members], count, draws)
             probes = [runs[members[index]] for index in chosen]
-            fitted = _calibrated(probes, efficiency)
+            fitted = _calibrated(probes, efficiency, factor_spread)
             others = [position for index, position in enumerate(members) if index not in set(chosen.tolist())]
-            steps = predicted_steps([runs[position] for position in others], fitted.efficiency)
-            predicted[others] = np.asarray(steps) * fitted.factor
+            predicted[others] = predicted_steps([runs[position] for position in others], fitted.applied)
             share = _share_of_peak(probes)
             constant[others] = [_least_seconds(runs[position]) / share for position in others]
         found.append(Draw(predicted, constant))
@@ -118,9 +123,9 @@ def spread_out(values: Sequence[float], count: int, draws: np.random.Generator) 
     return np.asarray(chosen)
 
 
-def _calibrated(probes: Sequence[Run], efficiency: Efficiency) -> Calibrated:
+def _calibrated(probes: Sequence[Run], efficiency: Efficiency, factor_spread: float) -> Calibrated:
     measured = [run.step_s for run in probes if run.step_s is not None]
-    return calibrate(efficiency, lambda at: predicted_steps(probes, at), measured)
+    return calibrate(efficiency, lambda at: predicted_steps(probes, at), measured, factor_spread)
 
 
 def _least_seconds(run: Run) -> float:

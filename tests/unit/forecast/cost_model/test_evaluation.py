@@ -65,6 +65,7 @@ def test_recomputation_is_derived_without_what_an_allocator_gives_back() -> None
     assert needed.total - needed.reserve <= run.machine.memory_bytes < needed.total * 1.2
     assert run_of({**BASE, "recompute_share": "0.5"}).layout.recompute_share == 0.5
     assert run_of(BASE).layout.recompute_share == 1.0
+    assert (run_of({**BASE, "eager": "1"}).layout.eager, run_of(BASE).layout.eager) == (True, False)
 
 
 def test_a_model_by_its_sizes_or_by_a_file(tmp_path: Path) -> None:

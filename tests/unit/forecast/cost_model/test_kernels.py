@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from services.forecast.cost_model import TrainingLayout, machine_of
+from services.forecast.cost_model import Machine, ModelShape, TrainingLayout, machine_of
 from services.forecast.cost_model.attention import BACKWARD, reached_share
 from services.forecast.cost_model.efficiency import PRIOR
 from services.forecast.cost_model.kernels import Kernels, Pass
@@ -55,6 +55,41 @@ def test_the_host_rules_small_layers_and_compiled_steps_have_none() -> None:
     assert layer.backward == pytest.approx(1.5 * 19 * PRIOR.dispatch_s)
     tpu = machine_of("tpu-v6e")
     assert Kernels(tpu, PRIOR, layout).layer(shape, experts=False).forward < layer.forward / 2
+
+
+def test_checkpoints_of_sharded_and_of_compiled_training_stop_before_the_last_product() -> None:
+    shape = model_named("llama2-7b")
+    whole = TrainingLayout(sequence=4096, global_batch=8, dp=8, zero=2, recompute=Recompute.FULL)
+    sharded, half = replace(whole, zero=3), replace(whole, zero=3, recompute_share=0.5)
+    down = Kernels(A100, PRIOR, sharded).matrix(4096, 4096, 11008).forward
+
+    def again(machine: Machine, layout: TrainingLayout) -> float:
+        layer = Kernels(machine, PRIOR, layout).layer(shape, experts=False)
+        return (layer.forward * layout.recompute_share - layer.recomputed(layout)) / layout.recompute_share
+
+    assert again(A100, whole) == 0
+    assert again(A100, sharded) == again(A100, half) == pytest.approx(down)
+    assert again(machine_of("tpu-v6e"), whole) > 0
+    # Where the host sets the pace nothing is saved: as many kernels are started up to there.
+    small = replace(shape, hidden=256, heads=2, kv_heads=2, ffn=512)
+    layer = Kernels(A100, PRIOR, replace(sharded, sequence=64)).layer(small, experts=False)
+    assert layer.recomputed(sharded) == layer.forward
+
+
+def test_small_kernels_that_nothing_fuses_by_hand() -> None:
+    shape = model_named("llama2-7b")
+    fused = TrainingLayout(sequence=4096, global_batch=8)
+    free = replace(PRIOR, elementwise=1.0, memory=1.0)
+
+    def forward(model: ModelShape, layout: TrainingLayout) -> float:
+        return Kernels(A100, free, layout).layer(model, experts=False).forward
+
+    # 32 values per token and hidden size for the norms, 8 per query and key, 2 per inner value; 2 bytes each.
+    values = 4096 * (32 * 4096 + 8 * 2 * 4096 + 2 * 11008)
+    more = forward(shape, replace(fused, eager=True)) - forward(shape, fused)
+    assert more == pytest.approx(2 * values / A100.memory_bytes_per_s)
+    plain = model_named("megatron-18.4b")
+    assert forward(plain, replace(fused, eager=True)) == forward(plain, fused)
 
 
 def test_every_expert_on_the_chip_is_started() -> None:
