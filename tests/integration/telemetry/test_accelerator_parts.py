@@ -1,4 +1,4 @@
-"""MIG instances that an exporter tells are seen beside their accelerator, with profile and memory."""
+"""MIG instances that an exporter tells: seen beside their accelerator, and in the inventory the devices that take work."""
 
 from __future__ import annotations
 
@@ -65,6 +65,10 @@ async def test_instances_are_told_beside_their_accelerator(database_url: str) ->
                 )
         params = {"node": "north-1", "metric": "hw.gpu.utilization"}
         items = (await telemetry.http.get("/v1/observations", params=params)).json()["items"]
+    first, *others = observed.inventory.nodes[0].accelerators
+    assert first.partitioned
+    assert [(part.id, part.profile, part.index) for part in first.parts] == [("3", "3g.40gb", 35), ("7", "1g.10gb", 39)]
+    assert not any(item.partitioned for item in others)
     assert not [issue for issue in observed.issues if "#" in issue.metric]
     of_first = [(item["part"], item["value"]) for item in items if item["accelerator_index"] == 0]
     gib = 1 << 30
