@@ -144,9 +144,20 @@ def _add_node(place: Tree, node: Json) -> None:
     if node["state_reason"]:
         label.append(f"  {node['state_reason']}", style="dim")
     branch = place.add(label)
-    models = Counter(item["model"] for item in node["accelerators"])
-    for model, count in models.items():
-        branch.add(escape(f"{count} x {model}"))
+    for text in accelerator_texts(node):
+        branch.add(escape(text))
+
+
+def accelerator_texts(node: Json) -> list[str]:
+    """What a node has: ``2 x H100``, and of a divided one its parts, ``1 x H100 in parts 3g.40gb, 1g.10gb``."""
+    return [f"{count} x {name}" for name, count in Counter(map(_accelerator, node["accelerators"])).items()]
+
+
+def _accelerator(item: Json) -> str:
+    if not item.get("partitioned"):
+        return str(item["model"])
+    profiles = ", ".join(part["profile"] or part["id"] for part in item["parts"])
+    return f"{item['model']} in parts {profiles or 'that are not known'}"
 
 
 def link_text(link: Json) -> str:
@@ -173,7 +184,7 @@ def _tables(found: Json) -> None:
                 item["domain_id"],
                 item["site"],
                 state(item["state"]),
-                ", ".join(f"{n} x {m}" for m, n in Counter(chip["model"] for chip in item["accelerators"]).items()),
+                ", ".join(accelerator_texts(item)),
                 "" if item["expected_load"] is None else f"{item['expected_load']:.0%}",
                 item["state_reason"],
             ]

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from meridian.cli.graph_commands import change_lines, link_text, only, tree
+from meridian.cli.graph_commands import accelerator_texts, change_lines, link_text, only, tree
 
 
 def link(**changes: Any) -> dict[str, Any]:
@@ -77,3 +77,14 @@ def test_a_change_in_words() -> None:
     assert change_lines(change | {"kind": "metrics"})[0].endswith("metrics: 1 nodes, 1 gone")
     assert len(change_lines(change | {"full": True})) == 1
     assert change_lines({"reset": 12}) == ["changes are missing; the graph is at version 12"]
+
+
+def test_a_divided_accelerator_is_shown_with_its_parts() -> None:
+    whole = {"model": "H100"}
+    parts = [{"id": "2", "profile": "3g.40gb"}, {"id": "7", "profile": ""}]
+    divided = {"model": "H100", "partitioned": True, "parts": parts}
+    assert accelerator_texts({"accelerators": [whole, whole, divided, {**divided, "parts": []}]}) == [
+        "2 x H100",
+        "1 x H100 in parts 3g.40gb, 7",
+        "1 x H100 in parts that are not known",
+    ]
