@@ -117,6 +117,17 @@ def a_node_fails(cluster: Cluster, rng: random.Random) -> None:
     cluster.view.set_up([rng.randrange(len(cluster.table.nodes))], False)
 
 
+def a_node_is_kept_for_another(cluster: Cluster, rng: random.Random) -> None:
+    """As for a nominated unit: it takes room, and neither waits nor runs."""
+    free = [row for row in range(len(cluster.table.nodes)) if cluster.view.free_device_totals[row] == 4]
+    for row in free[:1]:
+        cluster.view.occupy(row, Demand(1, cpus=1.0, accelerators=4), (0, 1, 2, 3))
+
+
+def other_nodes_are_allowed(cluster: Cluster, rng: random.Random) -> None:
+    cluster.use(replace(cluster.policy, filters=tuple(name for name in cluster.policy.filters if name != "domain")))
+
+
 def a_cycle_starts_what_fits(cluster: Cluster, rng: random.Random) -> None:
     a_run_ends(cluster, rng)
     cluster.apply(decide(cluster, cluster.policy, NOW_S, explain=False), NOW_S)
@@ -143,6 +154,8 @@ EVENTS: list[Callable[[Cluster, random.Random], None]] = [
     a_run_is_thought_to_last_longer,
     a_run_is_said_to_last_longer_in_place,
     a_node_fails,
+    a_node_is_kept_for_another,
+    other_nodes_are_allowed,
     a_cycle_starts_what_fits,
     another_discipline,
     another_order,
@@ -187,6 +200,39 @@ def full(discipline: str) -> Cluster:
     cluster.extend([replace(a_unit(rng, f"j{n}", whole, float(n)), priority=0) for n in range(12)])
     cluster.apply(decide(cluster, cluster.policy, 40.0, explain=False), 40.0)
     return cluster
+
+
+WHOLE = Demand(1, cpus=1.0, accelerators=4)
+
+
+def two_nodes(*seconds: float) -> Cluster:
+    """Two domains of one node; runs that hold the first of them, or both, for so long from 0 on."""
+    cluster = Cluster(table_of(a_fleet({"a": 1, "b": 1})), Policy(order=("age",), discipline="greedy"))
+    for name, lasts_s in zip("ab", seconds, strict=False):
+        demand = replace(WHOLE, domains=frozenset({name}))
+        cluster.add(PendingUnit(UnitKey(name, 0), "t", 0, 0.0, demand, expected_s=lasts_s))
+    cluster.apply(decide(cluster, cluster.policy, 0.0, explain=False), 0.0)
+    return cluster
+
+
+def test_room_that_is_taken_without_a_run_counts() -> None:
+    """The second node is free, then kept for somebody: the start is now, then when the run on the first ends."""
+    cluster, kept = two_nodes(100.0), KeptCourses()
+    unit = PendingUnit(ASKED, "t", 0, NOW_S, WHOLE, expected_s=10.0)
+    assert said(cluster, unit, kept)[ASKED].start_s == NOW_S
+    a_node_is_kept_for_another(cluster, random.Random(0))
+    assert said(cluster, unit, kept)[ASKED].start_s == 100.0
+
+
+def test_nodes_that_those_before_it_may_use_count() -> None:
+    """One waits before it that may use the first node only, which is free at 200; then also the second, free at 100."""
+    cluster, kept = two_nodes(200.0, 100.0), KeptCourses()
+    before = replace(WHOLE, domains=frozenset({"a"}))
+    cluster.add(PendingUnit(UnitKey("before", 0), "t", 0, 1.0, before, expected_s=1000.0))
+    unit = PendingUnit(ASKED, "t", 0, NOW_S, WHOLE, expected_s=10.0)
+    assert said(cluster, unit, kept)[ASKED].start_s == 100.0
+    other_nodes_are_allowed(cluster, random.Random(0))
+    assert said(cluster, unit, kept)[ASKED].start_s == 200.0
 
 
 def test_only_the_latest_states_are_kept() -> None:
