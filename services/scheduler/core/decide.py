@@ -256,7 +256,11 @@ class _Cycle(Chances, ByPlan):
         self._hold((unit, *self._dropped(selection)), explanation)
 
     def _shortest_first(self, selection: Selection) -> None:
-        units = [(estimated_s(unit, self._duration), self._position(unit), unit) for unit in self._later]
+        later = self._later
+        if later and self._only_room:
+            fits = {demand: self._may_fit(demand) for demand in {unit.demand for unit in later}}
+            later = [unit for unit in later if fits[unit.demand]]
+        units = [(estimated_s(unit, self._duration), self._position(unit), unit) for unit in later]
         for _, _, unit in sorted(units, key=lambda item: item[:2]):
             reason = next((text for gate in self._gates if (text := gate.refuses(unit))), "")
             if reason or not self._try(unit, selection):
