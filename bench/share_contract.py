@@ -1,6 +1,6 @@
 """Share contracts kept in simulation, and runs that keep running while the load swings by 20 %.
 
-    python -m bench.share_contract --philly october_5_clusters.csv [--loads 0.8 0.95] [--jobs 3000] [--copies 4] [--json OUT]
+    python -m bench.share_contract --philly october_5_clusters.csv [--loads 0.8 0.95] [--jobs 3000] [--skip 0] [--copies 4] [--json OUT]
 
 Five domains of 28, 24, 20, 16 and 12 nodes of 8 accelerators. The workload are the first jobs of the Philly trace, overlaid
 ``--copies`` times (turned by parts of its span) so that it fits the network, at the given offered loads. Everything is first
@@ -9,6 +9,7 @@ come, first served, whatever fits; only the score that chooses the domain differ
   share_contract  by the gap between planned and given share in the window so far
   share_deficit   by the projected lack at the end of the window and of the next
   share_deficit+moves  the same, and every ten minutes running units are moved from domains that give too much
+  share_deficit+moves again  the same, units that were moved before first
 
 Plans: "capacity" (28:24:20:16:12), "skewed" (30:25:20:15:10; needs more of the first than it has above a load of 0.93) and
 "hard" (36:24:18:13:9; cannot be kept above 0.78). Windows are hours of domains, the first two days left out.
@@ -23,9 +24,10 @@ preemptive policy "meridian" (one copy of the trace on domains of 7, 5, 4, 4 and
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from bench.result import DataSource, Row, print_table, write
 from bench.result import Setting as ResultSetting
@@ -40,11 +42,17 @@ from simulation.traces import limited, load, scaled
 
 NODES = (28, 24, 20, 16, 12)
 PLANS = {"capacity": (28, 24, 20, 16, 12), "skewed": (30, 25, 20, 15, 10), "hard": (36, 24, 18, 13, 9)}
-SUBJECTS = (
-    ("spread", (("pack", 1.0), ("spread", 0.001)), True, 0.0),
-    ("share_contract", (("pack", 1.0), ("share_contract", 1.0)), False, 0.0),
-    ("share_deficit", (("pack", 1.0), ("share_deficit", 1.0)), False, 0.0),
-    ("share_deficit+moves", (("pack", 1.0), ("share_deficit", 1.0)), False, 600.0),
+SUBJECTS: tuple[tuple[str, tuple[tuple[str, float], ...], bool, Mapping[str, Any]], ...] = (
+    ("spread", (("pack", 1.0), ("spread", 0.001)), True, {}),
+    ("share_contract", (("pack", 1.0), ("share_contract", 1.0)), False, {}),
+    ("share_deficit", (("pack", 1.0), ("share_deficit", 1.0)), False, {}),
+    ("share_deficit+moves", (("pack", 1.0), ("share_deficit", 1.0)), False, {"move_every_s": 600.0}),
+    (
+        "share_deficit+moves again",
+        (("pack", 1.0), ("share_deficit", 1.0)),
+        False,
+        {"move_every_s": 600.0, "again_first": True},
+    ),
 )
 SKIPPED_S = 2 * 86_400.0
 
@@ -62,10 +70,10 @@ def contract_rows(trace: Trace, loads: Sequence[float], plans: Sequence[str]) ->
         loaded = scaled(trace, fleet, load_)
         for plan_name in plans:
             plan = SharePlan((tuple((f"domain-{n}", float(part)) for n, part in enumerate(PLANS[plan_name])),))
-            for name, scores, baseline, move_every_s in SUBJECTS:
+            for name, scores, baseline, more in SUBJECTS:
                 base = setting("first-fit")
                 chosen = replace(base, policy=replace(base.policy, scores=scores))
-                run = ContractSimulation(fleet, loaded, chosen, plan, move_every_s=move_every_s)
+                run = ContractSimulation(fleet, loaded, chosen, plan, **more)
                 measures = run.run()
                 figures = measures.figures()
                 first, last = loaded.jobs[0].submit_s, loaded.jobs[-1].submit_s
@@ -117,10 +125,12 @@ def main() -> int:
     parser.add_argument("--loads", type=float, nargs="+", default=[0.8, 0.95])
     parser.add_argument("--plans", nargs="+", choices=sorted(PLANS), default=["capacity", "skewed"])
     parser.add_argument("--jobs", type=int, default=3000)
+    parser.add_argument("--skip", type=int, default=0, help="so many jobs of the trace first")
     parser.add_argument("--copies", type=int, default=4)
     parser.add_argument("--json", metavar="OUT")
     options = parser.parse_args()
-    trace = limited(load(options.philly, "philly"), options.jobs)
+    whole = load(options.philly, "philly")
+    trace = limited(replace(whole, jobs=whole.jobs[options.skip :]), options.jobs)
     rows = stability_rows(trace)
     rows += contract_rows(overlaid(trace, options.copies), options.loads, options.plans)
     print_table(rows)

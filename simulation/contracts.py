@@ -35,7 +35,7 @@ from simulation.model import Network, Trace
 class ContractSimulation(Simulation):
     """A simulation that counts what domains give against ``plan`` (default: the policy's own), and tells the scores.
 
-    ``move_every_s`` > 0 takes units off for the contract about so often (`moves`); their work so far is kept.
+    ``move_every_s`` > 0 takes units off for the contract about so often (`moves`, with ``again_first``); their work so far is kept.
     """
 
     def __init__(
@@ -46,10 +46,12 @@ class ContractSimulation(Simulation):
         plan: SharePlan | None = None,
         *,
         move_every_s: float = 0.0,
+        again_first: bool = False,
         **more: Any,
     ) -> None:
         super().__init__(network, trace, setting, **more)
         self._move_every_s, self._next_move_s = move_every_s, 0.0
+        self._again_first = again_first
         found = plan or plan_of(setting.policy)
         if found is None:
             raise PolicyError("options.share_deficit.shares: missing")
@@ -68,7 +70,8 @@ class ContractSimulation(Simulation):
     def _move(self) -> None:
         if len(self.cluster.pending):
             return  # somebody waits already: what comes free goes where it is needed
-        for key in moves(self.account, self.cluster.running.values(), self.cluster.view.domain_free_devices):
+        running, free = self.cluster.running.values(), self.cluster.view.domain_free_devices
+        for key in moves(self.account, running, free, again_first=self._again_first):
             item = self._jobs[key]
             self._stop(item, graceful=True)
             self._wait(item)

@@ -99,14 +99,16 @@ def refitted(cluster: Cluster) -> None:
         tell(cluster, account, account.now_s)
 
 
-def moves(account: ShareAccount, running: Iterable[RunningUnit], free: Floats) -> list[UnitKey]:
+def moves(
+    account: ShareAccount, running: Iterable[RunningUnit], free: Floats, *, again_first: bool = False
+) -> list[UnitKey]:
     """Units that had to be taken off, and placed anew by need, for every domain to be within four fifths of what is tolerated at
     the end of the window; ``free`` (D) are free accelerators. A suggestion: it costs interruptions, the score does not.
 
     Steps: 1. by the projection to the window's end, how many accelerators each domain would have to hold more or less for
-    the rest of it; 2. from the domain with the greatest excess to the one with the greatest lack that has room; 3. among
-    the units that are no larger than both, those that were interrupted before, so that few units bear all moves; among
-    them the one that is thought to run longest, until nothing fits.
+    the rest of it; 2. from the domain with the greatest excess to the one with the greatest lack that has room; 3. the unit
+    that is thought to run longest among those that are no larger than both, until nothing fits. With ``again_first`` one that
+    was interrupted before, if there is any: fewer units bear the moves, which may have to be more, or may not suffice.
     """
     left_s = account.end_s - account.now_s
     row = account.planned_row()
@@ -121,7 +123,7 @@ def moves(account: ShareAccount, running: Iterable[RunningUnit], free: Floats) -
         places = {rank.domain_id for rank in item.ranks}
         if item.unit.preemptible and item.unit.devices and len(places) == 1:
             lasts_s = min(item.end_s(account.now_s, "expected") - account.now_s, left_s)
-            before = item.unit.service_s > 0
+            before = again_first and item.unit.service_s > 0
             by_domain.setdefault(index[places.pop()], []).append((before, lasts_s, item.unit.devices, item.unit.key))
     for units in by_domain.values():
         units.sort()

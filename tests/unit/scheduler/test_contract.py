@@ -307,7 +307,7 @@ def test_moves_name_the_units_that_keep_the_promise_elsewhere() -> None:
 
 
 def test_units_that_were_interrupted_before_are_moved_first() -> None:
-    """Six of a whole hour: three are to go. Those that held nodes before go first, though others were begun after them."""
+    """Six of a whole hour: three are to go. Those that held nodes before go first, if that is wanted."""
     world = cluster(a=2, b=2)
     account = install(world, HALVES, 0.0)
     for number in range(6):
@@ -316,8 +316,10 @@ def test_units_that_were_interrupted_before_are_moved_first() -> None:
             replace(unit(number, expected_s=9000.0), attained_s=attained_s), on("a", (number % 4,), number // 4), 0.0
         )
     account.advance(60.0)
-    found = moves(account, world.running.values(), world.view.domain_free_devices)
+    free = world.view.domain_free_devices
+    found = moves(account, world.running.values(), free, again_first=True)
     assert [key.unit_index for key in found] == [2, 0, 5]
+    assert [key.unit_index for key in moves(account, world.running.values(), free)] == [5, 4, 3]
 
 
 def test_nothing_is_moved_that_may_not_be_or_that_nobody_has_room_for() -> None:
