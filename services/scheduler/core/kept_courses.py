@@ -7,7 +7,7 @@ Steps:
 2. Courses speak for `FRESH_S` after they were drawn, and no longer than until a run ends in one of them. Within that time
    starts are those that were drawn then.
 3. There are at most ``most`` of them (`MOST_KEPT`); the one that was asked longest ago goes first. Each holds, for 3 to 25 futures, sets of
-   all nodes and at most some 260 moments with a few numbers for each pool of alike nodes: some 2 MB at 1,000 nodes.
+   all nodes and at most some 260 moments with a few numbers for each pool of alike nodes: some 3 MB at 1,000 nodes.
 
 Not for several threads at a time.
 """
