@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,10 @@ from typing import Any
 from aiokafka.errors import KafkaError
 from google.protobuf.message import Message
 
-from agent.benchmark.idleness import all_idle, device_order, due_node
+from agent.benchmark.idleness import all_idle, device_order, due_node, left_out
 from agent.bus_clients import Producer
 from agent.engines.base import Engine
+from agent.parts import Divided
 from agent.settings import AgentSettings
 from meridian.clock import Clock
 from meridian.contracts.telemetry.v1.telemetry_pb2 import ProbeReported
@@ -36,8 +38,17 @@ class ProbeRounds:
     When each was measured lies in ``data_dir/probe-rounds.json``, so that a restart does not measure again.
     """
 
-    def __init__(self, settings: AgentSettings, engine: Engine, producer: Producer, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: AgentSettings,
+        engine: Engine,
+        producer: Producer,
+        clock: Clock,
+        divided: Callable[[], Divided] = dict,
+    ) -> None:
+        """``divided``: accelerators that have parts now."""
         self._settings = settings
+        self._divided = divided
         self._wanted = settings.benchmark
         self._engine = engine
         self._producer = producer
@@ -59,7 +70,8 @@ class ProbeRounds:
                 idle_since_s = now_s
             if idle_since_s is not None and now_s - idle_since_s >= self._wanted.idle_s:
                 at_s = self._clock.now().timestamp()
-                node_id = due_node(nodes, self._engine.asleep(), self._measured_at_s, at_s, self._wanted.interval_s)
+                passed = left_out(self._engine.asleep(), self._divided())
+                node_id = due_node(nodes, passed, self._measured_at_s, at_s, self._wanted.interval_s)
                 if node_id is not None:
                     await self._measure(node_id)
             await asyncio.sleep(_LOOK_S)

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from agent.benchmark.idleness import device_order, due_node
+from agent.benchmark.idleness import device_order, due_node, left_out
 from agent.benchmark.program import CPU, CPU_QUICK, CUDA, CUDA_QUICK, TINY, Value, body, sizes_of
 from agent.benchmark.rounds import probe_message
 from agent.engines.base import NodeState, NodeStatus
+from agent.parts import Part
 from agent.settings import AgentSettings
 from meridian.contracts.telemetry.v1.telemetry_pb2 import ProbeReported
 
@@ -41,6 +42,11 @@ def test_nothing_is_measured_while_something_runs() -> None:
 def test_nodes_that_are_gone_or_asleep_are_not_measured() -> None:
     assert due(status("a", NodeState.EXITED), status("b", NodeState.STARTING), status("c")) == "c"
     assert due(status("a"), asleep=frozenset({"a"})) is None
+
+
+def test_a_node_with_a_divided_accelerator_is_not_measured() -> None:
+    passed = left_out({"a"}, {("b", 0): (Part("7"),), ("c", 3): ()})
+    assert due(*map(status, "abcd"), asleep=passed) == "d"
 
 
 def test_each_accelerator_is_first_in_its_turn() -> None:
