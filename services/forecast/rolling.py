@@ -283,9 +283,8 @@ class Rolling:
         unsure = self._errors < self.policy.min_errors
         if newest.spread is not None:
             unsure = unsure & ~(~np.isnan(newest.spread) & (newest.share > 0))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            skill = np.where(self._totals[1] > 0, 1 - self._totals[0] / self._totals[1], np.nan)
-            wape = np.where(self._totals[2] > 0, self._totals[0] / self._totals[2], np.nan)
+        skill = 1 - _ratio(self._totals[0], self._totals[1])
+        wape = _ratio(self._totals[0], self._totals[2])
         return Current(
             newest.chosen,
             history.copy(),
@@ -305,3 +304,10 @@ class _Newest:
     share: Array
     served: Array
     spread: Array | None
+
+
+def _ratio(part: Array, whole: Array) -> Array:
+    """NaN where there is no whole, or one so small that the ratio is no number."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        found = part / whole
+    return np.where((whole > 0) & np.isfinite(found), found, np.nan)

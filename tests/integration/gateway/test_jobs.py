@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from typing import Any
 
 from meridian.contracts.job.v1 import job_pb2
@@ -172,7 +173,7 @@ async def test_a_job_is_followed_through_failure_and_resume_to_its_end(stack: St
     }  # fmt: skip
     assert (await read(stack, f"/v1/jobs/{job_id}"))["state"] == "succeeded"
     trace = await read(stack, f"/v1/jobs/{job_id}/trace")
-    times = [item["time"] for item in trace["events"]]
+    times = [datetime.fromisoformat(item["time"]) for item in trace["events"]]
     assert times == sorted(times)
     assert trace["trace_ids"]
     assert stack.bus.dead_letters == []
