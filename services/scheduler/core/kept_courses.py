@@ -21,7 +21,7 @@ import numpy as np
 
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.open_course import OPEN, Answer, Asked, OpenCourse, fits_in, with_open_place
-from services.scheduler.core.outflow import Layout
+from services.scheduler.core.outflow import Layout, pools_of
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.spans import Spans
 from services.scheduler.core.state import Demand
@@ -70,8 +70,9 @@ class KeptCourses:
         say it. ``draw`` draws the run times anew, by ``settings``; courses are followed for ``horizon_s``."""
         if not fits_in(order, unit, discipline):
             return None
-        entry = self._entry(cluster, discipline, order, unit, now_s, horizon_s, draw, settings)
-        asked = Asked(unit, entry.pools_of(cluster, unit.demand), unit.demand in entry.state.demands)
+        waiting = with_open_place(order, unit)
+        entry = self._entry(cluster, discipline, waiting, now_s, horizon_s, draw, settings)
+        asked = Asked(unit, pools_of(cluster, entry.pool_of, unit.demand), unit.demand in entry.state.demands)
         answers = [course.ask(asked) for course in entry.courses]
         found = [item for item in answers if item is not None]
         return Said(entry.at_s, entry.left, found) if len(found) == len(answers) else None
@@ -80,14 +81,12 @@ class KeptCourses:
         self,
         cluster: Cluster,
         discipline: str,
-        order: Sequence[PendingUnit],
-        unit: PendingUnit,
+        waiting: list[PendingUnit],
         now_s: float,
         horizon_s: float,
         draw: Callable[[], Drawn],
         settings: tuple[object, ...],
     ) -> _Entry:
-        waiting = with_open_place(order, unit)
         running = _running(cluster)
         settings = (discipline, horizon_s, *settings)
         for place, entry in enumerate(self._entries):
@@ -116,12 +115,6 @@ class _Entry:
     pool_of: Ints
     left: Spans
     courses: Sequence[OpenCourse]
-
-    def pools_of(self, cluster: Cluster, demand: Demand) -> list[int]:
-        """Numbers of the pools with nodes that a demand may use, as in `Layout`."""
-        allowed = np.logical_or.reduce([item.allowed for item in cluster.candidates(demand)])
-        found: list[int] = np.unique(self.pool_of[allowed]).tolist()
-        return found
 
 
 _Running = list[tuple[object, ...]]

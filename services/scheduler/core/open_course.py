@@ -13,13 +13,12 @@ So many questions about units in the same place cost one course, and each a look
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
-from services.scheduler.core.outflow import _LEAST_WIDTH_S, _TOGETHER, Course, Layout, _Class
+from services.scheduler.core.outflow import Course, Layout, _Class
 from services.scheduler.core.pending import estimated_s
 from services.scheduler.core.pools import Held, Kept, Pool
 from services.scheduler.core.queue import PendingUnit
@@ -154,14 +153,7 @@ class OpenCourse(Course):
             self.exhausted = not ends
             if not ends or ends[0][0] == math.inf or ends[0][0] > self._horizon_s:
                 return False
-            first_s = at_s = ends[0][0]
-            until_s = first_s + max(_TOGETHER * (first_s - self._now_s), _LEAST_WIDTH_S)
-            over: list[int] = []
-            while ends and ends[0][0] <= until_s:
-                at_s, number, held = heapq.heappop(ends)
-                self._over(at_s, number, held)
-                over.append(number)
-            self._last = over[0] if len(over) == 1 and over[0] < len(self._layout.running) else -1
+            first_s, at_s = self._next_ends()
         self._start(first_s, at_s, self._left)
         self.until_s = at_s
         turn, number_of = self._turn, self._number_of

@@ -34,7 +34,7 @@ from services.scheduler.core.policy import Policy
 from services.scheduler.core.pools import SLACK, Held, Kept, Nodes, Pool
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
-from services.scheduler.core.table import UNBOUNDED
+from services.scheduler.core.table import UNBOUNDED, Ints
 
 _TOGETHER = 0.05
 _LEAST_WIDTH_S = 1.0
@@ -118,6 +118,13 @@ class _Class:
         return best
 
 
+def pools_of(cluster: Cluster, pool_of: Ints, demand: Demand) -> list[int]:
+    """Numbers of the pools with nodes that a demand may use; ``pool_of`` are those of the nodes (N)."""
+    allowed = np.logical_or.reduce([item.allowed for item in cluster.candidates(demand)])
+    found: list[int] = np.unique(pool_of[allowed]).tolist()
+    return found
+
+
 class Layout:
     """Which nodes are alike, and which of them the units may use: what is the same in every course of things. ``units`` wait,
     in the order of the policy; ``discipline`` is the policy's."""
@@ -131,12 +138,7 @@ class Layout:
         self.pool_of = numbers.reshape(-1)
         self._counts = int(self.pool_of.max(initial=-1)) + 1
         self._most = int(table.device_totals.max(initial=0))
-        self.pools_of = {
-            demand: np.unique(
-                self.pool_of[np.logical_or.reduce([item.allowed for item in cluster.candidates(demand)])]
-            ).tolist()
-            for demand in {unit.demand for unit in units}
-        }
+        self.pools_of = {demand: pools_of(cluster, self.pool_of, demand) for demand in {unit.demand for unit in units}}
         self.running = [(item.unit.demand, self._holding(item)) for item in cluster.running.values()]
         self.place_of = {unit.key: place for place, unit in enumerate(units)}
         self._waiting = self._classes()
@@ -271,14 +273,20 @@ class Course:
                 return self
             if ends[0][0] > horizon_s:
                 return self
-            first_s = at_s = ends[0][0]
-            until_s = first_s + max(_TOGETHER * (first_s - self._now_s), _LEAST_WIDTH_S)
-            over: list[int] = []
-            while ends and ends[0][0] <= until_s:
-                at_s, number, held = heapq.heappop(ends)
-                self._over(at_s, number, held)
-                over.append(number)
-            self._last = over[0] if len(over) == 1 and over[0] < len(self._layout.running) else -1
+            first_s, at_s = self._next_ends()
+
+    def _next_ends(self) -> tuple[float, float]:
+        """Let those end that end next and are taken as one: the first and the last of their times."""
+        ends = self._ends
+        first_s = at_s = ends[0][0]
+        until_s = first_s + max(_TOGETHER * (first_s - self._now_s), _LEAST_WIDTH_S)
+        over: list[int] = []
+        while ends and ends[0][0] <= until_s:
+            at_s, number, held = heapq.heappop(ends)
+            self._over(at_s, number, held)
+            over.append(number)
+        self._last = over[0] if len(over) == 1 and over[0] < len(self._layout.running) else -1
+        return first_s, at_s
 
     def _start(self, first_s: float, at_s: float, left: set[UnitKey]) -> None:
         most: dict[Room, int] = {}

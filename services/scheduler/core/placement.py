@@ -83,11 +83,6 @@ def _stack(values: list[Floats], size: int) -> Floats:
     return np.array(values) if values else np.zeros((0, size))
 
 
-def _unasked(view: View, demand: Demand, row: int) -> float:
-    """Stands for scores that do not judge one node."""
-    raise NotImplementedError
-
-
 class Candidates:
     """The places of one class of units. ``columns`` are the device models it may use."""
 
@@ -152,14 +147,14 @@ class Candidates:
         self._node_weights = np.array([weight for _, weight in self._scores.node])
         self._weights_by_domain = self._overridden(policy)
         self._everywhere = self._set_parts((0,))
-        self._one: list[tuple[bool, Callable[[View, Demand, int], float], float]] = [
-            (score.dynamic, getattr(score, "node", _unasked), weight) for score, weight in self._scores.node
+        self._one: list[tuple[Callable[[View, Demand, int], float] | None, float]] = [
+            (getattr(score, "node", None) if score.dynamic else None, weight) for score, weight in self._scores.node
         ]
-        """Per node score: whether it changes, its value of one node, its weight."""
+        """Per node score: how its value of one node is asked, None where that lasts; its weight."""
         self._judges_one = (
             not self._asks_all
             and self._weights_by_domain is None
-            and not any(dynamic and ask is _unasked for dynamic, ask, _ in self._one)
+            and all(hasattr(score, "node") for score, _ in self._scores.node if score.dynamic)
         )
         self._whole = sum(
             weight * value for (_, weight), (_, value) in zip(self._scores.domain_set, self._everywhere, strict=True)
@@ -282,11 +277,11 @@ class Candidates:
     def _judge_node(self, row: int) -> None:
         parts = self._node_parts
         total = 0.0
-        for index, (dynamic, ask, weight) in enumerate(self._one):
-            if dynamic:
-                parts[index, row] = value = ask(self._view, self._demand, row)
-            else:
+        for index, (ask, weight) in enumerate(self._one):
+            if ask is None:
                 value = parts.item(index, row)
+            else:
+                parts[index, row] = value = ask(self._view, self._demand, row)
             total += weight * value
         self._node_totals[row] = total
 
