@@ -209,6 +209,24 @@ def coordination_s(client: Client) -> list[float]:
     return [answered_s[key] - asked_s[key] for key in counted]
 
 
+def quantiles(subject: str, what: str, times: Sequence[float], where: str, *, baseline: bool) -> list[Row]:
+    """Median and 99th percentile of times in seconds, with the least and the greatest."""
+    low, high, size = min(times), max(times), len(times)
+    return [
+        Row(
+            subject,
+            f"{what}_p{percent}_s",
+            float(np.quantile(times, percent / 100)),
+            where,
+            low=low,
+            high=high,
+            n=size,
+            baseline=baseline,
+        )
+        for percent in (50, 99)
+    ]
+
+
 def rows(steps: int, shapes: Sequence[tuple[int, int]] = SHAPES) -> list[Row]:
     """The figures of all shapes."""
     found: list[Row] = []
@@ -217,34 +235,9 @@ def rows(steps: int, shapes: Sequence[tuple[int, int]] = SHAPES) -> list[Row]:
         for levels, baseline in (("two", False), ("one", True)):
             times, client = asyncio.run(measure(domains, count, steps, levels))
             subject = f"{levels} level{'s' if levels == 'two' else ''}"
-            low, high, size = min(times), max(times), len(times)
-            found += [
-                Row(
-                    subject,
-                    f"submission_to_placement_p{percent}_s",
-                    float(np.quantile(times, percent / 100)),
-                    where,
-                    low=low,
-                    high=high,
-                    n=size,
-                    baseline=baseline,
-                )
-                for percent in (50, 99)
-            ]
+            found += quantiles(subject, "submission_to_placement", times, where, baseline=baseline)
             if not baseline:
-                spans = coordination_s(client)
-                found += [
-                    Row(
-                        subject,
-                        f"coordination_p{percent}_s",
-                        float(np.quantile(spans, percent / 100)),
-                        where,
-                        low=min(spans),
-                        high=max(spans),
-                        n=len(spans),
-                    )
-                    for percent in (50, 99)
-                ]
+                found += quantiles(subject, "coordination", coordination_s(client), where, baseline=False)
                 refused = sum(
                     len(item.refused)
                     for item in client.seen[scheduler_pb2.PlacementAnswer].values()
