@@ -7,7 +7,6 @@ given away as a whole meanwhile.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,9 +14,9 @@ from pathlib import Path
 from agent.collectors.base import Reading
 from agent.collectors.metrics import Metric
 from agent.collectors.unknown import UnknownKind
+from agent.kept_file import keep
 from meridian.hardware.parts import part_index
 
-_log = logging.getLogger(__name__)
 _SILENT = frozenset({UnknownKind.UNAVAILABLE, UnknownKind.LIMIT_EXCEEDED, UnknownKind.VANISHED})
 # What only an exporter of the device tells; nominal figures and allocations come from elsewhere too.
 _MEASURED = frozenset(
@@ -104,13 +103,7 @@ class PartBook:
             {"node_id": node_id, "index": index, "parts": [asdict(part) for part in parts]}
             for (node_id, index), parts in sorted(after.items())
         ]
-        fresh = self._path.with_suffix(".new")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            fresh.write_text(json.dumps(content))
-            fresh.replace(self._path)
-        except OSError as error:
-            _log.warning("%s: %s", self._path, error)
+        keep(self._path, content)
         return True
 
     def by_node(self) -> dict[str, dict[int, Part]]:

@@ -20,6 +20,7 @@ from google.protobuf.message import Message
 from agent.benchmark.idleness import all_idle, device_order, due_node, left_out
 from agent.bus_clients import Producer
 from agent.engines.base import Engine
+from agent.kept_file import keep
 from agent.parts import Divided
 from agent.settings import AgentSettings
 from meridian.clock import Clock
@@ -180,9 +181,4 @@ def _read(path: Path) -> tuple[dict[str, float], dict[str, int]]:
 
 def _write(path: Path, measured_at_s: dict[str, float], turns: dict[str, int]) -> None:
     content = {name: {"at_s": at_s, "turns": turns.get(name, 0)} for name, at_s in measured_at_s.items()}
-    fresh = path.with_suffix(".new")
-    try:
-        fresh.write_text(json.dumps(content))
-        fresh.replace(path)
-    except OSError as error:
-        _log.warning("%s: %s", path, error)
+    keep(path, content)

@@ -7,8 +7,7 @@ purpose, nothing is known. Time is kept per day (UTC), so the oldest day leaves 
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import isfinite
@@ -17,8 +16,8 @@ from pathlib import Path
 from agent.collectors.base import Collector, Reading, Source, Statistic
 from agent.collectors.metrics import Metric
 from agent.collectors.unknown import UnknownKind
+from agent.kept_file import keep
 
-_log = logging.getLogger(__name__)
 DAYS = 30
 DAY_S = 86_400.0
 # Two looks that are further apart say nothing of what was between them.
@@ -94,7 +93,7 @@ class AvailabilityCollector(Collector):
         self._time.forget(now_s)
         if abs(now_s - self._kept_at_s) >= KEEP_EVERY_S:
             self._kept_at_s = now_s
-            _write(self._path, self._time.days)
+            keep(self._path, self._time.days)
         shares = [(node_id, self._time.share([node_id])) for node_id in self._node_ids]
         return [
             Reading(
@@ -125,13 +124,3 @@ def _read(path: Path) -> dict[str, dict[int, tuple[float, float]]]:
         isfinite(seen) and 0 <= up <= seen + 1e-6 <= DAY_S + 1 for days in found.values() for up, seen in days.values()
     )
     return found if sound else {}
-
-
-def _write(path: Path, days: Mapping[str, Mapping[int, tuple[float, float]]]) -> None:
-    fresh = path.with_suffix(".new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(json.dumps(days))
-        fresh.replace(path)
-    except OSError as error:
-        _log.warning("%s: %s", path, error)
