@@ -2,6 +2,10 @@
 
 Of two workers one runs what starts real processes, one test after the other, and the other all the rest beside it.
 
+`make test` runs a test that failed once more, since processes, sockets and time limits are real and a machine may stand
+still for a moment: the summary names each such test with what failed (RERUN), which is to be mended; one that fails twice
+has failed. A test run by itself is run once.
+
 Properties are checked on the same examples each time, so that a commit that passed passes again; `make test-properties`
 draws new ones (``MERIDIAN_NEW_EXAMPLES=1``). What it finds is mended and kept as an ``@example`` of the property.
 """
