@@ -52,7 +52,8 @@ def _node_problems(node: pb.NodeInventory) -> Iterator[tuple[IssueKind, int, str
         for part in accelerator.parts:
             yield from _part_problems(part, index, ids, indices | whole)
             ids.add(part.id)
-            indices.add(part.index)
+            if part.index:
+                indices.add(part.index)
 
 
 def _part_problems(

@@ -112,6 +112,15 @@ def test_a_divided_accelerator_of_which_no_part_is_known_takes_nothing() -> None
     assert [device.index for device in node_from(image.nodes["n1"], "d").devices] == [1]
 
 
+def test_parts_that_take_no_work_are_in_nobody_s_way_whatever_comes_first() -> None:
+    report = _report(("index", 0))
+    chips = report.inventory.nodes[0].accelerators
+    chips[0].index, chips[1].index = 1, 0
+    verdict = _observed(report)
+    assert not verdict.issues
+    assert [chip.index for chip in verdict.observation.inventory.nodes[0].accelerators] == [1, 0]
+
+
 def test_the_gateway_counts_what_the_scheduler_gives() -> None:
     body = json_format.MessageToDict(
         _report().inventory.nodes[0], preserving_proto_field_name=True, always_print_fields_with_no_presence=True
