@@ -12,6 +12,7 @@ from pathlib import Path
 from meridian.hardware.chip import QUANTITIES, Chip
 from meridian.hardware.facts import Fact, Statement, Tier
 from meridian.hardware.names import Resolution, canonical, resolve
+from meridian.text_table import TextTable, UnreadableTableError
 
 FOLDER = Path(__file__).parent
 # Other spellings of columns, as published tables of specifications use them.
@@ -147,18 +148,13 @@ def standard() -> Catalogue:
 
 
 def _read_chips(path: Path) -> tuple[list[Chip], dict[str, tuple[str, ...]]]:
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        reader = csv.DictReader(stream)
-        try:
-            columns = {name.strip() for name in reader.fieldnames or ()}
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise InvalidCatalogueError(f"{path.name}, line 1: {error}") from None
-        if not {"id", "name"} & columns:
+    try:
+        table = TextTable(path)
+        if not {"id", "name"} & {name.strip() for name in table.columns}:
             raise InvalidCatalogueError(f"{path.name}, line 1: needs a column id or name")
-        try:
-            rows = [_row(f"{path.name}, line {number}", row) for number, row in enumerate(reader, start=2)]
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise InvalidCatalogueError(f"{path.name}, line {reader.line_num}: {error}") from None
+        rows = [_row(f"{path.name}, line {number}", row) for number, row in table.rows()]
+    except UnreadableTableError as error:
+        raise InvalidCatalogueError(str(error)) from None
     grouped: dict[str, list[_Row]] = {}
     for row in rows:
         grouped.setdefault(row.id, []).append(row)

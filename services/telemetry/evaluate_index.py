@@ -55,7 +55,7 @@ def index(matrix_path: Path, chips_path: Path | None, probes: int, seed: int, ou
             catalogue = catalogue.with_chips(chips_path)
             paths.append(chips_path)
         matrix = read_matrix(matrix_path, catalogue)
-    except (InvalidMatrixError, InvalidCatalogueError, UnicodeDecodeError) as error:
+    except (InvalidMatrixError, InvalidCatalogueError) as error:
         raise refused("MATRIX.csv", str(error)) from None
     draws = np.random.default_rng(seed)
     evaluation = leave_one_chip_out(matrix, catalogue, sorted({0, 1, 3, probes}), draws)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from meridian.hardware import Catalogue
+from meridian.text_table import TextTable, UnreadableTableError
 
 REQUIRED = ("chip", "task", "throughput")
 OPTIONAL = ("precision", "n_accel", "group")
@@ -96,15 +96,14 @@ def read_matrix(path: Path, catalogue: Catalogue) -> Matrix:
     Rows that do not hold up are listed, not used. Raises InvalidMatrixError when a required column is missing or no row
     is left.
     """
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        reader = csv.DictReader(stream)
-        try:
-            missing = [name for name in REQUIRED if name not in (reader.fieldnames or ())]
-            if missing:
-                raise InvalidMatrixError(f"{path.name}, line 1: no column {', '.join(missing)}")
-            matrix = assemble(((reader.line_num, row) for row in reader), catalogue)
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise InvalidMatrixError(f"{path.name}, line {reader.line_num + 1}: {error}") from None
+    try:
+        table = TextTable(path)
+        missing = [name for name in REQUIRED if name not in table.columns]
+        if missing:
+            raise InvalidMatrixError(f"{path.name}, line 1: no column {', '.join(missing)}")
+        matrix = assemble(table.rows(), catalogue)
+    except UnreadableTableError as error:
+        raise InvalidMatrixError(str(error)) from None
     if not matrix.runs:
         raise InvalidMatrixError(f"{path.name}: no row can be used{_why_none(matrix)}")
     return matrix

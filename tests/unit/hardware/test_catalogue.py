@@ -144,10 +144,13 @@ def test_published_tables_of_specifications_are_read_too(tmp_path: Path) -> None
         (HEAD + "x1,acme,X1,2026,400,96,nan,official,s\n", "line 2, mem_gbps"),
         (HEAD + "x1,acme,X1,2026,400,96,3000,hearsay,s\n", "line 2, evidence_tier: 'hearsay'"),
         ("vendor,year\nacme,2026\n", "line 1: needs a column id or name"),
+        ("id,name\nx1,X1\n\n\nx2,X2\n,\n", "line 6, id: is empty"),
+        ("id,name\nx1,X1\nx2,X2\nx3,\xff\n", "line 4: is no UTF-8 text"),
+        ("id,name\nx1,X1\n\nx2," + "x" * 140_000 + "\n", "line 4: field larger than field limit"),
     ],
 )
 def test_a_bad_table_is_refused_with_line_and_column(text: str, complaint: str, tmp_path: Path) -> None:
     path = tmp_path / "specs.csv"
-    path.write_text(text)
+    path.write_bytes(text.encode("latin-1"))
     with pytest.raises(InvalidCatalogueError, match=complaint.replace("(", r"\(")):
         standard().with_chips(path)

@@ -12,7 +12,7 @@ from services.telemetry.index.matrix import Column, InvalidMatrixError, Matrix, 
 
 def read(tmp_path: Path, text: str) -> Matrix:
     path = tmp_path / "matrix.csv"
-    path.write_text(text, encoding="utf-8")
+    path.write_bytes(text.encode("latin-1"))
     return read_matrix(path, standard())
 
 
@@ -66,6 +66,8 @@ def test_unknown_chips_are_reported_by_name(tmp_path: Path) -> None:
     [
         ("chip,throughput\nT4,1\n", "line 1: no column task"),
         ("", "line 1: no column chip, task, throughput"),
+        ("chip,task,throughput\nT4,a,1\nT4,b,\xff\n", "line 3: is no UTF-8 text"),
+        ("chip,task,throughput\nT4,a,1\n\nT4,b," + "1" * 140_000 + "\n", "line 4: field larger than field limit"),
         ("chip,task,throughput\n", "no row can be used"),
         ("chip,task,throughput\nT4,a,x\n", "no row can be used .line 2: throughput 'x'"),
         ("chip,task,throughput\nMystery,a,1\n", "no row can be used .chip 'Mystery'"),
