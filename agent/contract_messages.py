@@ -256,7 +256,6 @@ def _nodes(
 ) -> Iterable[resource_pb2.NodeInventory]:
     can_wake = domain.can_sleep
     for node in domain.nodes:
-        whole = sum(group.count for group in node.accelerators)
         power = {POWER_STATE_LABEL: "asleep" if node.node_id in asleep else "awake"} if node.node_id in can_wake else {}
         message = resource_pb2.NodeInventory(
             node_id=node.node_id,
@@ -282,18 +281,17 @@ def _nodes(
                     emulated=domain.emulated,
                     aliases={"uuid": group.uuids[number]} if number < len(group.uuids) else {},
                     partitioned=parts is not None,
-                    parts=[_part(part, group.model, group.peak_flops, whole) for part in parts or ()],
+                    parts=[_part(part, group.model, group.peak_flops) for part in parts or ()],
                 )
         yield message
 
 
-def _part(part: Part, model: str, peak_flops: float, whole: int) -> resource_pb2.AcceleratorPart:
-    """``whole``: how many accelerators the node has; a number that is one of theirs is no part's."""
+def _part(part: Part, model: str, peak_flops: float) -> resource_pb2.AcceleratorPart:
     return resource_pb2.AcceleratorPart(
         id=part.id,
         profile=part.profile,
         memory_bytes=part.memory_bytes,
-        index=part.index if part.index >= whole else 0,
+        index=part.index,
         peak_flops=peak_flops * (compute_share(model, part.profile) or 0.0),
     )
 

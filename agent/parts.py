@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from agent.collectors.base import Reading
@@ -87,15 +87,16 @@ def visible_name(device: str, part_id: str) -> str:
 
 
 class PartBook:
-    """What is known now, kept in a file."""
+    """What is known now, kept in a file. ``whole``: how many accelerators each node has; a number that is one of theirs is no
+    part's."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.divided: Divided = _read(path)
+    def __init__(self, path: Path, whole: Mapping[str, int] | None = None) -> None:
+        self._path, self._whole = path, dict(whole or {})
+        self.divided: Divided = self._numbered(_read(path))
 
     def observe(self, readings: Iterable[Reading]) -> bool:
         """Take the newest readings of all exporters; whether anything changed."""
-        after = observed(self.divided, readings)
+        after = self._numbered(observed(self.divided, readings))
         if after == self.divided:
             return False
         self.divided = after
@@ -105,6 +106,14 @@ class PartBook:
         ]
         keep(self._path, content)
         return True
+
+    def _numbered(self, divided: Divided) -> Divided:
+        return {
+            (node_id, index): tuple(
+                replace(part, index=0) if part.index < self._whole.get(node_id, 0) else part for part in parts
+            )
+            for (node_id, index), parts in divided.items()
+        }
 
     def by_node(self) -> dict[str, dict[int, Part]]:
         """Parts that take work, by node and number."""

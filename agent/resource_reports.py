@@ -79,7 +79,8 @@ class ResourceReports:
             shell_names=frozenset(item.resource.name for item in domain.resources if item.shell),
         )
         self._scrapes = Scrapes(clock)
-        self._parts = PartBook(settings.data_dir / "parts.json")
+        self._accelerators = {node.node_id: sum(group.count for group in node.accelerators) for node in domain.nodes}
+        self._parts = PartBook(settings.data_dir / "parts.json", self._accelerators)
         self._divided: Divided = self._parts_that_take_work()
         self._probing = Probing(settings, clock)
         self._collectors = self._make_collectors()
@@ -232,8 +233,7 @@ class ResourceReports:
         if declared:
             collectors.append(DeclaredCollector(tuple(declared), lambda: self._in_use, self._engine.asleep))
         else:
-            counts = {node.node_id: sum(group.count for group in node.accelerators) for node in domain.nodes}
-            collectors.append(AllocationCollector(counts, lambda: self._in_use, lambda: self._divided))
+            collectors.append(AllocationCollector(self._accelerators, lambda: self._in_use, lambda: self._divided))
         for exporter in domain.exporters:
             self._add_exporter(exporter, "", (), ())
         for source in domain.sources:

@@ -102,6 +102,20 @@ def test_while_no_exporter_speaks_of_an_accelerator_it_stays_divided(tmp_path: P
     assert anew.by_node() == {"n1": {part.index: part for part in PARTS}}
 
 
+def test_a_number_that_a_whole_accelerator_has_is_no_part_s(tmp_path: Path) -> None:
+    path = tmp_path / "parts.json"
+    PartBook(path).observe(_readings(_translator(), WHOLE + SMALL + LARGE))
+    # 36 accelerators: 34 is one of them, 39 is not.
+    for book in (PartBook(path, {"n1": 36}), PartBook(tmp_path / "new.json", {"n1": 36})):
+        book.observe(_readings(_translator(), WHOLE + SMALL + LARGE))
+        assert [part.index for part in book.divided["n1", 0]] == [0, 39]
+        assert book.by_node() == {"n1": {39: PARTS[1]}}
+    rank = RankPlacement(0, "n1", 0, (34,))
+    request = LaunchRequest("run", "job", 0, 1, "tenant", (rank,), 1, ("true",))
+    found = rank_environment(request, rank, "CUDA_VISIBLE_DEVICES", parts=book.by_node()["n1"])
+    assert found["CUDA_VISIBLE_DEVICES"] == "34"
+
+
 @pytest.mark.parametrize(
     "content", ["", "[", '[{"node_id": "n"}]', '[{"node_id": "n", "index": 0, "parts": [{"x": 1}]}]']
 )
