@@ -16,7 +16,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests import public_data
 from tests.fixtures_embedded import *  # noqa: F403
@@ -24,8 +24,10 @@ from tests.fixtures_embedded import *  # noqa: F403
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
-settings.register_profile("same", derandomize=True, deadline=None)
-settings.register_profile("new", deadline=None, print_blob=True)
+# How quickly examples are drawn says something of the machine of the moment, not of what is tested.
+_UNTIMED = {"deadline": None, "suppress_health_check": (HealthCheck.too_slow,)}
+settings.register_profile("same", derandomize=True, **_UNTIMED)
+settings.register_profile("new", print_blob=True, **_UNTIMED)
 settings.load_profile("new" if os.environ.get("MERIDIAN_NEW_EXAMPLES") else "same")
 
 _WITH_PROCESSES = ("conformance", "contract", "e2e", "faults", "integration")

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,7 @@ __all__ = [
     "database_url",
     "embedded_broker",
     "free_port",
+    "held_port",
     "postgres_server",
     "redis_url",
     "running",
@@ -53,6 +55,17 @@ T = TypeVar("T")
 def free_port(name: str = "test") -> int:
     """A loopback port that nothing listens on now."""
     return choose_ports([name], seed=uuid.uuid4().hex)[name]
+
+
+@contextlib.contextmanager
+def held_port() -> Iterator[socket.socket]:
+    """A socket bound to a loopback port on which nothing listens, until the block ends. The system gives the port to nobody else
+    meanwhile, neither to servers that take any nor to outgoing connections, but a server of the test may listen on it, as servers
+    reuse addresses; or ``listen()`` on the socket itself, and the port is taken."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from meridian.embedded.stack import SERVICES, StackOptions, compose, import_path
 from meridian.embedded.supervisor import stop_order
 from meridian.errors import ConfigurationError
 from meridian.settings import SERVICES as KERNEL_SERVICES
+from tests.fixtures_embedded import held_port
 
 EXTERNAL = {"kafka_bootstrap_servers": "k:9092", "database_url": "postgresql://u@h/d", "redis_url": "redis://h/0"}
 
@@ -74,17 +75,22 @@ def test_compact_runs_all_services_in_one_process(tmp_path: Path) -> None:
     assert not processes.keys() & set(SERVICES)
 
 
-def test_ports_stay_from_one_start_to_the_next(tmp_path: Path) -> None:
+def test_ports_stay_from_one_start_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Another program may take one between the two starts; what happens then is told in test_ports.py.
+    monkeypatch.setattr("meridian.embedded.ports.is_free", lambda _port: True)
     options = StackOptions(tmp_path, **EXTERNAL)
     assert compose(options).ports == compose(options).ports
 
 
 def test_a_wanted_gateway_port_is_used_or_refused(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ConfigurationError, match=f"port {port}, wanted for gateway"):
+    with held_port() as held:
+        port = held.getsockname()[1]
+        with (
+            socket.create_server(("127.0.0.1", port)),
+            pytest.raises(ConfigurationError, match=f"port {port}, wanted for gateway"),
+        ):
             compose(StackOptions(tmp_path, gateway_port=port, **EXTERNAL))
-    assert compose(StackOptions(tmp_path, gateway_port=port, **EXTERNAL)).urls["gateway"].endswith(f":{port}")
+        assert compose(StackOptions(tmp_path, gateway_port=port, **EXTERNAL)).urls["gateway"].endswith(f":{port}")
 
 
 def test_an_unknown_service_is_refused(tmp_path: Path) -> None:

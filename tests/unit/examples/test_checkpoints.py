@@ -27,7 +27,11 @@ def test_what_was_saved_is_what_is_loaded(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["step-000012.npz"]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(position=st.floats(0, 1, exclude_max=True), mask=st.integers(1, 255))
 def test_a_changed_byte_is_noticed_or_changes_nothing(tmp_path, position, mask):
     content = bytearray(_save(tmp_path, 1).read_bytes())

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from collective import Frame, Patience, PeerLostError, Star
 
-PATIENT = Patience(30.0, 30.0, lambda: False)
+PATIENT = Patience(60.0, 60.0, lambda: False)
 
 
 def _tcp_pairs(count):
@@ -80,7 +80,7 @@ def test_a_lost_rank_is_an_error_on_every_other(lost):
 
 
 def test_a_silent_rank_is_given_up():
-    root, silent = _tcp_star(2, Patience(0.3, 30.0, lambda: False))
+    root, silent = _tcp_star(2, Patience(0.3, 60.0, lambda: False))
     with pytest.raises(PeerLostError, match=r"0\.3 s"):
         root.all_reduce(_frame(0, 10))
     root.close()

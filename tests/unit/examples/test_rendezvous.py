@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -10,27 +11,45 @@ import pytest
 from launch import Launch, LaunchError, TerminatedError
 from rendezvous import RendezvousError, meet
 
-from tests.fixtures_embedded import free_port
+from tests.fixtures_embedded import held_port
 
 
 @pytest.fixture
-def port():
-    # Not an ephemeral one: connecting to such a port before anybody listens can end in a connection to oneself.
-    return free_port("rendezvous")
+def port() -> Iterator[int]:
+    # Held: connecting to an ephemeral port before anybody listens could end in a connection to oneself.
+    with held_port() as held:
+        yield held.getsockname()[1]
 
 
 def _launch(rank, port, world_size=3, epoch=1):
     return Launch(rank, world_size, "127.0.0.1", port, "run-a", epoch, None, None)
 
 
-def _meet(launch, configuration="c", timeout_s=10.0, stopping=lambda: False):
+def _meet(launch, configuration="c", timeout_s=60.0, stopping=lambda: False):
     return meet(launch, configuration, timeout_s, stopping)
 
 
+class Tries:
+    """Never asks to stop, and knows how often a rank has asked: before each attempt."""
+
+    def __init__(self):
+        self._asked = threading.Semaphore(0)
+
+    def __call__(self):
+        self._asked.release()
+        return False
+
+    def until(self, count):
+        for _ in range(count):
+            assert self._asked.acquire(timeout=60)
+
+
 def test_ranks_meet_whoever_comes_first_and_peers_are_in_order(port):
+    tries = {2: Tries(), 1: Tries()}
     with ThreadPoolExecutor(3) as pool:
-        late = [pool.submit(_meet, _launch(rank, port)) for rank in (2, 1)]
-        time.sleep(0.2)
+        late = [pool.submit(_meet, _launch(rank, port), stopping=asked) for rank, asked in tries.items()]
+        for asked in tries.values():
+            asked.until(2)  # nobody was there
         root = pool.submit(_meet, _launch(0, port)).result()
         two, one = (future.result() for future in late)
     assert [peer.getpeername() for peer in root] == [one[0].getsockname(), two[0].getsockname()]
@@ -63,13 +82,14 @@ def test_a_stranger_is_refused_and_the_gang_still_completes(port, change, config
 
 
 def test_a_rank_outlives_the_rank_zero_of_an_older_epoch(port):
-    old_stopped = threading.Event()
+    old_stopped, worker_tries, root_tries = threading.Event(), Tries(), Tries()
     with ThreadPoolExecutor(3) as pool:
-        old = pool.submit(_meet, _launch(0, port, 2, epoch=1), "c", 10.0, old_stopped.is_set)
-        time.sleep(0.1)
-        new_worker = pool.submit(_meet, _launch(1, port, 2, epoch=2))
-        new_root = pool.submit(_meet, _launch(0, port, 2, epoch=2))
-        time.sleep(0.3)
+        old = pool.submit(_meet, _launch(0, port, 2, epoch=1), stopping=old_stopped.is_set)
+        _connect(port).close()
+        new_worker = pool.submit(_meet, _launch(1, port, 2, epoch=2), stopping=worker_tries)
+        new_root = pool.submit(_meet, _launch(0, port, 2, epoch=2), stopping=root_tries)
+        root_tries.until(1)  # the port is taken
+        worker_tries.until(3)  # turned away
         old_stopped.set()
         with pytest.raises(TerminatedError):
             old.result()
