@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from meridian.cli.graph_commands import accelerator_texts, change_lines, link_text, only, tree
+from meridian.cli.output import duration
 
 
 def link(**changes: Any) -> dict[str, Any]:
@@ -39,8 +40,14 @@ def test_a_link_in_words() -> None:
     assert link_text(link()) == "42.4 ms, 5.00 Gbit/s, 0.06 CNY/GB, declared"
     nothing = link(rtt_s=0, bandwidth_bytes_per_s=0, price_per_gb=None)
     assert link_text(nothing) == "declared"
-    measured = (datetime.now(UTC) - timedelta(seconds=70)).isoformat()
-    assert link_text(link(loss=0.125, measured_at=measured)).endswith("12.5% lost, 0.06 CNY/GB, measured 1m 10s ago")
+    measured = (datetime.now(UTC) - timedelta(days=3, hours=4, minutes=30)).isoformat()
+    assert link_text(link(loss=0.125, measured_at=measured)).endswith("12.5% lost, 0.06 CNY/GB, measured 3d 4h ago")
+
+
+def test_a_duration_in_words() -> None:
+    assert [duration(seconds) for seconds in (-1, 0.44, 9.9, 10, 70, 7500, 273_600)] == [
+        "0.0s", "0.4s", "9.9s", "10s", "1m 10s", "2h 5m", "3d 4h",
+    ]  # fmt: skip
 
 
 def test_the_tree_names_everything_and_takes_no_text_for_markup() -> None:
