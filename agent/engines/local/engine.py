@@ -307,8 +307,17 @@ class LocalEngine(RecordedRuns[_ActiveRun], EmulatedMachines):
         known = self._book.nodes.get(node_id)
         incarnation = next_incarnation(known.incarnation if known else 0, self._clock.now().timestamp())
         link = NodeLink(node_id, incarnation, self._heard, self._lost)
+        before = self._links.get(node_id)
         self._links[node_id] = link
-        await link.start(self._node_environment(), self._settings.beat_s, self._settings.agent_silence_s)
+        try:
+            await link.start(self._node_environment(), self._settings.beat_s, self._settings.agent_silence_s)
+        except OSError:
+            # There is no process: the node is as it was.
+            if before is None:
+                del self._links[node_id]
+            else:
+                self._links[node_id] = before
+            raise
         self._book.node_started(node_id, link.incarnation, ProcessMark(*link.process_mark()))
 
     def _node_environment(self) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import socket
@@ -49,7 +50,7 @@ class NodeLink(asyncio.Protocol):
         return self._process.pid
 
     async def start(self, environment: Mapping[str, str], beat_s: float, silence_s: float) -> None:
-        """Start the process; it says ``hello`` when it is ready."""
+        """Start the process; it says ``hello`` when it is ready. OSError: there is none."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         arguments = {
             "fd": theirs.fileno(),
@@ -58,7 +59,8 @@ class NodeLink(asyncio.Protocol):
             "beat_s": beat_s,
             "silence_s": silence_s,
         }
-        with theirs:
+        with theirs, contextlib.ExitStack() as unless_started:
+            unless_started.callback(ours.close)
             # A few milliseconds (vfork): asyncio's own subprocesses would reap the leader before its session is searched.
             self._process = subprocess.Popen(  # noqa: ASYNC220
                 [sys.executable, "-S", "-E", "-m", "agent.node", json.dumps(arguments)],
@@ -69,6 +71,7 @@ class NodeLink(asyncio.Protocol):
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
+            unless_started.pop_all()
         loop = asyncio.get_running_loop()
         self.heard_at = loop.time()
         await loop.create_unix_connection(lambda: self, sock=ours)

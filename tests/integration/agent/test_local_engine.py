@@ -6,8 +6,10 @@ import asyncio
 import errno
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -435,22 +437,43 @@ async def test_a_node_that_cannot_be_started_again_is_tried_until_it_can(
     make_domain: MakeDomain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     domain = await make_domain(restart_after_s=0.05)
-    start, tries = domain.engine._start_node, 0
+    start, tries = subprocess.Popen, 0
 
-    async def short_of_processes(node_id: str) -> None:
+    def short_of_processes(*arguments: Any, **more: Any) -> subprocess.Popen[bytes]:
         nonlocal tries
         tries += 1
         if tries < 3:
             raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-        await start(node_id)
+        return start(*arguments, **more)
 
-    monkeypatch.setattr(domain.engine, "_start_node", short_of_processes)
+    monkeypatch.setattr(subprocess, "Popen", short_of_processes)
     await domain.engine.kill_node("north/n1")
     async with asyncio.timeout(PATIENCE_S):
         while tries < 3 or domain.engine.nodes()[0].state is not NodeState.RUNNING:
             await asyncio.sleep(0.005)
     await domain.engine.launch(request_for("print('here again')"))
     assert isinstance(await domain.end_of("job-1.0.1"), RunFinished)
+
+
+async def test_an_engine_ends_while_a_node_cannot_be_started(
+    make_domain: MakeDomain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    domain = await make_domain(restart_after_s=0.05)
+    tries = 0
+
+    def short_of_processes(*_: Any, **__: Any) -> subprocess.Popen[bytes]:
+        nonlocal tries
+        tries += 1
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "Popen", short_of_processes)
+    await domain.engine.kill_node("north/n1")
+    async with asyncio.timeout(PATIENCE_S):
+        while tries < 2:
+            await asyncio.sleep(0.005)
+        assert domain.engine.nodes()[0].state is NodeState.EXITED
+        await domain.engine.kill_node("north/n1")
+        await domain.close()
 
 
 async def test_a_part_that_fails_ends_the_engine_with_its_error(
