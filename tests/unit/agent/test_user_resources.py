@@ -157,8 +157,11 @@ async def test_a_command_is_read_for_each_node_and_once_for_what_they_share(tmp_
 
 
 async def test_a_command_that_fails_makes_the_amount_unknown(tmp_path: Path) -> None:
-    for command, kind in (("false", UnknownKind.UNAVAILABLE), ("hostname", UnknownKind.NOT_A_NUMBER)):
-        resources = _resources(tmp_path, _dynamic(f"/bin/{command}"), nodes=("n1",))
+    for command, kind in (
+        (("/bin/false",), UnknownKind.UNAVAILABLE),
+        (("/bin/echo", "many"), UnknownKind.NOT_A_NUMBER),
+    ):
+        resources = _resources(tmp_path, _dynamic(*command), nodes=("n1",))
         await resources.read_once()
         amount: Amount = resources.amounts()["n1"][0]
         assert (amount.value, amount.kind) == (None, kind)

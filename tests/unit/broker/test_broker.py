@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,27 @@ async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     await running.stop()
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def is_polled(broker: Broker, topic: str) -> bool:
+    """Whether a fetch waits for records of the topic's first partition."""
+    return bool(broker.topics.log(topic, 0)._appended)
+
+
+def open_files_of_topics(broker: Broker) -> set[Path]:
+    """What this process holds open of topics, also of those that are deleted."""
+    held = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile, as the one that lists them
+            held.add(descriptor.readlink())
+    folders = [broker.data_dir / name for name in ("topics", "deleted")]
+    return {path for path in held if any(path.is_relative_to(folder) for folder in folders)}
+
+
 async def test_stop_and_start_again_in_one_process(tmp_path: Path) -> None:
     for round_number in range(3):
         broker = Broker(tmp_path, settings=BrokerSettings(flush_interval_s=0.01))
@@ -41,15 +63,15 @@ async def test_stop_does_not_wait_for_those_who_wait(tmp_path: Path) -> None:
         await client.call(ApiKey.METADATA, 5, {"topics": [{"name": "t"}], "allow_auto_topic_creation": True})
         wanted = {"index": 0, "fetch_offset": 0, "partition_max_bytes": 9}
         fetch = {
-            "max_wait_ms": 60_000,
+            "max_wait_ms": 600_000,
             "min_bytes": 1,
             "max_bytes": 9,
             "topics": [{"name": "t", "partitions": [wanted]}],
         }
         waiting = [asyncio.ensure_future(client.call(ApiKey.FETCH, 11, fetch)), asyncio.ensure_future(joiner.join("g"))]
-        await asyncio.wait(waiting, timeout=0.005)
-        await asyncio.wait_for(broker.stop(), 2)
-        ended = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 2)
+        await until(lambda: is_polled(broker, "t") and "g" in broker.coordinator.groups)
+        await asyncio.wait_for(broker.stop(), 60)
+        ended = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 60)
         assert isinstance(ended[0], EOFError)
 
 
@@ -84,7 +106,7 @@ async def test_answers_keep_the_order_of_requests(broker: Broker) -> None:
     async with wire_client(broker) as client, wire_client(broker) as other:
         await client.call(ApiKey.METADATA, 5, {"topics": [{"name": "t"}], "allow_auto_topic_creation": True})
         fetch = {
-            "max_wait_ms": 10_000,
+            "max_wait_ms": 600_000,
             "min_bytes": 1,
             "max_bytes": 1000,
             "topics": [{"name": "t", "partitions": [{"index": 0, "fetch_offset": 0, "partition_max_bytes": 1000}]}],
@@ -94,6 +116,7 @@ async def test_answers_keep_the_order_of_requests(broker: Broker) -> None:
         ):
             client.writer.write(encoded(key, version, correlation, body))
         first = asyncio.ensure_future(client.reader.readexactly(4))
+        await until(lambda: is_polled(broker, "t"))
         assert (await asyncio.wait({first}, timeout=0.05))[1], "nothing overtakes the waiting fetch"
         await other.produce("t", batch_of([b"now"]))
         for expected in range(3):
@@ -120,7 +143,7 @@ def test_no_long_poll_outlasts_its_wait(tmp_path: Path, loop_module: str) -> Non
             for max_wait_ms in range(1, 60):
                 topics = [{"name": "t", "partitions": [wanted]}]
                 fetch = {"max_wait_ms": max_wait_ms, "min_bytes": 1, "max_bytes": 9, "topics": topics}
-                await asyncio.wait_for(client.call(ApiKey.FETCH, 11, fetch), 2)
+                await asyncio.wait_for(client.call(ApiKey.FETCH, 11, fetch), 60)
         await broker.stop()
 
     runner = asyncio if loop_module == "asyncio" else uvloop
@@ -150,7 +173,7 @@ async def test_every_advertised_request_is_served_in_every_version(broker: Broke
     for api in APIS.values():
         for version in range(api.min_version, api.max_version + 1):
             async with wire_client(broker) as client:
-                answer = await asyncio.wait_for(client.call(api.key, version, {"acks": 1, "max_wait_ms": 1}), 5)
+                answer = await asyncio.wait_for(client.call(api.key, version, {"acks": 1, "max_wait_ms": 1}), 60)
                 assert isinstance(answer, dict)
 
 
@@ -178,15 +201,16 @@ async def test_deleted_topic_lets_go_of_its_files_and_its_readers(broker: Broker
     async with wire_client(broker) as client, wire_client(broker) as other:
         await client.call(ApiKey.METADATA, 5, {"topics": [{"name": "t"}], "allow_auto_topic_creation": True})
         await client.produce("t", batch_of([b"x"]))
-        files_before = len(list(Path("/proc/self/fd").iterdir()))
+        assert open_files_of_topics(broker)
         wanted = {"index": 0, "fetch_offset": 1, "partition_max_bytes": 1000}
-        fetch = {"max_wait_ms": 9000, "min_bytes": 1, "max_bytes": 9, "topics": [{"name": "t", "partitions": [wanted]}]}
+        topics = [{"name": "t", "partitions": [wanted]}]
+        fetch = {"max_wait_ms": 600_000, "min_bytes": 1, "max_bytes": 9, "topics": topics}
         waiting = asyncio.create_task(client.call(ApiKey.FETCH, 11, fetch))
-        await asyncio.sleep(0.02)
+        await until(lambda: is_polled(broker, "t"))
         await other.call(ApiKey.DELETE_TOPICS, 1, {"topic_names": ["t"]})
-        answer = await asyncio.wait_for(waiting, 2)
+        answer = await asyncio.wait_for(waiting, 60)
         assert answer["topics"][0]["partitions"][0]["error_code"] == 3
-        assert len(list(Path("/proc/self/fd").iterdir())) == files_before - 1
+        await until(lambda: not open_files_of_topics(broker))  # a copy may be on its way to the disk
         assert list((broker.data_dir / "deleted").iterdir()) == []
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from learning.node_state.parity import CHECKED, TRACED, random_graph, rows_of
-from meridian.clock import SystemClock
+from meridian.clock import VirtualClock
 from services.graph.facts import DomainFacts
 from services.graph.node_state import NodeState, Rule
 from services.graph.recognition.features import INPUTS, QUANTITIES, SUMMARIES, WINDOW, Quantity, encoded, sample
@@ -171,8 +171,16 @@ def facts_at(second: int, facts: DomainFacts) -> DomainFacts:
     return facts
 
 
+class SlowClock(VirtualClock):
+    """A second goes by whenever it is read."""
+
+    def monotonic_s(self) -> float:
+        self.advance(1.0)
+        return super().monotonic_s()
+
+
 def test_opinions_come_with_the_third_observation_and_once_for_each(model: NodeStateModel) -> None:
-    recogniser = Recogniser(model, SystemClock(), slowest_s=60)
+    recogniser = Recogniser(model, VirtualClock(), slowest_s=0.5)
     facts = DomainFacts("beijing")
     for second in range(LEAST_SAMPLES):
         followed = recogniser.look(facts_at(second, facts))
@@ -184,7 +192,7 @@ def test_opinions_come_with_the_third_observation_and_once_for_each(model: NodeS
 
 
 def test_a_slow_model_is_left_alone(model: NodeStateModel) -> None:
-    recogniser = Recogniser(model, SystemClock(), slowest_s=0.0)
+    recogniser = Recogniser(model, SlowClock(), slowest_s=0.5)
     facts = DomainFacts("beijing")
     for second in range(LEAST_SAMPLES + 1):
         followed = recogniser.look(facts_at(second, facts))
@@ -193,7 +201,7 @@ def test_a_slow_model_is_left_alone(model: NodeStateModel) -> None:
 
 
 def test_without_a_model_nobody_has_an_opinion() -> None:
-    recogniser = Recogniser(None, SystemClock(), slowest_s=60)
+    recogniser = Recogniser(None, VirtualClock(), slowest_s=60)
     assert recogniser.name == ""
     assert recogniser.look(facts_at(0, DomainFacts("beijing"))) is None
 
