@@ -1,4 +1,7 @@
-"""Whether a domain's agent is heard follows from its open incidents: an incident may be told before the domain itself."""
+"""Whether a domain's agent is heard follows from its open incidents: an incident may be told before the domain itself.
+
+The column ``domain.reachable`` is read no more. It stays for the version before, which writes it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.drop_column("domain", "reachable")
     op.create_index(
         "incident_unreachable", "incident", ["domain_id"], postgresql_where=sa.text("state = 'unreachable'")
     )
