@@ -40,7 +40,7 @@ from meridian.ids import NewId, new_id
 
 _log = logging.getLogger(__name__)
 
-LAST_REPORTS_S = 3.0
+LAST_REPORTS_S = 10.0
 REPORT_TIMEOUT_S = 30.0
 HEARTBEAT_TIMEOUT_S = 2.0
 LOOP_CHECK_S = 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -56,17 +57,21 @@ def marked_processes(marker: bytes) -> list[int]:
     return found
 
 
-def kill_until_gone(find: Callable[[], list[int]], rounds: int = 20) -> int:
-    """SIGKILL what ``find`` finds, again until it finds nothing (processes fork meanwhile). Returns how many it hit."""
+def kill_until_gone(find: Callable[[], list[int]], patience_s: float = 30.0) -> int:
+    """SIGKILL what ``find`` finds, again until it finds nothing: processes fork meanwhile, and one that was killed lives until it gets
+    the processor to end with. Blocking, for at most ``patience_s`` (a process may hang in the kernel). Returns how many it hit."""
     hit: set[int] = set()
     own = os.getpid()
-    for _ in range(rounds):
-        pids = [pid for pid in find() if pid != own]
-        if not pids:
-            break
+    ends_at = time.monotonic() + patience_s
+    pause_s = 0.0
+    while pids := [pid for pid in find() if pid != own]:
         for pid in pids:
             hit.add(pid)
             kill_process(pid, signal.SIGKILL)
+        if time.monotonic() > ends_at:
+            break
+        time.sleep(pause_s)
+        pause_s = min(pause_s + 0.001, 0.02)
     return len(hit)
 
 
