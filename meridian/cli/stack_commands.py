@@ -37,7 +37,7 @@ from meridian.errors import InvalidArgumentError, MeridianError
     help="Two: schedulers choose domains, a decider of its own chooses nodes.",
 )
 @click.option("--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C stops everything.")
-@click.option("--timeout", "timeout_s", default=120.0, show_default=True)
+@click.option("--timeout", "timeout_s", default=300.0, show_default=True)
 @json_option
 @click.pass_obj
 def up(

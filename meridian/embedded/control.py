@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from meridian.embedded import leftovers
@@ -22,11 +22,17 @@ def is_running(state: StackState) -> bool:
 
 
 def spawn_and_wait(
-    argv: Sequence[str], *, state_dir: Path, log_path: Path, timeout_s: float, env: Mapping[str, str] | None = None
+    argv: Sequence[str],
+    *,
+    state_dir: Path,
+    log_path: Path,
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
+    now_s: Callable[[], float] = time.monotonic,
 ) -> StackState:
     """Start a supervisor in a session of its own and return its state once everything is ready.
 
-    Raises StackStartError, with nothing left running, when it fails or ``timeout_s`` pass before.
+    Raises StackStartError, with nothing left running, when it fails or ``timeout_s`` pass before, on the clock ``now_s``.
     """
     log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with log_path.open("ab") as log:
@@ -34,8 +40,8 @@ def spawn_and_wait(
         supervisor = subprocess.Popen(
             argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
-    deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
+    deadline_s = now_s() + timeout_s
+    while now_s() < deadline_s:
         ended = supervisor.poll() is not None
         state = read_state(state_dir)
         if state is not None and state.supervisor.pid == supervisor.pid:

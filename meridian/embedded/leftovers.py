@@ -17,7 +17,7 @@ import psutil
 from meridian.embedded.state import ProcessRef, StackState
 
 MARK = "MERIDIAN_STACK_ID"
-KILL_TIMEOUT_S = 5.0
+KILL_TIMEOUT_S = 60.0
 POLL_INTERVAL_S = 0.01
 CLOCK_TOLERANCE_S = 1.0
 """Two readings of one creation time may differ by the steps of the system clock, from which Linux derives it."""

@@ -57,7 +57,8 @@ class ProcessSpec:
 
     ``env`` is added to the supervisor's own environment. ``ready`` is absent where running means ready. A ``one_shot``
     is a step: it is ready when it has ended with exit code 0, and it is not started again after that.
-    ``before_start`` runs before every start, also before a restart.
+    ``before_start`` runs before every start, also before a restart. ``ready_timeout_s`` only ends what hangs: a process that ends is
+    noticed at once, and one that is ready is not waited for.
     """
 
     name: str
@@ -66,7 +67,7 @@ class ProcessSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: Path | None = None
     ready: Probe | None = None
-    ready_timeout_s: float = 30.0
+    ready_timeout_s: float = 120.0
     depends_on: tuple[str, ...] = ()
     restart: Restart = Restart.ALWAYS
     one_shot: bool = False

@@ -32,7 +32,11 @@ from meridian.errors import ConfigurationError, MeridianError
 
 SERVICES = ("identity", "telemetry", "graph", "forecast", "scheduler", "failover", "gateway")
 HOST = "127.0.0.1"
-START_TIMEOUT_S = 60.0
+# Ceilings for what hangs: all services import at the same time, which takes a loaded machine minutes.
+PART_START_TIMEOUT_S = 240.0
+START_TIMEOUT_S = 300.0
+# An agent ends its runs and sends their reports.
+STOP_TIMEOUT_S = 20.0
 EXTERNAL = {
     "kafka_bootstrap_servers": "KAFKA_BOOTSTRAP_SERVERS",
     "database_url": "DATABASE_URL",
@@ -146,8 +150,9 @@ def compose(options: StackOptions) -> Composition:
             cwd=data_dir,
             log_path=log_dir / f"{name}.log",
             ready=all_of(*(http_ok(f"{urls[answer]}/health/ready") for answer in answers)),
-            ready_timeout_s=START_TIMEOUT_S,
+            ready_timeout_s=PART_START_TIMEOUT_S,
             depends_on=needs,
+            stop_timeout_s=STOP_TIMEOUT_S,
             restart=Restart.ALWAYS if answers else Restart.NEVER,
             one_shot=not answers,
         )
@@ -243,7 +248,7 @@ async def run_foreground(options: StackOptions) -> None:
         await supervisor.run(stop_requested)
 
 
-def start_detached(options: StackOptions, timeout_s: float = 120.0) -> StackState:
+def start_detached(options: StackOptions, timeout_s: float = START_TIMEOUT_S) -> StackState:
     """Run the stack in the background and return once everything is ready; a stack that runs already is left as it is.
 
     Raises StackStartError, with nothing left running, when a part does not start in time.
