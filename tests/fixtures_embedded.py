@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import fcntl
+import os
 import shutil
 import signal
 import socket
@@ -18,6 +20,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -49,12 +52,27 @@ __all__ = [
 
 ROOT = Path(__file__).parent.parent
 PR_SET_PDEATHSIG = 1
+MOST_CLAIMS = 64
+_claims: deque[int] = deque()
 T = TypeVar("T")
 
 
 def free_port(name: str = "test") -> int:
-    """A loopback port that nothing listens on now."""
-    return choose_ports([name], seed=uuid.uuid4().hex)[name]
+    """A loopback port that nothing listens on now, and that no other run of tests on this machine is given before it is used."""
+    directory = Path(tempfile.gettempdir()) / f"meridian-test-ports-{os.getuid()}"
+    directory.mkdir(exist_ok=True)
+    while True:
+        port = choose_ports([name], seed=uuid.uuid4().hex)[name]
+        claim = os.open(directory / str(port), os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(claim)
+            continue
+        _claims.append(claim)
+        if len(_claims) > MOST_CLAIMS:
+            os.close(_claims.popleft())
+        return port
 
 
 @contextlib.contextmanager

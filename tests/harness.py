@@ -38,6 +38,8 @@ from meridian.settings import KernelSettings
 from tests.fixtures_embedded import ProcessSpec, free_port, running, tcp_accepts
 
 ROOT = Path(__file__).parent.parent
+PATIENCE_S = 60.0
+"""For what must come: nobody waits so long but where it does not come. A busy machine may need much of it."""
 M = TypeVar("M", bound=Message)
 
 
@@ -100,7 +102,12 @@ class Probe:
         return [item.data for item in self.seen if item.type.name == name and where(item.data)]  # type: ignore[misc, arg-type]
 
     async def expect(
-        self, kind: type[M], where: Callable[[M], bool] = lambda _: True, *, count: int = 1, timeout_s: float = 40.0
+        self,
+        kind: type[M],
+        where: Callable[[M], bool] = lambda _: True,
+        *,
+        count: int = 1,
+        timeout_s: float = PATIENCE_S,
     ) -> M:
         """Wait until ``count`` such events have been seen; returns the last of them."""
         try:
@@ -113,7 +120,7 @@ class Probe:
             ) from None
         return self.events(kind, where)[count - 1]
 
-    async def expect_dead_letter(self, *, timeout_s: float = 40.0) -> Any:
+    async def expect_dead_letter(self, *, timeout_s: float = PATIENCE_S) -> Any:
         """Wait for a record on any dead-letter topic."""
         async with asyncio.timeout(timeout_s), self._arrived:
             await self._arrived.wait_for(lambda: bool(self.dead_letters))
@@ -159,12 +166,12 @@ class Environment:
         task = asyncio.create_task(run_service(kernel, stop))
         base_url = f"http://127.0.0.1:{port}"
         try:
-            async with httpx.AsyncClient(base_url=base_url, timeout=10) as http:
+            async with httpx.AsyncClient(base_url=base_url, timeout=PATIENCE_S) as http:
                 await _until_ready(http, task)
                 yield RunningService(kernel, http, base_url)
         finally:
             stop.set()
-            await asyncio.wait_for(task, 20)
+            await asyncio.wait_for(task, PATIENCE_S)
 
 
 @contextlib.contextmanager
@@ -182,7 +189,7 @@ def _environment_variables(variables: dict[str, str]) -> Iterator[None]:
 
 
 async def _until_ready(http: httpx.AsyncClient, task: asyncio.Task[None]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             if task.done():
                 task.result()
