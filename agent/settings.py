@@ -14,6 +14,7 @@ from pydantic import (
     StringConstraints,
     Tag,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -224,6 +225,16 @@ class AgentSettings(_Section):
     log_bytes: int = Field(16 * 1024 * 1024, ge=1024)
     log_retention_s: float = Field(7 * 86400.0, gt=0)
     log_level: str = "INFO"
+
+    @field_validator("join_token_path", "data_dir", "shared_dir", "checkpoint_dir")
+    @classmethod
+    def _is_a_path(cls, value: Path | None) -> Path | None:
+        try:
+            if value is not None:
+                value.resolve()
+        except (ValueError, RuntimeError) as error:  # a byte that no name has, links that lead to themselves
+            raise ValueError(f"is no path: {error}") from None
+        return value
 
     @model_validator(mode="after")
     def _can_measure(self) -> AgentSettings:

@@ -87,7 +87,7 @@ AGENT = (
         "    - node_id: n1\n      cpus: 8\n      memory_bytes: 34359738368\n"
         "      accelerators: [{vendor: nvidia, model: H100, count: 2, memory_bytes: 85899345920}]\n"
         "      exporters: [{url: 'http://127.0.0.1:9400/metrics', table: dcgm-exporter, interval_s: 15}]\n"
-        "kafka_bootstrap_servers: 127.0.0.1:9092\nidentity_url: ''\ndata_dir: {folder}\nhttp_port: 4100\n"
+        "kafka_bootstrap_servers: 127.0.0.1:9092\nidentity_url: ''\ndata_dir: /srv/meridian\nhttp_port: 4100\n"
     ),
 )
 PROBE = (
@@ -218,7 +218,7 @@ def test_a_spoiled_file_of_resources_is_sound_or_refused() -> None:
 
 def test_a_spoiled_file_of_an_agent_is_sound_or_refused(tmp_path: Path) -> None:
     path, refusals = tmp_path / "agent.yaml", set()
-    for text in spoiled([item.replace("{folder}", str(tmp_path)) for item in AGENT], FEWER):
+    for text in spoiled(AGENT, FEWER):
         path.write_text(text, encoding="utf-8")
         try:
             settings = read_settings(path)
@@ -329,6 +329,20 @@ def test_an_amount_that_cannot_be_told_is_refused_with_its_field(line: str, fiel
         "domain:\n  domain_id: d\n  nodes:\n    - node_id: n1\n" + line + "kafka_bootstrap_servers: x\ndata_dir: .\n"
     )
     with pytest.raises(ConfigurationError, match=field):
+        read_settings(path)
+
+
+@pytest.mark.parametrize("field", ["join_token_path", "data_dir", "shared_dir", "checkpoint_dir"])
+@pytest.mark.parametrize("folder", ['"a\\0b"', '"a\\uD800b"', "loop/x"])
+def test_a_path_that_cannot_be_is_refused_with_its_field(field: str, folder: str, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    paths = {"data_dir": "."} | {field: folder.replace("loop", str(tmp_path / "loop"))}
+    path = tmp_path / "agent.yaml"
+    path.write_text(
+        "domain: {domain_id: d, nodes: [{node_id: n1}]}\nkafka_bootstrap_servers: x\n"
+        + "".join(f"{name}: {value}\n" for name, value in paths.items())
+    )
+    with pytest.raises(ConfigurationError, match=rf"agent\.yaml: {field}: .*is no path"):
         read_settings(path)
 
 
