@@ -53,7 +53,7 @@ def read_domains(path: Path) -> tuple[Domain, ...]:
 
 
 def write_agent_config(
-    directory: Path, domain: Domain, connection: Mapping[str, str | int], probes: Mapping[str, str] | None = None
+    directory: Path, domain: Domain, connection: Mapping[str, str | float], probes: Mapping[str, str] | None = None
 ) -> Path:
     """Write the file that ``python -m agent --config FILE`` reads: ``domain`` and, beside it, how the agent connects.
 

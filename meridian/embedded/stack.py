@@ -49,7 +49,7 @@ class StackOptions:
     """What to run. An external address, by default from the environment, takes the place of the server of ours.
 
     ``compact`` runs all services in one process. ``domains_file`` None stands for the five emulated domains. With ``levels``
-    "two" the scheduler runs as ``shards`` processes beside a decider of domains.
+    "two" the scheduler runs as ``shards`` processes beside a decider of domains. ``lease_s`` is that of the agents; None: theirs.
     """
 
     data_dir: Path
@@ -59,6 +59,7 @@ class StackOptions:
     gateway_port: int | None = None
     shards: int = 1
     levels: str = "one"
+    lease_s: float | None = None
     kafka_bootstrap_servers: str | None = field(default_factory=lambda: os.environ.get("KAFKA_BOOTSTRAP_SERVERS"))
     database_url: str | None = field(default_factory=lambda: os.environ.get("DATABASE_URL"))
     redis_url: str | None = field(default_factory=lambda: os.environ.get("REDIS_URL"))
@@ -179,13 +180,15 @@ def compose(options: StackOptions) -> Composition:
             ]
     for domain in domains:
         agent = agents[domain.domain_id]
-        connection: dict[str, str | int] = {
+        connection: dict[str, str | float] = {
             "kafka_bootstrap_servers": urls["kafka"],
             "identity_url": urls.get("identity", ""),
             "join_token_path": str(credentials.join_token_path),
             "data_dir": str(data_dir / "agents" / domain.domain_id),
             "http_port": ports[agent],
         }
+        if options.lease_s is not None:
+            connection["lease_s"] = options.lease_s
         probes = {domain_id: f"{HOST}:{ports[name]}" for domain_id, name in probed.items()}
         config = write_agent_config(data_dir / "agents", domain, connection, probes)
         infra = tuple(name for name in needed if name == "broker")
@@ -264,6 +267,7 @@ def start_detached(options: StackOptions, timeout_s: float = START_TIMEOUT_S) ->
     argv += ["--domains-file", str(options.domains_file.resolve())] if options.domains_file else []
     argv += ["--gateway-port", str(options.gateway_port)] if options.gateway_port else []
     argv += ["--shards", str(options.shards), "--levels", options.levels]
+    argv += ["--lease-s", str(options.lease_s)] if options.lease_s is not None else []
     external = {EXTERNAL[name]: getattr(options, name) or "" for name in EXTERNAL}
     return control.spawn_and_wait(
         argv,
@@ -307,6 +311,7 @@ def main() -> int:
     parser.add_argument("--gateway-port", type=int)
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--levels", choices=["one", "two"], default="one")
+    parser.add_argument("--lease-s", type=float)
     chosen = parser.parse_args()
     services = tuple(name for name in chosen.services.split(",") if name)
     options = StackOptions(
@@ -317,6 +322,7 @@ def main() -> int:
         chosen.gateway_port,
         shards=chosen.shards,
         levels=chosen.levels,
+        lease_s=chosen.lease_s,
     )
     try:
         asyncio.run(run_foreground(options))

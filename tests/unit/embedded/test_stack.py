@@ -117,6 +117,14 @@ def test_an_agent_gets_its_domain_and_its_connections(tmp_path: Path) -> None:
     assert Path(config["join_token_path"]).read_text() == bootstrap["join_tokens"][0]
 
 
+def test_an_agent_has_the_lease_that_is_asked_for_or_its_own(tmp_path: Path) -> None:
+    compose(StackOptions(tmp_path / "own", **EXTERNAL))
+    compose(StackOptions(tmp_path / "long", lease_s=60.0, **EXTERNAL))
+    own, asked = (yaml.safe_load((tmp_path / name / "agents/hohhot.yaml").read_text()) for name in ("own", "long"))
+    assert "lease_s" not in own
+    assert asked["lease_s"] == 60.0
+
+
 def test_an_agent_is_told_no_secret_of_the_services(tmp_path: Path) -> None:
     composition = compose(StackOptions(tmp_path, **EXTERNAL))
     agent = next(process for process in composition.processes if process.name == "agent-hohhot")
