@@ -18,6 +18,7 @@ from meridian.contracts.resource.v1.resource_pb2 import NodeInventory
 from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.run.v1.run_pb2 import RunFailed, RunFinished, RunProgress
 from meridian.errors import InvalidArgumentError
+from meridian.hardware.parts import part_model
 from meridian.outbox import Transaction
 from services.forecast import ledger
 from services.forecast.job_units import layout_of, model_of, units_of
@@ -172,12 +173,13 @@ async def keep_capacity(transaction: Transaction, envelopes: Sequence[Envelope])
             NodeCapacity(
                 node.inventory.node_id,
                 message.domain_id,
-                len(node.inventory.accelerators),
+                len(models),
                 node.inventory.cpus,
                 message.version,
-                _model_of(node.inventory),
+                models[0] if len(set(models)) == 1 else "",
             )
             for node in message.nodes
+            for models in (models_offered(node.inventory),)
         ]
         for node in message.nodes:
             for chip in node.inventory.accelerators:
@@ -191,9 +193,13 @@ async def keep_capacity(transaction: Transaction, envelopes: Sequence[Envelope])
     await store.keep_chips(chips)
 
 
-def _model_of(inventory: NodeInventory) -> str:
-    models = {chip.model for chip in inventory.accelerators}
-    return models.pop() if len(models) == 1 else ""
+def models_offered(inventory: NodeInventory) -> list[str]:
+    """The models of the devices that a node gives to work: its accelerators, or the parts that stand for them."""
+    found: list[str] = []
+    for item in inventory.accelerators:
+        parts = [part_model(item.model, part.profile) for part in item.parts if part.index]
+        found += parts if item.partitioned else [item.model]
+    return found
 
 
 class RequirementEvents:

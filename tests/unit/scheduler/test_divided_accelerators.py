@@ -1,4 +1,4 @@
-"""Accelerators that are divided, from a report to a placement: telemetry, graph, scheduler and gateway see the same devices."""
+"""Accelerators that are divided, from a report to a placement: telemetry, graph, scheduler, forecast and gateway see the same."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from google.protobuf import json_format
 
 from meridian.contracts.resource.v1 import resource_pb2 as pb
+from services.forecast.events import models_offered
 from services.gateway.capacity import AcceleratorCapacity as Capacity
 from services.gateway.capacity import DomainCapacity, NodeCapacity, impossibilities, models_of
 from services.gateway.jobfile import JobFile
@@ -138,6 +139,11 @@ def test_the_gateway_counts_what_the_scheduler_gives() -> None:
     assert refused(accelerators=2) == ["/resources/accelerators"]
     assert refused(accelerators=1, accelerator_types=[SMALL]) == []
     assert refused(accelerators=2, accelerator_types=[SMALL]) == ["/resources/accelerators"]
+
+
+def test_the_forecast_has_room_for_what_the_scheduler_gives() -> None:
+    assert models_offered(_report().inventory.nodes[0]) == [LARGE, SMALL, "H100"]
+    assert models_offered(_report(("index", 0)).inventory.nodes[0]) == [LARGE, "H100"]
 
 
 def test_a_part_that_cannot_be_takes_its_node_out_with_the_field_named() -> None:
