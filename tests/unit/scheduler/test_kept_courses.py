@@ -300,8 +300,12 @@ def test_the_order_is_that_of_the_policy() -> None:
     """In front of all that wait is another place in the order: other courses, under greedy ones of its own."""
     cluster, kept = full("greedy"), KeptCourses()
     unit = a_unit(random.Random(0), "asked", Demand(1, cpus=1.0, accelerators=2), NOW_S)
+    places = []
     for priority in (0, 1):
         mine = replace(unit, priority=priority)
         assert said(cluster, mine, kept) == said(cluster, mine, None)
-    assert order_of(cluster, NOW_S)[0].key != unit.key
+        with_it = cluster.copy()
+        with_it.add(mine)
+        places.append([item.key for item in order_of(with_it, NOW_S)].index(mine.key))
+    assert places == [len(cluster.pending), 0]
     assert kept.followed == 2
