@@ -283,5 +283,6 @@ def read_settings(path: Path) -> AgentSettings:
         update={
             "data_dir": settings.data_dir.resolve(),
             "shared_dir": settings.shared_dir and settings.shared_dir.resolve(),
+            "checkpoint_dir": settings.checkpoint_dir and settings.checkpoint_dir.resolve(),
         }
     )

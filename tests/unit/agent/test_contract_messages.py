@@ -61,6 +61,9 @@ def test_what_nodes_must_see_may_lie_apart(tmp_path: Path) -> None:
     apart = read_settings(path)
     assert (apart.data_dir, apart.shared) == (Path("own").resolve(), Path("everywhere").resolve())
     assert apart.checkpoints == Path("everywhere").resolve() / "checkpoints"
+    path.write_text(yaml.safe_dump(content | {"checkpoint_dir": "kept"}))
+    # Programs run elsewhere.
+    assert read_settings(path).checkpoints == Path("kept").resolve()
 
 
 def test_wrong_settings_name_the_field(tmp_path: Path) -> None:
