@@ -44,6 +44,8 @@ LAST_REPORTS_S = 10.0
 REPORT_TIMEOUT_S = 30.0
 HEARTBEAT_TIMEOUT_S = 2.0
 LOOP_CHECK_S = 1.0
+KEEP_ALIVE_S = 75
+"""As in `meridian.service`: longer than clients use an idle connection again."""
 
 
 class Agent:
@@ -276,7 +278,13 @@ class Agent:
             not_live=self._stalled,
         )
         config = uvicorn.Config(
-            create_api(view), timeout_graceful_shutdown=1, log_config=None, access_log=False, lifespan="off", ws="none"
+            create_api(view),
+            timeout_graceful_shutdown=1,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
         )
         return _Server(config)
 

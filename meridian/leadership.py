@@ -15,6 +15,8 @@ import asyncpg
 from meridian.database import Database
 
 _CONFIRM_S = 1.0
+_HANGS_AFTER_S = 15.0
+"""A database, or this process, that stands still for some seconds is no reason to give up: whoever comes next reads everything anew."""
 
 
 class AdvisoryLock:
@@ -45,7 +47,7 @@ class AdvisoryLock:
         """
         while True:
             await asyncio.sleep(_CONFIRM_S)
-            async with asyncio.timeout(5 * _CONFIRM_S):
+            async with asyncio.timeout(_HANGS_AFTER_S):
                 await self.connection.execute("SELECT 1")
 
     async def release(self) -> None:

@@ -43,6 +43,10 @@ log = logging.getLogger(__name__)
 
 Task = Callable[[], Awaitable[None]]
 
+KEEP_ALIVE_S = 75
+"""A connection without requests is kept so long: far longer than our clients use one again (httpx: 5 s), so that none is closed
+while a request is on its way over it, though the process stood still for a while."""
+
 
 @dataclass(slots=True)
 class Kernel:
@@ -164,6 +168,7 @@ async def run_service(kernel: Kernel, stop: asyncio.Event) -> None:
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=3,
+            timeout_keep_alive=KEEP_ALIVE_S,
             lifespan="off",
         )
     )
@@ -234,11 +239,11 @@ async def _run_until(stop: asyncio.Event, tasks: dict[str, Task], server: uvicor
         await asyncio.gather(waiting, *running, return_exceptions=True)
 
 
-def build_service(name: str, settings: KernelSettings) -> Kernel:
-    """Create a kernel and let the service of that name wire itself."""
+def build_service(name: str, settings: KernelSettings, *, clock: Clock | None = None) -> Kernel:
+    """Create a kernel and let the service of that name wire itself; without a ``clock`` it goes by the machine's."""
     build, module = _module_of(name)
     part_name: Callable[[], str] = getattr(module, "part_name", lambda: name)
-    kernel = create_kernel(part_name(), settings)
+    kernel = create_kernel(part_name(), settings, clock=clock)
     build(kernel)
     return kernel
 

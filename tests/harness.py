@@ -30,6 +30,7 @@ from google.protobuf.message import Message
 
 from meridian.bus import ensure_topics
 from meridian.catalogue import catalogue
+from meridian.clock import Clock
 from meridian.codec import Envelope, decode, encode
 from meridian.database import migrate
 from meridian.errors import ContractError
@@ -148,9 +149,10 @@ class Environment:
 
     @asynccontextmanager
     async def service(
-        self, name: str, env: dict[str, str] | None = None, **settings: Any
+        self, name: str, env: dict[str, str] | None = None, *, clock: Clock | None = None, **settings: Any
     ) -> AsyncIterator[RunningService]:
-        """Migrate, build and run a service until the block ends. ``env``: its own MERIDIAN_<NAME>_* variables."""
+        """Migrate, build and run a service until the block ends. ``env``: its own MERIDIAN_<NAME>_* variables; ``clock``: what it goes
+        by instead of the machine's clock."""
         port = free_port(name)
         kernel_settings = KernelSettings(
             kafka_bootstrap_servers=self.bootstrap_servers,
@@ -161,7 +163,7 @@ class Environment:
         await migrate(self.database_url, name, ROOT / "services" / name / "migrations")
         variables = {f"MERIDIAN_{name.upper()}_HTTP_PORT": str(port), **(env or {})}
         with _environment_variables(variables):
-            kernel = build_service(name, kernel_settings)
+            kernel = build_service(name, kernel_settings, clock=clock)
         stop = asyncio.Event()
         task = asyncio.create_task(run_service(kernel, stop))
         base_url = f"http://127.0.0.1:{port}"
