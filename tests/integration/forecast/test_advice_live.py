@@ -14,7 +14,7 @@ from meridian.contracts.graph.v1.graph_pb2 import GraphNode, GraphUpdated
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.job.v1.job_pb2 import DeclaredRate, JobFinished, JobSpec, JobSubmitted, ModelDescription
 from meridian.contracts.resource.v1.resource_pb2 import Accelerator, NodeInventory
-from tests.harness import Environment, RunningService, environment
+from tests.harness import PATIENCE_S, Environment, RunningService, environment
 
 CHIP = "A100-80G"
 
@@ -45,7 +45,7 @@ def submitted(job: str, now: datetime, *, ranks: int, hours: float, deadline_h: 
 
 async def advice(service: RunningService, jobs: int, **body: Any) -> dict[str, Any]:
     """The advice once it knows of so many waiting jobs."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             answer = await service.http.post("/v1/domains/north/advice", json={"accelerator_type": CHIP, **body})
             if answer.status_code == 200:
@@ -106,7 +106,7 @@ async def test_waiting_and_planned_jobs_are_advised_apart(stack: Environment) ->
         assert (bad.status_code, bad.json()["errors"][0]["pointer"]) == (422, "/jobs/0/spec")
 
         await stack.bus.publish(JobFinished(job_id="soft", tenant_id="acme"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while (await advice(service, 12))["moves"]:
                 await asyncio.sleep(0.05)
         assert not stack.bus.dead_letters

@@ -15,7 +15,7 @@ from meridian.contracts.forecast.v1.forecast_pb2 import TrainingPhaseChanged
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.job.v1.job_pb2 import JobFinished, JobSpec, JobSubmitted, ModelDescription
 from meridian.contracts.run.v1.run_pb2 import RunProgress
-from tests.harness import Environment, RunningService, environment
+from tests.harness import PATIENCE_S, Environment, RunningService, environment
 
 LENGTH, CORNER, WARM_UP = 1200, 300, 60
 WARM, FAST, STABLE, UNKNOWN = (
@@ -77,7 +77,7 @@ async def expect(stack: Environment, job: str, phase: int, count: int = 1) -> Tr
 
 
 async def reported(service: RunningService, job: str, reports: int) -> dict[str, Any]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             answer = await service.http.get(f"/v1/jobs/{job}/phases")
             if answer.status_code == 200:
@@ -90,7 +90,7 @@ async def reported(service: RunningService, job: str, reports: int) -> dict[str,
 async def test_phases_are_told_across_a_restart_with_what_they_ask_for(stack: Environment) -> None:
     async with stack.service("forecast") as service:
         await stack.bus.publish(submitted("gpt"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while (await service.http.get("/v1/jobs/gpt/phases")).status_code != 200:
                 await asyncio.sleep(0.05)
         body = (await service.http.get("/v1/jobs/gpt/phases")).json()

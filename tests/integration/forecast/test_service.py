@@ -26,7 +26,7 @@ from meridian.contracts.job.v1.job_pb2 import (
 )
 from meridian.contracts.resource.v1.resource_pb2 import Accelerator, NodeInventory
 from meridian.contracts.run.v1.run_pb2 import RunFinished, RunProgress
-from tests.harness import Environment, environment
+from tests.harness import PATIENCE_S, Environment, environment
 
 WINDOW_S = 2.0
 QUICK = {
@@ -54,7 +54,7 @@ async def rows(stack: Environment, sql: str) -> list[asyncpg.Record]:
 
 
 async def until(stack: Environment, sql: str, count: int = 1) -> list[asyncpg.Record]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while len(found := await rows(stack, sql)) < count:
             await asyncio.sleep(0.05)
     return found
@@ -213,7 +213,7 @@ async def test_progress_tells_when_a_run_lets_go_of_its_accelerators(stack: Envi
         assert {item["subject_id"] for item in page} == {"near", "far"}
 
         await stack.bus.publish(JobFinished(job_id="far", tenant_id="acme"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while [item["subject_id"] for item in page] != ["near"]:
                 await asyncio.sleep(0.1)
                 page = (await service.http.get("/v1/forecasts", params={"subject_kind": "job"})).json()["forecasts"]
@@ -230,7 +230,7 @@ async def test_a_domain_that_joins_is_forecast_before_its_first_window(stack: En
         graph.nodes.append(GraphNode(inventory=NodeInventory(node_id="west-1", accelerators=[Accelerator(model="X")])))
         joined = time.monotonic()
         await stack.bus.publish(graph)
-        found = await stack.bus.expect(DemandForecast, lambda event: event.subject_id == "west", timeout_s=60)
+        found = await stack.bus.expect(DemandForecast, lambda event: event.subject_id == "west")
         assert time.monotonic() - joined < 60
         assert [(point.horizon_s, point.expected, point.has_band) for point in found.points] == [
             (600.0, 0.0, True),

@@ -57,7 +57,7 @@ async def test_a_new_signing_key_is_found_at_once(stack: Stack) -> None:
         return await stack.http.get("/v1/jobs", headers=headers)
 
     # Keys are fetched at most once a second.
-    await eventually(ask, lambda answer: answer.status_code == 200, timeout_s=20)
+    await eventually(ask, lambda answer: answer.status_code == 200)
     stack.issuer.down = True
     assert (await ask()).status_code == 200
 
@@ -93,7 +93,7 @@ async def test_a_revoked_token_and_a_revoked_tenant_are_refused_within_a_second(
     )
     event.revoked_at.GetCurrentTime()
     await stack.bus.publish(event)
-    await eventually(lambda: stack.http.get("/v1/jobs", headers=one), lambda got: got.status_code == 401, timeout_s=20)
+    await eventually(lambda: stack.http.get("/v1/jobs", headers=one), lambda got: got.status_code == 401)
     assert (await stack.http.get("/v1/jobs", headers=other)).status_code == 200
     tenant = identity_pb2.IdentityRevoked(identity_id="tenant-a", kind=identity_pb2.IDENTITY_KIND_TENANT)
     tenant.revoked_at.GetCurrentTime()
@@ -101,9 +101,7 @@ async def test_a_revoked_token_and_a_revoked_tenant_are_refused_within_a_second(
     node = identity_pb2.IdentityRevoked(identity_id="tenant-b", kind=identity_pb2.IDENTITY_KIND_NODE)
     node.revoked_at.GetCurrentTime()
     await stack.bus.publish(tenant, node)
-    await eventually(
-        lambda: stack.http.get("/v1/jobs", headers=other), lambda got: got.status_code == 401, timeout_s=20
-    )
+    await eventually(lambda: stack.http.get("/v1/jobs", headers=other), lambda got: got.status_code == 401)
     assert (await stack.http.get("/v1/jobs", headers=stack.issuer.headers(tenant="tenant-b"))).status_code == 200
 
 
@@ -175,7 +173,7 @@ async def test_without_redis_and_identity_the_gateway_says_what_it_cannot_do(dat
             async def ask() -> Any:
                 return await service.http.get("/v1/jobs", headers=headers)
 
-            await eventually(ask, lambda got: got.status_code == 200, timeout_s=20)
+            await eventually(ask, lambda got: got.status_code == 200)
             assert (await ask()).status_code == 200
             assert (await ask()).status_code == 429
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from meridian.contracts.failover.v1.failover_pb2 import NodeFailed
 from meridian.contracts.graph.v1.graph_pb2 import NODE_STATE_FAILED, GraphUpdated, NodeStateChanged
-from tests.harness import Environment, RunningService, environment
+from tests.harness import PATIENCE_S, Environment, RunningService, environment
 from tests.integration.gateway.issuer import Issuer, serving
 from tests.integration.gateway.test_stream import messages, take
 from tests.unit.graph.build import link, node, observation, stamp
@@ -104,7 +104,7 @@ async def test_the_past_has_the_form_of_the_present(network: Network) -> None:
     assert {item["node_id"]: item["state"] for item in past["nodes"]} == {"a": "healthy", "b": "healthy"}
     [domain] = past["domains"]
     assert (domain["nodes"], domain["accelerators"], domain["nodes_by_state"]) == (2, 3, {"healthy": 2})
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(PATIENCE_S):
         while (present := (await network.get("/v1/graph")).json())["version"] < 2:
             await asyncio.sleep(0.05)
     assert {item["node_id"]: item["state"] for item in present["nodes"]} == {"a": "healthy", "b": "failed"}

@@ -100,7 +100,7 @@ async def test_resuming_streams_miss_nothing_and_repeat_nothing(stack: Stack) ->
             resume = {**headers, "Last-Event-ID": last}
             async with stack.http.stream("GET", "/v1/events", headers=resume, timeout=20) as answer:
                 stream = messages(answer)
-                for message in await take(stream, min(pieces, expected - len(seen)), timeout_s=30):
+                for message in await take(stream, min(pieces, expected - len(seen))):
                     seen.append(int(message["id"]))
                     last = message["id"]
         return seen

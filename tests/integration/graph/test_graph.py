@@ -12,7 +12,7 @@ import pytest_asyncio
 from meridian.contracts.failover.v1.failover_pb2 import NodeFailed, NodeRecovered
 from meridian.contracts.graph.v1.graph_pb2 import NODE_STATE_BUSY, NODE_STATE_FAILED, GraphUpdated, NodeStateChanged
 from services.graph.image import DomainImage, applied
-from tests.harness import Environment, RunningService, environment
+from tests.harness import PATIENCE_S, Environment, RunningService, environment
 from tests.unit.graph.build import issued, link, node, observation, revoked, stamp
 
 
@@ -125,7 +125,7 @@ async def test_silence_degrades_and_the_age_is_measured(stack: Environment) -> N
         await stack.bus.publish(observation([node("a")], at_s=time.time()))
         event = await stack.bus.expect(NodeStateChanged, lambda item: item.rule == "old-readings")
         assert "no observation" in event.reason
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(PATIENCE_S):
             while 'meridian_graph_nodes{state="degraded"} 1.0' not in (await graph.http.get("/metrics")).text:
                 await asyncio.sleep(0.05)
         metrics = (await graph.http.get("/metrics")).text

@@ -35,7 +35,7 @@ async def test_two_processes_share_the_version(database_url: str) -> None:
         def is_last(event: GraphUpdated) -> bool:
             return any(item.inventory.node_id.endswith(f"-n{ROUNDS - 1}") for item in event.nodes)
 
-        await stack.bus.expect(GraphUpdated, is_last, count=len(DOMAINS), timeout_s=30)
+        await stack.bus.expect(GraphUpdated, is_last, count=len(DOMAINS))
         updates = stack.bus.events(GraphUpdated)
         versions = sorted(event.version for event in updates)
         assert versions == list(range(1, len(versions) + 1))

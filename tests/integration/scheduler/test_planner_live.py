@@ -16,7 +16,7 @@ from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunCheckpointed, RunFailed, RunFinished, RunStarted
 from services.scheduler.events import event_name
 from services.scheduler.replay import replay
-from tests.harness import Environment, RunningService, environment
+from tests.harness import PATIENCE_S, Environment, RunningService, environment
 from tests.integration.scheduler.messages import START, STOP, graph, report, submission
 from tests.integration.scheduler.test_replay_live import begun, placed, recorded
 from tests.integration.scheduler.test_service import live_of, starts, until
@@ -84,14 +84,14 @@ class Programs:
         await self.bus.publish(*messages)
 
     async def until_finished(self, count: int) -> None:
-        async with asyncio.timeout(45):
+        async with asyncio.timeout(PATIENCE_S):
             while len(self.bus.events(JobFinished)) < count:
                 await self.tick()
                 await asyncio.sleep(0.1)
 
 
 async def check_replay(stack: Environment, service: RunningService) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while (entries := await recorded(service)) and set(begun(entries)) != placed(stack):
             await asyncio.sleep(0.1)
     found = replay(entries, {event_name(item): item for item in stack.bus.seen})
@@ -99,7 +99,6 @@ async def check_replay(stack: Environment, service: RunningService) -> None:
     assert found.placements == len(begun(entries))
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("planner", PLANNERS)
 async def test_every_job_is_run_once_to_its_end_and_every_decision_is_made_again(
     database_url: str, planner: str
@@ -130,7 +129,6 @@ async def test_every_job_is_run_once_to_its_end_and_every_decision_is_made_again
         await check_replay(stack, service)
 
 
-@pytest.mark.timeout(60)
 async def test_gavel_takes_turns(database_url: str) -> None:
     """Three jobs of two ranks, two accelerators: each is taken off for another and resumed."""
     async with environment(database_url) as stack, stack.service("scheduler") as service:
@@ -151,7 +149,6 @@ async def test_gavel_takes_turns(database_url: str) -> None:
         await check_replay(stack, service)
 
 
-@pytest.mark.timeout(60)
 async def test_an_elastic_job_shrinks_for_another_and_grows_again(database_url: str) -> None:
     async with environment(database_url) as stack, stack.service("scheduler") as service:
         await use(service, "elastic-exact", 1.0)
@@ -162,7 +159,7 @@ async def test_an_elastic_job_shrinks_for_another_and_grows_again(database_url: 
         first = await bus.expect(Assignment, starts("long"))
         assert (first.world_size, len(first.ranks)) == (4, 4)
         await bus.publish(job("late", ranks=2, min_ranks=1, max_ranks=4))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while set(programs.ranks) != {"long", "late"} or len(programs.ranks["long"]) < 2:
                 await programs.tick()
                 await asyncio.sleep(0.1)
@@ -172,7 +169,7 @@ async def test_an_elastic_job_shrinks_for_another_and_grows_again(database_url: 
         late = await bus.expect(Assignment, starts("late"))
         del programs.running[late.run_id]
         await bus.publish(report(RunFinished, late))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while len(programs.ranks["long"]) < 3:
                 await programs.tick()
                 await asyncio.sleep(0.1)

@@ -8,7 +8,7 @@ from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.forecast.v1 import forecast_pb2
 from meridian.contracts.forecast.v1.forecast_pb2 import DemandForecast, ForecastPoint
 from meridian.contracts.run.v1.run_pb2 import Assignment
-from tests.harness import RunningService, environment
+from tests.harness import PATIENCE_S, RunningService, environment
 from tests.integration.scheduler.messages import graph, submission
 from tests.integration.scheduler.test_service import live_of, starts, until
 
@@ -35,7 +35,7 @@ def forecast(expected: float) -> DemandForecast:
 
 
 async def heard(service: RunningService) -> None:
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(PATIENCE_S):
         while "tenant/speech/3600/expected" not in live_of(service).book.fleet.expected_demand:
             await asyncio.sleep(0.02)
 

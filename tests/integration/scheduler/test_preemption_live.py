@@ -103,7 +103,7 @@ async def test_a_restart_keeps_what_waits_what_is_kept_and_what_is_stopping(data
             assert reasons.keys() == {"low", "high", "later"}
             assert "kept for it until low.0.1" in reasons["high"]
             # Nobody confirms: after 15 s the nodes count as free.
-            await bus.expect(Assignment, starts("high"), timeout_s=30)
+            await bus.expect(Assignment, starts("high"))
             high = await bus.expect(Assignment, starts("high"))
             await bus.publish(report(RunFailed, first, kind=run_pb2.RUN_FAILURE_KIND_STOPPED))
             await bus.publish(report(RunFinished, high))

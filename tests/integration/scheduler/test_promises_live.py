@@ -18,7 +18,7 @@ from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunFailed, RunFinished, RunStarted
 from services.scheduler.events import event_name
 from services.scheduler.replay import replay
-from tests.harness import RunningService, environment
+from tests.harness import PATIENCE_S, RunningService, environment
 from tests.integration.scheduler.messages import graph, report, submission
 from tests.integration.scheduler.test_replay_live import begun, drive, placed, recorded
 from tests.integration.scheduler.test_service import live_of, starts
@@ -44,7 +44,7 @@ service_levels:
 
 
 async def shown(service: RunningService, path: str, good: Callable[[Any], bool]) -> Any:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while not good(body := (await service.http.get(path)).json()):
             await asyncio.sleep(0.05)
     return body
@@ -165,7 +165,6 @@ async def _nothing(*_: object) -> None:
     """The process ends before it could save anything."""
 
 
-@pytest.mark.timeout(180)
 async def test_decisions_that_rest_on_promises_are_made_again(database_url: str) -> None:
     source = random.Random(5)
     names = {f"tenant-{number}": 10.0 * (number + 1) for number in range(3)}
@@ -184,7 +183,7 @@ async def test_decisions_that_rest_on_promises_are_made_again(database_url: str)
             await drive(stack, service, source, range(70, 110))
             await put(service, text.replace("beijing: 3", "beijing: 1"))
             await drive(stack, service, source, range(110, 130))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 while (entries := await recorded(service)) and set(begun(entries)) != placed(stack):
                     await asyncio.sleep(0.1)
         events = {event_name(item): item for item in stack.bus.seen}

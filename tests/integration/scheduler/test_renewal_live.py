@@ -13,7 +13,7 @@ from meridian.contracts.job.v1.job_pb2 import JobCancelRequested, JobFinished, J
 from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunFailed, RunFinished, RunStarted
 from services.scheduler.core.state import UnitKey
-from tests.harness import Environment, RunningService, environment
+from tests.harness import PATIENCE_S, Environment, RunningService, environment
 from tests.integration.scheduler.messages import STOP, graph, report, submission
 from tests.integration.scheduler.test_planner_live import check_replay
 from tests.integration.scheduler.test_service import live_of, starts, until
@@ -46,13 +46,12 @@ async def teach(stack: Environment, jobs: int) -> None:
     bus = stack.bus
     few = Resources(cpus=0.1)
     await bus.publish(*(submission(f"quick-{number}", resources=few) for number in range(jobs)))
-    await bus.expect(Assignment, count=jobs, timeout_s=30)
+    await bus.expect(Assignment, count=jobs)
     for item in bus.events(Assignment):
         await bus.publish(report(RunStarted, item), report(RunFinished, item))
-    await bus.expect(JobFinished, count=jobs, timeout_s=30)
+    await bus.expect(JobFinished, count=jobs)
 
 
-@pytest.mark.timeout(90)
 async def test_a_job_that_outlived_its_kind_is_taken_off_by_a_new_leader_too(database_url: str) -> None:
     """All jobs so far ended within a second, so one that has run for three is worth less than a new one (Gittins)."""
     async with environment(database_url) as stack:
@@ -68,7 +67,7 @@ async def test_a_job_that_outlived_its_kind_is_taken_off_by_a_new_leader_too(dat
             await until(service, lambda body: body["units"] == 1)
             began = live_of(service).book.cluster.running[UnitKey("long", 0)].service_index
             assert began > 0.5
-            preempted = await bus.expect(JobPreempted, timeout_s=20)
+            preempted = await bus.expect(JobPreempted)
             assert preempted.job_id == "long"
             await bus.publish(report(RunFailed, first, kind=run_pb2.RUN_FAILURE_KIND_STOPPED))
             second = await bus.expect(Assignment, starts("new"))
@@ -78,7 +77,7 @@ async def test_a_job_that_outlived_its_kind_is_taken_off_by_a_new_leader_too(dat
         async with stack.service("scheduler") as service:
             # "new" has outlived its kind too, which this instance did not see it begin.
             await bus.publish(submission("newer", **WHOLE))
-            await bus.expect(JobPreempted, lambda event: event.job_id == "new", timeout_s=20)
+            await bus.expect(JobPreempted, lambda event: event.job_id == "new")
             running = live_of(service).book.cluster.running
             assert UnitKey("new", 0) not in running
             await bus.publish(report(RunFailed, second, kind=run_pb2.RUN_FAILURE_KIND_STOPPED))
@@ -86,7 +85,6 @@ async def test_a_job_that_outlived_its_kind_is_taken_off_by_a_new_leader_too(dat
             await check_replay(stack, service)
 
 
-@pytest.mark.timeout(90)
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_service_without_checkpoints_counts_after_a_preemption(database_url: str, restarted: bool) -> None:
     """Tiresias: what lost its work has had its service all the same, so that one that had none goes before it."""
@@ -99,7 +97,7 @@ async def test_service_without_checkpoints_counts_after_a_preemption(database_ur
             first = await bus.expect(Assignment, starts("old"))
             await bus.publish(report(RunStarted, first))
             await bus.publish(submission("new", **WHOLE))
-            await bus.expect(Assignment, lambda event: event.action == STOP and event.job_id == "old", timeout_s=20)
+            await bus.expect(Assignment, lambda event: event.action == STOP and event.job_id == "old")
             await bus.publish(report(RunFailed, first, kind=run_pb2.RUN_FAILURE_KIND_STOPPED))
             second = await bus.expect(Assignment, starts("new"))
             await bus.publish(submission("newer", **WHOLE))
@@ -120,6 +118,6 @@ async def finish(stack: Environment, second: Assignment) -> None:
     order = await stack.bus.expect(Assignment, starts("newer"))
     assert not stack.bus.events(Assignment, starts("old", 2))
     await stack.bus.publish(report(RunFinished, order))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await stack.bus.expect(Assignment, starts("old", 2))
     assert job_pb2.JOB_OUTCOME_FAILED not in {event.outcome for event in stack.bus.events(JobFinished)}

@@ -20,7 +20,7 @@ from services.scheduler import store
 from services.scheduler.events import event_name
 from services.scheduler.journal import Entry, unpacked
 from services.scheduler.replay import replay
-from tests.harness import Environment, RunningService, environment
+from tests.harness import PATIENCE_S, Environment, RunningService, environment
 from tests.integration.scheduler.messages import START, STOP, graph, report, submission
 from tests.integration.scheduler.test_preemption_live import use
 from tests.integration.scheduler.test_service import live_of
@@ -117,7 +117,6 @@ def placed(stack: Environment) -> set[str]:
     return {event.run_id for event in stack.bus.events(JobPlaced)}
 
 
-@pytest.mark.timeout(180)
 async def test_every_decision_is_made_again(database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     source = random.Random(11)
     async with environment(database_url) as stack:
@@ -128,7 +127,7 @@ async def test_every_decision_is_made_again(database_url: str, capsys: pytest.Ca
         # A restart in the middle: the next leader begins a book in the same journal.
         async with stack.service("scheduler") as service:
             await drive(stack, service, source, range(JOBS // 2, JOBS))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 while (entries := await recorded(service)) and set(begun(entries)) != placed(stack):
                     # The relay and this test's consumer are a little behind.
                     await asyncio.sleep(0.1)

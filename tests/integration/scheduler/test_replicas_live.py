@@ -6,15 +6,13 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.job.v1.job_pb2 import JobCancelRequested, JobFinished, JobPreempted, JobQueued, ReplicaScaling
 from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunFailed, RunProgress, RunStarted
 from services.scheduler.core.state import UnitKey, UnitState
-from tests.harness import RunningService, environment
+from tests.harness import PATIENCE_S, RunningService, environment
 from tests.integration.scheduler.messages import START, STOP, graph, report, submission
 from tests.integration.scheduler.test_planner_live import check_replay
 from tests.integration.scheduler.test_service import live_of
@@ -35,7 +33,7 @@ def active(service: RunningService) -> set[int]:
 
 
 async def until_active(service: RunningService, wanted: set[int]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while active(service) != wanted:
             await asyncio.sleep(0.05)
 
@@ -69,13 +67,12 @@ class Replicas:
         await self.bus.publish(*messages)
 
     async def until(self, service: RunningService, wanted: set[int]) -> None:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(PATIENCE_S):
             while active(service) != wanted or len(self.running) != len(wanted):
                 await self.tick()
                 await asyncio.sleep(0.2)
 
 
-@pytest.mark.timeout(120)
 async def test_replicas_come_and_go_over_a_restart_and_all_is_decided_again(database_url: str) -> None:
     async with environment(database_url) as stack:
         bus, replicas = stack.bus, Replicas(stack)
@@ -107,7 +104,7 @@ async def test_replicas_come_and_go_over_a_restart_and_all_is_decided_again(data
             await replicas.until(scheduler, {0, 1, 2})
             await check_replay(stack, scheduler)
             await bus.publish(JobCancelRequested(job_id="web", tenant_id="lab"))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 while not bus.events(JobFinished):
                     await replicas.tick()
                     await asyncio.sleep(0.1)
@@ -120,7 +117,6 @@ PROGRAM = (
 )
 
 
-@pytest.mark.timeout(120)
 async def test_real_replicas_follow_what_they_report(database_url: str, tmp_path: Path) -> None:
     async with network(database_url, tmp_path, accelerators=1) as found:
         bus = found.stack.bus
@@ -131,13 +127,13 @@ async def test_real_replicas_follow_what_they_report(database_url: str, tmp_path
         await bus.expect(RunStarted)
         await until_active(found.scheduler, {0, 1})
         load.write_text("9.5\n")
-        await bus.expect(RunStarted, lambda event: event.unit_index == 1, timeout_s=30)
+        await bus.expect(RunStarted, lambda event: event.unit_index == 1)
         load.write_text("2\n")
         await until_active(found.scheduler, {0})
-        gone = await bus.expect(RunFailed, lambda event: event.unit_index == 1, timeout_s=30)
+        gone = await bus.expect(RunFailed, lambda event: event.unit_index == 1)
         assert gone.kind == run_pb2.RUN_FAILURE_KIND_STOPPED
         await bus.publish(JobCancelRequested(job_id="web", tenant_id="lab"))
-        await bus.expect(JobFinished, timeout_s=30)
+        await bus.expect(JobFinished)
         starts = [(event.unit_index, event.epoch) for event in bus.events(Assignment) if event.action == START]
         assert starts == [(0, 1), (1, 1)]
         await found.check_replay()

@@ -38,7 +38,7 @@ from services.scheduler.core.fleet import Mark, MarkKind, with_mark
 from services.scheduler.errors import LeadershipLostError
 from services.scheduler.live import LiveScheduler
 from tests.fixtures_embedded import free_port, running
-from tests.harness import ROOT, Environment, RunningService, environment
+from tests.harness import PATIENCE_S, ROOT, Environment, RunningService, environment
 from tests.integration.scheduler.messages import START, STOP, graph, report, submission
 
 T = TypeVar("T")
@@ -172,7 +172,7 @@ async def test_cancel_waits_for_what_runs_and_not_for_what_waits(database_url: s
 
 async def until(service: RunningService, holds: Callable[[dict[str, Any]], bool], path: str = "/v1/queue") -> None:
     """Ask until the answer is as expected."""
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(PATIENCE_S):
         while not holds((await service.http.get(path)).json()):
             await asyncio.sleep(0.02)
 
@@ -367,7 +367,7 @@ async def test_a_scheduler_that_stands_by_can_be_stopped(database_url: str) -> N
     async with environment(database_url) as stack, stack.service("scheduler"):
         waiting = replace(scheduler_process(stack), ready=None)
         with running(waiting) as process:
-            async with asyncio.timeout(60.0):
+            async with asyncio.timeout(PATIENCE_S):
                 while "standing by" not in waiting.log_path.read_text():
                     assert process.poll() is None
                     await asyncio.sleep(0.1)
@@ -425,12 +425,12 @@ async def test_a_thousand_jobs(database_url: str, capsys: pytest.CaptureFixture[
         await until(service, lambda body: len(body["items"]) == 17, "/v1/nodes")
         begun = time.monotonic()
         await stack.bus.publish(*(submission(f"job-{number}", f"tenant-{number % 5}") for number in range(1000)))
-        await stack.bus.expect(Assignment, count=1000, timeout_s=60)
+        await stack.bus.expect(Assignment, count=1000)
         took_s = time.monotonic() - begun
         placed = stack.bus.events(JobPlaced)
         assert len({event.job_id for event in placed}) == 1000
         await stack.bus.publish(*(report(RunFinished, item) for item in stack.bus.events(Assignment)))
-        await stack.bus.expect(JobFinished, count=1000, timeout_s=60)
+        await stack.bus.expect(JobFinished, count=1000)
         ended_s = time.monotonic() - begun
         metrics = (await service.http.get("/metrics")).text
         value = lambda name: float(re.findall(rf"^{name} (\S+)$", metrics, re.MULTILINE)[0])  # noqa: E731

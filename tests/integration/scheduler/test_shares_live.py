@@ -6,8 +6,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.job.v1.job_pb2 import JobCancelRequested, JobFinished, JobPreempted, ReplicaScaling
@@ -15,7 +13,7 @@ from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.run.v1.run_pb2 import ASSIGNMENT_ACTION_ADJUST as ADJUST
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunFailed, RunStarted
 from services.scheduler.core.state import UnitKey
-from tests.harness import environment
+from tests.harness import PATIENCE_S, environment
 from tests.integration.scheduler.messages import graph, report, submission
 from tests.integration.scheduler.test_planner_live import check_replay
 from tests.integration.scheduler.test_replicas_live import Replicas
@@ -49,18 +47,17 @@ def train(**more: Any) -> Any:
 
 
 async def until_share(file: Path, share: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while file.read_text() != share:
             await asyncio.sleep(0.05)
 
 
 async def until_part(found: Network, order: Assignment, part: str) -> None:
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(PATIENCE_S):
         while found.log(order.run_id).split()[-1:] != [part]:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.timeout(120)
 async def test_training_gives_to_a_replica_under_load_and_gets_it_back(database_url: str, tmp_path: Path) -> None:
     async with network(database_url, tmp_path, accelerators=1) as found:
         bus = found.stack.bus
@@ -69,7 +66,7 @@ async def test_training_gives_to_a_replica_under_load_and_gets_it_back(database_
         need.write_text("3\n")
         await bus.publish(web(command=["python", "-c", SERVE], working_dir=str(tmp_path)))
         await bus.publish(train(command=["sh", "-c", TRAIN]))
-        await bus.expect(RunStarted, count=2, timeout_s=30)
+        await bus.expect(RunStarted, count=2)
         order = await bus.expect(Assignment, starts("train"))
         await until_part(found, order, "0.7")
         need.write_text("6\n")
@@ -89,11 +86,10 @@ async def test_training_gives_to_a_replica_under_load_and_gets_it_back(database_
         assert moved[-1][0] == 700
         assert min(after for _, after in moved) == 400
         await bus.publish(*(JobCancelRequested(job_id=name, tenant_id="lab") for name in ("web", "train")))
-        await bus.expect(JobFinished, count=2, timeout_s=30)
+        await bus.expect(JobFinished, count=2)
         await found.check_replay()
 
 
-@pytest.mark.timeout(90)
 async def test_parts_outlive_the_scheduler_and_come_back_when_the_replica_ends(database_url: str) -> None:
     async with environment(database_url) as stack:
         bus, replicas = stack.bus, Replicas(stack)
@@ -114,7 +110,7 @@ async def test_parts_outlive_the_scheduler_and_come_back_when_the_replica_ends(d
                 orders = bus.events(Assignment, lambda event: event.action == ADJUST)
                 return {event.job_id: event.ranks[0].accelerator_milli for event in orders}
 
-            async with asyncio.timeout(40):
+            async with asyncio.timeout(PATIENCE_S):
                 while parts() != {"web": 800, "train": 200}:
                     await replicas.tick()
                     await asyncio.sleep(0.2)
@@ -127,7 +123,6 @@ async def test_parts_outlive_the_scheduler_and_come_back_when_the_replica_ends(d
             back = await bus.expect(
                 Assignment,
                 lambda event: event.action == ADJUST and event.ranks[0].accelerator_milli == 700,
-                timeout_s=30,
             )
             assert (back.job_id, back.run_id) == ("train", second.run_id)
             await check_replay(stack, scheduler)

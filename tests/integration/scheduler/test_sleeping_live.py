@@ -7,8 +7,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.graph.v1.graph_pb2 import NODE_STATE_ASLEEP, NODE_STATE_HEALTHY, NodeStateChanged
 from meridian.contracts.job.v1.job_pb2 import JobCancelRequested, JobFinished
@@ -16,7 +14,7 @@ from meridian.contracts.run.v1.run_pb2 import ASSIGNMENT_ACTION_SLEEP as SLEEP
 from meridian.contracts.run.v1.run_pb2 import ASSIGNMENT_ACTION_WAKE as WAKE
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunFinished, RunStarted
 from services.scheduler.core.fleet import MarkKind
-from tests.harness import RunningService, environment
+from tests.harness import PATIENCE_S, RunningService, environment
 from tests.integration.scheduler.messages import graph, report, submission
 from tests.integration.scheduler.test_planner_live import check_replay
 from tests.integration.scheduler.test_service import live_of, starts, until
@@ -36,13 +34,12 @@ def asleep(service: RunningService) -> set[str]:
 
 
 async def until_asleep(service: RunningService, count: int) -> set[str]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while len(found := asleep(service)) != count:
             await asyncio.sleep(0.05)
     return found
 
 
-@pytest.mark.timeout(120)
 async def test_idle_nodes_sleep_but_for_the_reserve_and_wake_for_work(database_url: str, tmp_path: Path) -> None:
     async with network(database_url, tmp_path, accelerators=1, nodes=3, each={"wake_s": 1.0}) as found:
         bus = found.stack.bus
@@ -53,12 +50,12 @@ async def test_idle_nodes_sleep_but_for_the_reserve_and_wake_for_work(database_u
         awake = await bus.expect(RunStarted)
         assert set(awake.node_ids).isdisjoint(told(bus))
         await bus.publish(submission("second", command=["sleep", "1"], **ONE))
-        await bus.expect(JobFinished, lambda event: event.job_id == "second", timeout_s=30)
+        await bus.expect(JobFinished, lambda event: event.job_id == "second")
         [woken] = told(bus, WAKE)
         assert woken in told(bus)[:2]
         assert len(told(bus)) == 2, "one idle node is awake: the reserve"
         await bus.publish(JobCancelRequested(job_id="first", tenant_id="lab"))
-        await bus.expect(Assignment, lambda event: event.action == SLEEP and event.job_id == "", count=2, timeout_s=20)
+        await bus.expect(Assignment, lambda event: event.action == SLEEP and event.job_id == "", count=2)
         assert await until_asleep(found.scheduler, 2)
         assert len(told(bus)) == 3
         metrics = (await found.scheduler.http.get("/metrics")).text
@@ -67,7 +64,6 @@ async def test_idle_nodes_sleep_but_for_the_reserve_and_wake_for_work(database_u
         await found.check_replay()
 
 
-@pytest.mark.timeout(90)
 async def test_what_was_told_to_sleep_takes_no_work_over_a_restart_until_it_sleeps(database_url: str) -> None:
     async with environment(database_url) as stack:
         bus = stack.bus
@@ -92,5 +88,5 @@ async def test_what_was_told_to_sleep_takes_no_work_over_a_restart_until_it_slee
             await bus.publish(NodeStateChanged(domain_id="beijing", node_id="beijing-1", state=NODE_STATE_HEALTHY))
             order = await bus.expect(Assignment, starts("job"))
             await bus.publish(report(RunStarted, order), report(RunFinished, order))
-            await bus.expect(Assignment, lambda event: event.action == SLEEP, count=2, timeout_s=20)
+            await bus.expect(Assignment, lambda event: event.action == SLEEP, count=2)
             await check_replay(stack, service)

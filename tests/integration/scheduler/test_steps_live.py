@@ -16,7 +16,7 @@ from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunFailed, RunProgress, RunStarted
 from services.scheduler.core.measured import Cell
 from services.scheduler.core.state import UnitKey
-from tests.harness import Environment, RunningService, environment
+from tests.harness import PATIENCE_S, Environment, RunningService, environment
 from tests.integration.scheduler.messages import graph, report, submission
 from tests.integration.scheduler.test_planner_live import RULES, check_replay
 from tests.integration.scheduler.test_service import live_of, starts, until
@@ -57,13 +57,12 @@ async def steps(stack: Environment, run: Assignment, begun_s: float, first: int,
 
 async def learned(service: RunningService, check: Callable[[], bool]) -> None:
     """Wait until the book knows it: it is told at cycles."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while not check():
             live_of(service)._poked.set()
             await asyncio.sleep(0.1)
 
 
-@pytest.mark.timeout(90)
 @pytest.mark.parametrize("policy", [SRPT, SJF])
 async def test_a_run_whose_steps_say_that_it_is_long_gives_way(database_url: str, policy: str) -> None:
     """100 000 steps at two per second are more than what is expected of a job of which nothing is known."""
@@ -79,7 +78,7 @@ async def test_a_run_whose_steps_say_that_it_is_long_gives_way(database_url: str
             await until(service, lambda body: body["units"] == 1)
             assert not bus.events(JobPreempted)
             await steps(stack, first, time.time(), 1, 100_000)
-            preempted = await bus.expect(JobPreempted, timeout_s=20)
+            preempted = await bus.expect(JobPreempted)
             assert preempted.job_id == "long"
             await bus.publish(report(RunFailed, first, kind=run_pb2.RUN_FAILURE_KIND_STOPPED))
             await bus.expect(Assignment, starts("new"))
@@ -106,7 +105,6 @@ PROGRAM = (
 )
 
 
-@pytest.mark.timeout(90)
 async def test_rates_of_real_programs_are_learned(database_url: str, tmp_path: Path) -> None:
     """A step takes a tenth of a second and a little: at most ten per second."""
     async with network(database_url, tmp_path, accelerators=1) as found:

@@ -8,7 +8,7 @@ from typing import Any
 from meridian.contracts.job.v1.job_pb2 import JobPlaced
 from meridian.sharding import shard_of_tenant
 from services.scheduler.core.explanation import rederive
-from tests.harness import RunningService, environment
+from tests.harness import PATIENCE_S, RunningService, environment
 from tests.integration.scheduler.two_levels import Parts, graph, submission
 
 TENANTS = {shard_of_tenant(name, 2): name for name in ("lab", "works", "school", "mill")}
@@ -46,10 +46,10 @@ async def test_a_shard_tells_what_it_knows_of_all_domains(database_url: str) -> 
         with parts.decider(), parts.shard(1):
             # A tenant of the other shard takes all of beijing.
             await bus.publish(submission("theirs", TENANTS[1], accelerators=8))
-            await bus.expect(JobPlaced, lambda event: event.job_id == "theirs", timeout_s=30)
+            await bus.expect(JobPlaced, lambda event: event.job_id == "theirs")
             async with stack.service("scheduler", FIRST) as service:
                 await bus.publish(submission("large", TENANTS[0], accelerators=8))
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(PATIENCE_S):
                     while "domains" not in (waiting := await waits(service, "large")):
                         await asyncio.sleep(0.05)
                 rows = by_domain(waiting["domains"])

@@ -18,7 +18,7 @@ from meridian.sharding import shard_of_tenant
 from services.scheduler.core.measured import Cell
 from services.scheduler.core.state import UnitKey
 from services.scheduler.replay_command import replayed
-from tests.harness import Environment, RunningService, environment
+from tests.harness import PATIENCE_S, Environment, RunningService, environment
 from tests.integration.scheduler.test_replicas_live import Replicas
 from tests.integration.scheduler.test_service import live_of, starts
 from tests.integration.scheduler.two_levels import Parts, graph, report, submission
@@ -50,7 +50,7 @@ async def steps(stack: Environment, run: Assignment, begun_s: float, first: int,
 
 async def until_end(service: RunningService, end_s: float) -> None:
     """Until the shard thinks that the long unit ends then, and somebody waits who makes it look."""
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             running = live_of(service).book.cluster.running.get(LONG)
             if running is not None and running.expected_end_s == pytest.approx(end_s, abs=60.0):
@@ -67,7 +67,6 @@ async def predicted_s(service: RunningService) -> float:
     return datetime.fromisoformat(found).timestamp()
 
 
-@pytest.mark.timeout(180)
 async def test_a_shard_learns_rates_and_foresees_ends_by_them(database_url: str) -> None:
     async with environment(database_url) as stack:
         parts, bus = Parts(stack, shards=2), stack.bus
@@ -76,7 +75,7 @@ async def test_a_shard_learns_rates_and_foresees_ends_by_them(database_url: str)
         with parts.decider(), parts.shard(1):
             async with stack.service("scheduler", FIRST) as service:
                 await bus.publish(submission("long", TENANTS[0], accelerators=8))
-                order = await bus.expect(Assignment, starts("long"), timeout_s=30)
+                order = await bus.expect(Assignment, starts("long"))
                 await bus.publish(report(RunStarted, order))
                 await bus.publish(submission("later", TENANTS[0], accelerators=8))
                 begun_s = time.time()
@@ -99,7 +98,7 @@ async def test_a_shard_learns_rates_and_foresees_ends_by_them(database_url: str)
                 await bus.expect(JobFinished, lambda event: event.job_id == "later")
                 # The other shard does not know the run, and has something of its own.
                 await bus.publish(submission("theirs", TENANTS[1], accelerators=0))
-                await bus.expect(JobPlaced, lambda event: event.job_id == "theirs", timeout_s=30)
+                await bus.expect(JobPlaced, lambda event: event.job_id == "theirs")
         await check_replays(stack)
         assert not bus.dead_letters
 
@@ -113,7 +112,6 @@ def web(tenant: str) -> Any:
     )
 
 
-@pytest.mark.timeout(240)
 async def test_replicas_follow_their_load_over_restarts_of_shard_and_decider(database_url: str) -> None:
     async with environment(database_url) as stack:
         parts, bus, replicas = Parts(stack, shards=2), stack.bus, Replicas(stack)
@@ -127,7 +125,7 @@ async def test_replicas_follow_their_load_over_restarts_of_shard_and_decider(dat
                     )
                     assert answer.status_code == 200, answer.text
                     await bus.publish(web(TENANTS[0]))
-                    await bus.expect(Assignment, starts("web"), timeout_s=30)
+                    await bus.expect(Assignment, starts("web"))
                     replicas.load = 35.0
                     await replicas.until(service, {0, 1, 2, 3})
                     held = {
@@ -143,7 +141,7 @@ async def test_replicas_follow_their_load_over_restarts_of_shard_and_decider(dat
                     replicas.load = 35.0
                     await replicas.until(service, {0, 1, 2, 3})
                     await bus.publish(JobCancelRequested(job_id="web", tenant_id=TENANTS[0]))
-                    async with asyncio.timeout(40):
+                    async with asyncio.timeout(PATIENCE_S):
                         while not bus.events(JobFinished, lambda event: event.job_id == "web"):
                             await replicas.tick()
                             await asyncio.sleep(0.1)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from meridian.contracts.job.v1.job_pb2 import JobCancelRequested, JobFinished, JobPreempted
 from meridian.contracts.run.v1.run_pb2 import ASSIGNMENT_ACTION_ADJUST as ADJUST
 from meridian.contracts.run.v1.run_pb2 import Assignment
 from services.scheduler.core.state import UnitKey
-from tests.harness import environment
+from tests.harness import PATIENCE_S, environment
 from tests.integration.scheduler.test_replicas_live import Replicas
 from tests.integration.scheduler.test_service import live_of, starts
 from tests.integration.scheduler.test_shares_live import QUICK, train, web
@@ -25,7 +23,6 @@ def of(tenant: str, submitted: Any) -> Any:
     return submitted
 
 
-@pytest.mark.timeout(240)
 async def test_a_replica_grows_at_the_cost_of_another_shards_training_and_gives_it_back(database_url: str) -> None:
     async with environment(database_url) as stack:
         parts, bus, replicas = Parts(stack, shards=2), stack.bus, Replicas(stack)
@@ -42,12 +39,12 @@ async def test_a_replica_grows_at_the_cost_of_another_shards_training_and_gives_
                     answer = await service.http.put("/v1/policy", content=QUICK.encode())
                     assert answer.status_code == 200, answer.text
                     await bus.publish(of(TENANTS[0], web()))
-                    await bus.expect(Assignment, starts("web"), timeout_s=40)
+                    await bus.expect(Assignment, starts("web"))
                     await bus.publish(of(TENANTS[1], train()))
-                    await bus.expect(Assignment, starts("train"), timeout_s=40)
+                    await bus.expect(Assignment, starts("train"))
                     # Half of it for each run: the replica has 20 where 10 is wanted, whatever its part. It gets the most that it may have.
                     replicas.load = 40.0
-                    async with asyncio.timeout(60):
+                    async with asyncio.timeout(PATIENCE_S):
                         while told() != {"web": 800, "train": 200}:
                             await replicas.tick()
                             await asyncio.sleep(0.2)
@@ -60,7 +57,7 @@ async def test_a_replica_grows_at_the_cost_of_another_shards_training_and_gives_
                     running = live_of(service).book.cluster.running
                     assert running[UnitKey("web", 0)].unit.demand.device_milli == 800
                     await bus.publish(JobCancelRequested(job_id="web", tenant_id=TENANTS[0]))
-                    async with asyncio.timeout(60):
+                    async with asyncio.timeout(PATIENCE_S):
                         while told()["train"] != 700:
                             await replicas.tick()
                             await asyncio.sleep(0.2)

@@ -17,13 +17,12 @@ from services.scheduler.journal import Entry
 from services.scheduler.replay import Report
 from services.scheduler.replay_command import journal_of, replayed
 from services.scheduler.shards.replay import replay
-from tests.harness import ROOT, Environment, environment
+from tests.harness import PATIENCE_S, ROOT, Environment, environment
 from tests.integration.scheduler.two_levels import Agents, Parts, graph, submission
 
 JOBS = 60
 
 
-@pytest.mark.timeout(180)
 async def test_each_shard_and_each_decider_decides_the_same_again_after_kills(database_url: str) -> None:
     async with environment(database_url) as stack:
         parts, bus = Parts(stack, shards=2), stack.bus
@@ -41,11 +40,11 @@ async def test_each_shard_and_each_decider_decides_the_same_again_after_kills(da
                 await bus.publish(*(job(number) for number in range(begin, begin + 20)))
                 await bus.publish(JobCancelRequested(job_id=f"job-{begin + 19}", tenant_id=tenant(begin + 19)))
                 if begin == 20:
-                    await bus.expect(JobFinished, count=10, timeout_s=40)
+                    await bus.expect(JobFinished, count=10)
                     # What they decided in their last second is not in the journal yet, and is lost to it.
                     for process in first:
                         process.kill()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 while len({event.job_id for event in bus.events(JobFinished)}) < JOBS:
                     await asyncio.sleep(0.05)
         acting.cancel()

@@ -6,8 +6,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.graph.v1.graph_pb2 import NODE_STATE_ASLEEP, NODE_STATE_HEALTHY, NodeStateChanged
 from meridian.contracts.job.v1.job_pb2 import JobFinished
@@ -16,7 +14,7 @@ from meridian.contracts.run.v1.run_pb2 import ASSIGNMENT_ACTION_WAKE as WAKE
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunFinished, RunStarted
 from meridian.settings import KernelSettings
 from services.scheduler.replay_command import replayed
-from tests.harness import Environment, RunningService, environment
+from tests.harness import PATIENCE_S, Environment, RunningService, environment
 from tests.integration.agent.agent_process import agent_running, configuration
 from tests.integration.scheduler.test_service import live_of, starts, until
 from tests.integration.scheduler.two_levels import Parts, graph, report, submission
@@ -49,12 +47,11 @@ async def check_replays(stack: Environment) -> None:
 
 async def until_kept(service: RunningService) -> None:
     """Until the shard has a unit that waits for its nodes to wake."""
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(PATIENCE_S):
         while not live_of(service).book.nominated:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.timeout(240)
 async def test_a_node_sleeps_and_wakes_over_restarts_of_both_levels(database_url: str, tmp_path: Path) -> None:
     async with environment(database_url) as stack:
         bus, parts = stack.bus, deciding(stack, tmp_path, reserve=0)
@@ -64,7 +61,7 @@ async def test_a_node_sleeps_and_wakes_over_restarts_of_both_levels(database_url
         fleet.nodes[0].inventory.wake_s = 60.0
         await bus.publish(fleet)
         with parts.decider() as first:
-            order = await bus.expect(Assignment, lambda event: event.action == SLEEP, timeout_s=40)
+            order = await bus.expect(Assignment, lambda event: event.action == SLEEP)
             assert (order.domain_id, list(order.node_ids)) == ("beijing", ["beijing-1"])
             first.kill()
         with parts.decider() as second:
@@ -77,7 +74,7 @@ async def test_a_node_sleeps_and_wakes_over_restarts_of_both_levels(database_url
                 # It was told to sleep by the one before, so it is not given away, and not woken before it sleeps.
                 assert told(bus, WAKE) == []
                 await bus.publish(NodeStateChanged(domain_id="beijing", node_id="beijing-1", state=NODE_STATE_ASLEEP))
-                wake = await bus.expect(Assignment, lambda event: event.action == WAKE, timeout_s=40)
+                wake = await bus.expect(Assignment, lambda event: event.action == WAKE)
                 assert (wake.job_id, wake.tenant_id, list(wake.node_ids)) == ("job", "lab", ["beijing-1"])
                 await until_kept(service)
                 unit = (await service.http.get("/v1/jobs/job/explanation")).json()["units"][0]
@@ -88,17 +85,16 @@ async def test_a_node_sleeps_and_wakes_over_restarts_of_both_levels(database_url
                 assert [key.job_id for key in live_of(service).book.nominated] == ["job"]
                 assert not bus.events(Assignment, starts("job"))
                 await bus.publish(NodeStateChanged(domain_id="beijing", node_id="beijing-1", state=NODE_STATE_HEALTHY))
-                start = await bus.expect(Assignment, starts("job"), timeout_s=40)
+                start = await bus.expect(Assignment, starts("job"))
                 assert [rank.node_id for rank in start.ranks] == ["beijing-1"]
                 await bus.publish(report(RunStarted, start), report(RunFinished, start))
                 await bus.expect(JobFinished)
-                await bus.expect(Assignment, lambda event: event.action == SLEEP, count=2, timeout_s=40)
+                await bus.expect(Assignment, lambda event: event.action == SLEEP, count=2)
         assert told(bus, WAKE) == ["beijing-1"]
         await check_replays(stack)
         assert not bus.dead_letters
 
 
-@pytest.mark.timeout(240)
 async def test_an_agent_puts_nodes_to_sleep_and_wakes_one_for_work(database_url: str, tmp_path: Path) -> None:
     async with environment(database_url) as stack:
         bus, parts = stack.bus, deciding(stack, tmp_path, reserve=1)
@@ -117,17 +113,17 @@ async def test_an_agent_puts_nodes_to_sleep_and_wakes_one_for_work(database_url:
             agent_running(settings, tmp_path),
         ):
             with parts.decider():
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(PATIENCE_S):
                     while sum(live_of(service).book.fleet.sleeps(f"north-{n}") for n in (1, 2, 3)) != 2:
                         await asyncio.sleep(0.1)
                 sleeping = told(bus, SLEEP)
                 assert len(sleeping) == len(set(sleeping)) == 2
                 await bus.publish(submission("first", command=["sleep", "120"], **one))
-                awake = await bus.expect(RunStarted, timeout_s=40)
+                awake = await bus.expect(RunStarted)
                 assert set(awake.node_ids).isdisjoint(sleeping)
                 assert told(bus, WAKE) == []
                 await bus.publish(submission("second", command=["sleep", "1"], **one))
-                done = await bus.expect(JobFinished, lambda event: event.job_id == "second", timeout_s=60)
+                done = await bus.expect(JobFinished, lambda event: event.job_id == "second")
                 assert done.restarts == 0
                 [woken] = told(bus, WAKE)
                 assert woken in sleeping

@@ -61,7 +61,6 @@ async def test_instances_are_told_beside_their_accelerator(database_url: str) ->
                 observed = await stack.bus.expect(
                     ObservationRecorded,
                     lambda event: any(item.part.memory_bytes for item in event.readings),
-                    timeout_s=30,
                 )
         params = {"node": "north-1", "metric": "hw.gpu.utilization"}
         items = (await telemetry.http.get("/v1/observations", params=params)).json()["items"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest_asyncio
 
 from meridian.contracts.telemetry.v1.telemetry_pb2 import ProbeReported
-from tests.harness import Environment, RunningService, environment
+from tests.harness import PATIENCE_S, Environment, RunningService, environment
 from tests.integration.gateway.conftest import image
 from tests.integration.gateway.issuer import Issuer, serving
 
@@ -75,7 +75,7 @@ async def test_agents_report_probe_runs_over_the_bus(stack: Environment, telemet
         event.results.add(task="transformer_step", precision="fp32", accelerators=1, throughput=float("nan"))
         event.measured_at.GetCurrentTime()
         await stack.bus.publish(event)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             found, _ = await entry(telemetry, "NVIDIA L40S")
             if found["evidence"]:

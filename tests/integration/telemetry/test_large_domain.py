@@ -61,22 +61,18 @@ async def test_a_domain_of_2000_nodes_is_reported_in_parts(database_url: str, tm
             parts = stack.bus.events(ResourceReported)
             assert sum(part.ByteSize() for part in parts) > 2 * 1024 * 1024
             assert all(part.ByteSize() <= PART_BYTES for part in parts)
-            await stack.bus.expect(ObservationRecorded, count=first.part.of, timeout_s=60)
+            await stack.bus.expect(ObservationRecorded, count=first.part.of)
             told = stack.bus.events(ObservationRecorded)
             assert [item.part for item in told] == [item.part for item in parts]
             # Nodes that have not begun are a fault that the agent itself told; parts make none of their own.
             kinds = {QualityIssueKind.Name(issue.kind) for item in told for issue in item.issues}
             assert kinds <= {"QUALITY_ISSUE_KIND_UNAVAILABLE"}
-            image = await stack.bus.expect(
-                GraphUpdated, lambda event: event.full and len(event.nodes) == len(NODES), timeout_s=60
-            )
+            image = await stack.bus.expect(GraphUpdated, lambda event: event.full and len(event.nodes) == len(NODES))
             assert image.ByteSize() > 1 << 20
             read = await telemetry.http.get("/v1/observations", params={"node": NODES[-1]})
             assert {item["accelerator_index"] for item in read.json()["items"]} >= set(range(8))
             await reports_of(NODES[1:], address, tmp_path, producer, 2).report()
-            gone = await stack.bus.expect(
-                GraphUpdated, lambda event: list(event.removed_node_ids) == NODES[:1], timeout_s=60
-            )
+            gone = await stack.bus.expect(GraphUpdated, lambda event: list(event.removed_node_ids) == NODES[:1])
         finally:
             await producer.stop()
         seen = [event for event in stack.bus.events(GraphUpdated) if event.version <= gone.version]

@@ -8,7 +8,7 @@ from pathlib import Path
 from meridian.contracts.run.v1.run_pb2 import RunFinished
 from meridian.contracts.telemetry.v1.telemetry_pb2 import ProbeReported
 from tests.fixtures_embedded import free_port
-from tests.harness import environment
+from tests.harness import PATIENCE_S, environment
 from tests.integration.agent.agent_process import (
     AgentProcess,
     agent_running,
@@ -26,11 +26,11 @@ async def test_results_of_idle_nodes_enter_the_fit_once(database_url: str) -> No
         with short_directory() as directory:
             settings = configuration(directory, stack.bootstrap_servers, benchmark=wanted)
             async with agent_running(settings, directory):
-                await stack.bus.expect(ProbeReported, count=2, timeout_s=60)
+                await stack.bus.expect(ProbeReported, count=2)
             events = stack.bus.events(ProbeReported)
             assert sorted(event.node_id for event in events) == ["north-1", "north-2"]
             params = {"chip": "NVIDIA L40S", "task": "gemm", "precision": "fp32"}
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 while True:
                     (entry,) = (await telemetry.http.get("/v1/index", params=params)).json()["items"]
                     found = [
@@ -58,7 +58,7 @@ def probes_of(agent: AgentProcess) -> list[int]:
 
 
 async def until_probes(agent: AgentProcess, running: bool) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while bool(probes_of(agent)) is not running:
             await asyncio.sleep(0.01)
 
