@@ -127,8 +127,12 @@ def _read(path: Path) -> Divided:
     try:
         content = json.loads(path.read_text())
         return {
-            (str(item["node_id"]), int(item["index"])): tuple(Part(**part) for part in item["parts"])
+            (str(item["node_id"]), int(item["index"])): tuple(_kept(**part) for part in item["parts"])
             for item in content
         }
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return {}
+
+
+def _kept(*, id: str, profile: str, index: int, memory_bytes: int, name: str) -> Part:  # noqa: A002 - as it is written
+    return Part(str(id), str(profile), int(index), int(memory_bytes), str(name))

@@ -54,11 +54,13 @@ class UpTime:
                 of_node[day] = up_s + (seconds if node_id in after.up else 0.0), seen_s + seconds
 
     def forget(self, now_s: float) -> None:
-        """Drop days that are older than `DAYS`."""
+        """Drop days that are older than `DAYS`, and machines that were not seen since."""
         oldest = int(now_s // DAY_S) - DAYS
-        for of_node in self.days.values():
+        for node_id, of_node in list(self.days.items()):
             for day in [day for day in of_node if day < oldest]:
                 del of_node[day]
+            if not of_node:
+                del self.days[node_id]
 
     def share(self, node_ids: Iterable[str]) -> float | None:
         """The share of the time seen in which the machines were up, all together; None: they were not seen."""
@@ -118,7 +120,7 @@ def _read(path: Path) -> dict[str, dict[int, tuple[float, float]]]:
             str(node_id): {int(day): (float(up), float(seen)) for day, (up, seen) in days.items()}
             for node_id, days in content.items()
         }
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}
     sound = all(
         isfinite(seen) and 0 <= up <= seen + 1e-6 <= DAY_S + 1 for days in found.values() for up, seen in days.values()

@@ -74,6 +74,8 @@ def test_days_leave_after_thirty_and_midnight_parts_a_time() -> None:
     assert 999 in time.days["a"]
     time.forget((1000 + DAYS) * DAY_S)
     assert time.days["a"] == {1000: (30.0, 30.0)}
+    time.forget((1001 + DAYS) * DAY_S)
+    assert time.days == {}
 
 
 def test_a_restart_forgets_nothing_that_was_kept(tmp_path: Path) -> None:
@@ -84,7 +86,7 @@ def test_a_restart_forgets_nothing_that_was_kept(tmp_path: Path) -> None:
     assert anew.after(BOTH) == {"a": 1.0, "b": 0.0, "": 0.5}
 
 
-@pytest.mark.parametrize("content", ["", "[]", "[" * 10_000, '{"a": 1}', '{"a": {"1": [9, 5]}}', '{"a": {"1": [1, NaN]}}', '{"a": {"x": [1, 2]}}'])  # fmt: skip
+@pytest.mark.parametrize("content", ["", "[]", "[" * 10_000, '{"a": 1}', '{"a": {"1": [9, 5]}}', '{"a": {"1": [1, NaN]}}', '{"a": {"x": [1, 2]}}', '{"a": {"1": [1, 1%s]}}' % ("0" * 400)])  # fmt: skip
 def test_a_damaged_file_is_an_empty_one(content: str, tmp_path: Path) -> None:
     path = tmp_path / "availability.json"
     path.write_text(content)

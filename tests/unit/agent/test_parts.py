@@ -117,7 +117,15 @@ def test_a_number_that_a_whole_accelerator_has_is_no_part_s(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[", '[{"node_id": "n"}]', '[{"node_id": "n", "index": 0, "parts": [{"x": 1}]}]']
+    "content",
+    [
+        "",
+        "[",
+        '[{"node_id": "n"}]',
+        '[{"node_id": "n", "index": 0, "parts": [{"x": 1}]}]',
+        '[{"node_id": "n", "index": Infinity, "parts": []}]',
+        '[{"node_id": "n", "index": 0, "parts": [{"id": "7", "profile": "", "index": "x", "memory_bytes": 0, "name": ""}]}]',
+    ],
 )
 def test_a_damaged_book_is_an_empty_one(content: str, tmp_path: Path) -> None:
     path = tmp_path / "parts.json"
