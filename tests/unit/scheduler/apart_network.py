@@ -105,7 +105,7 @@ class Network:
     def wake(self, *node_ids: str) -> None:
         """Nodes wake, those of the agents' orders when none are named."""
         nodes = dict(self.fleet.nodes)
-        for name in node_ids or tuple(self.waking):
+        for name in node_ids or sorted(self.waking):
             self.waking.discard(name)
             nodes[name] = replace(nodes[name], state=NodeState.HEALTHY)
         self.refit(replace(self.fleet, nodes=nodes))
@@ -196,7 +196,7 @@ class Network:
 
     def finish(self, shard: Shard, run_id: str) -> None:
         draft = shard.book.draft()
-        for name in shard.book.runs[run_id].domains:
+        for name in sorted(shard.book.runs[run_id].domains):
             lifecycle.finished(draft, RunReport(run_id, name), self.now_s, POLICY.restarts)
         self.merge(shard, draft)
 
