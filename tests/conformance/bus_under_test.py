@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-from deploy.kafka.kafka import KafkaNode, free_port
+from deploy.kafka.kafka import KafkaNode
+from tests.fixtures_embedded import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -35,7 +36,7 @@ class EmbeddedBus:
 
     def __init__(self, data_dir: Path, *options: str) -> None:
         self.data_dir = data_dir
-        self.port = free_port()
+        self.port = free_port("broker")
         self._options = options
         self._process: subprocess.Popen[str] | None = None
 
@@ -64,7 +65,7 @@ class EmbeddedBus:
     def _end(self, with_signal: signal.Signals) -> None:
         if self._process is not None:
             self._process.send_signal(with_signal)
-            self._process.wait(20)
+            self._process.wait(60)
             assert self._process.stdout is not None
             self._process.stdout.close()
             self._process = None

@@ -11,6 +11,7 @@ import pytest
 
 from deploy.kafka import kafka
 from tests.conformance.bus_under_test import BusUnderTest, EmbeddedBus, KafkaNode
+from tests.fixtures_embedded import free_port
 
 
 @pytest.fixture(scope="package", params=["embedded", pytest.param("kafka", marks=pytest.mark.kafka)])
@@ -19,7 +20,9 @@ def bus(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     data_dir: Path = tmp_path_factory.mktemp(request.param)
     if request.param == "kafka" and (reason := kafka.missing()) is not None:
         pytest.skip(f"Apache Kafka cannot run here: {reason}")
-    under_test: BusUnderTest = KafkaNode(data_dir) if request.param == "kafka" else EmbeddedBus(data_dir)
+    under_test: BusUnderTest = (
+        KafkaNode(data_dir, free_port("kafka")) if request.param == "kafka" else EmbeddedBus(data_dir)
+    )
     under_test.start()
     try:
         yield under_test

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from meridian.embedded.broker.schemas import ApiKey
 from tests.conformance.bus_under_test import BusUnderTest
-from tests.conformance.clients import admin_of, consumer_of, create_topic, producer_of, take, until
+from tests.conformance.clients import PATIENCE_S, admin_of, consumer_of, create_topic, producer_of, take, until
 from tests.conformance.wire_client import wire_client
 
 TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_CONFIG, INVALID_TOPIC = 36, 37, 40, 17
@@ -96,7 +96,7 @@ async def test_groups_are_listed_and_described(bus: BusUnderTest, unique: str) -
 async def test_confluent_administrator(bus: BusUnderTest, unique: str) -> None:
     await create_topic(bus, unique, partitions=2)
     admin = AdminClient({"bootstrap.servers": bus.bootstrap_servers})
-    known = await asyncio.to_thread(admin.list_topics, None, 10)
+    known = await asyncio.to_thread(admin.list_topics, None, PATIENCE_S)
     assert len(known.topics[unique].partitions) == 2
     deleted = admin.delete_topics([unique])
-    await asyncio.to_thread(deleted[unique].result, 10)
+    await asyncio.to_thread(deleted[unique].result, PATIENCE_S)

@@ -4,28 +4,43 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from itertools import count
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError
 
 from meridian.embedded.broker.schemas import ApiKey
 from tests.conformance.bus_under_test import BusUnderTest
-from tests.conformance.clients import consumer_of, create_topic, producer_of, take, until
+from tests.conformance.clients import (
+    MUCH_LONGER_MS,
+    PATIENCE_S,
+    consumer_of,
+    create_topic,
+    producer_of,
+    take,
+    until,
+)
 from tests.conformance.wire_client import wire_client
 
 ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS = 22, 25, 27
-QUICK = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200, "rebalance_timeout_ms": 6000}
+QUICK = {"session_timeout_ms": 60_000, "heartbeat_interval_ms": 200, "rebalance_timeout_ms": 60_000}
+"""Told quickly of a rebalance, and not taken for dead because the machine was busy."""
+NO_WAIT_S = 1.5
 
 
 async def test_first_join_does_not_wait(bus: BusUnderTest, unique: str) -> None:
+    """Kafka's default is to wait three seconds for other members. A busy machine makes some joins slow, a wait makes all of them."""
     await create_topic(bus, unique)
     async with wire_client(bus) as client:
         await client.coordinator_ready(unique)
     loop = asyncio.get_running_loop()
-    started = loop.time()
-    async with consumer_of(bus, unique, group_id=unique) as consumer:
-        assert consumer.assignment() == {TopicPartition(unique, 0)}
-        assert loop.time() - started < 1.5
+    async with asyncio.timeout(PATIENCE_S):
+        for number in count():
+            started = loop.time()
+            async with consumer_of(bus, unique, group_id=f"{unique}-{number}") as consumer:
+                assert consumer.assignment() == {TopicPartition(unique, 0)}
+                if loop.time() - started < NO_WAIT_S:
+                    break
 
 
 async def test_rebalance_1_2_3_2_loses_nothing(bus: BusUnderTest, unique: str) -> None:
@@ -75,14 +90,14 @@ async def test_rebalance_1_2_3_2_loses_nothing(bus: BusUnderTest, unique: str) -
         await until(lambda: shares() == [3, 3])
         before = len(received)
         await until(lambda: len(received) > before + 20)
+        # Nobody comes or goes any more: what is sent from here on is delivered once.
+        await until(lambda: sent > 100 and len(received) - len(set(received)) < sent / 2)
         finished.set()
         await sending
         await until(lambda: len(set(received)) == sent)
         for reader in readers.values():
             reader.cancel()
         await asyncio.gather(*readers.values(), return_exceptions=True)
-    assert sent > 100
-    assert len(received) - len(set(received)) < sent / 2, "most records were delivered twice"
 
 
 async def test_group_resumes_from_its_commit(bus: BusUnderTest, unique: str) -> None:
@@ -103,13 +118,15 @@ async def test_silent_member_is_replaced(bus: BusUnderTest, unique: str) -> None
     await create_topic(bus, unique, partitions=2)
     async with wire_client(bus) as ghost:
         await ghost.coordinator_ready(unique)
-        joined = await ghost.join(unique, session_timeout_ms=1000)
-        await ghost.sync(unique, joined, {joined["member_id"]: b""})
         loop = asyncio.get_running_loop()
         started = loop.time()
-        async with consumer_of(bus, unique, group_id=unique, **QUICK) as consumer:
-            await until(lambda: len(consumer.assignment()) == 2, 10)
-        assert 0.3 < loop.time() - started < 9
+        # Its session ends it, not the time that members have for joining again.
+        joined = await ghost.join(unique, session_timeout_ms=1000, rebalance_timeout_ms=MUCH_LONGER_MS)
+        await ghost.sync(unique, joined, {joined["member_id"]: b""})
+        patient = QUICK | {"rebalance_timeout_ms": MUCH_LONGER_MS}
+        async with consumer_of(bus, unique, group_id=unique, **patient) as consumer:
+            await until(lambda: len(consumer.assignment()) == 2)
+        assert loop.time() - started > 0.9
 
 
 async def test_old_generation_and_unknown_members_are_fenced(bus: BusUnderTest, unique: str) -> None:

@@ -21,7 +21,7 @@ async def test_round_trip(bus: BusUnderTest, unique: str) -> None:
         pytest.skip(f"the Java client cannot run here: {reason}")
     quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
     command = ["java", quiet, "-cp", f"{kafka.JARS}/*", str(PROGRAM), bus.bootstrap_servers, unique, "500"]
-    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:-1] == ["members 1", "read 500", "committed 500", "end 500", "retention 600000"]
     async with consumer_of(bus, unique) as consumer:

@@ -56,8 +56,8 @@ class WireClient:
         """JoinGroup with the id round trip of KIP-394; the answer when the generation begins."""
         body: Message = {
             "group_id": group,
-            "session_timeout_ms": 6000,
-            "rebalance_timeout_ms": 6000,
+            "session_timeout_ms": 60_000,
+            "rebalance_timeout_ms": 60_000,
             "member_id": member_id,
             "protocol_type": "consumer",
             "protocols": [{"name": name, "metadata": NO_SUBSCRIPTION} for name in ("range", "roundrobin")],
