@@ -81,8 +81,8 @@ def _part(reading: Reading) -> Part:
 
 
 def visible_name(device: str, part_id: str) -> str:
-    """How CUDA_VISIBLE_DEVICES names a MIG device: ``MIG-<GPU UUID>/<GPU instance>/<compute instance>`` (NVIDIA, "MIG User
-    Guide", CUDA device enumeration). Instances have one compute instance unless somebody divides them again; empty: none."""
+    """How CUDA_VISIBLE_DEVICES names a MIG device: ``MIG-<GPU UUID>/<GPU instance>/<compute instance>`` (NVIDIA, "CUDA
+    Programming Guide", environment variables). Instances have one compute instance unless somebody divides them again; empty: none."""
     return f"MIG-{device}/{part_id}/0" if device.startswith("GPU-") and part_id.isdigit() else ""
 
 

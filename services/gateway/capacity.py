@@ -117,15 +117,18 @@ def _demands(job: JobFile) -> Iterator[_Demand]:
 
 
 def _suitable(node: NodeCapacity, resources: ResourcesSection, *, real_only: bool) -> int:
-    types = resources.accelerator_types
     return sum(
-        kind.count for kind in node.accelerators if _is_meant(kind.model, types) and not (real_only and kind.emulated)
+        kind.count
+        for kind in node.accelerators
+        if _is_meant(kind.model, resources) and not (real_only and kind.emulated)
     )
 
 
-def _is_meant(model: str, types: Sequence[str]) -> bool:
-    """Whether a job that wants one of the types (none: any) is given such a device; a part is given only by its name."""
-    return model in types if types else MARK not in model
+def _is_meant(model: str, resources: ResourcesSection) -> bool:
+    """Whether ranks that want one of the types (none: any) are given such a device; a part is given only by its name, and one of
+    them to a rank."""
+    types, is_part = resources.accelerator_types, MARK in model
+    return (model in types if types else not is_part) and not (is_part and resources.accelerators > 1)
 
 
 def _slots(node: NodeCapacity, resources: ResourcesSection, *, real_only: bool) -> int:
@@ -158,9 +161,11 @@ def _unmet(demand: _Demand, placement: PlacementSection, domains: Sequence[Domai
     most = max((_suitable(node, resources, real_only=real_only) for node in nodes), default=0)
     if resources.accelerators > most:
         kind = "real " if real_only else ""
-        found.append(
-            FieldError(f"{pointer}/accelerators", f"no permitted node has more than {most} suitable {kind}accelerators")
+        parts = (
+            "; a rank is given one part at most" if any(MARK in name for name in resources.accelerator_types) else ""
         )
+        detail = f"no permitted node has more than {most} suitable {kind}accelerators{parts}"
+        found.append(FieldError(f"{pointer}/accelerators", detail))
     if found:
         return found
     per_domain = [sum(_slots(node, resources, real_only=real_only) for node in domain.nodes) for domain in domains]

@@ -119,15 +119,16 @@ class AcceleratorFilter:
         counts = view.table.devices[rows]
         if not demand.accelerators:
             return np.ones(len(counts), dtype=np.bool_)
-        columns = [index for index, model in enumerate(view.table.models) if model.matches(demand.accelerator_types)]
+        columns = [index for index, model in enumerate(view.table.models) if model.suits(demand)]
         result: Bools = counts[:, columns].sum(axis=1) > 0
         return result
 
     def why(self, view: View, demand: Demand, row: int) -> str:
-        present = [view.table.models[c].model for c in np.flatnonzero(view.table.devices[row])]
-        has = f"it has {', '.join(present)}" if present else "it has no accelerators"
+        models = [view.table.models[c] for c in np.flatnonzero(view.table.devices[row])]
+        has = f"it has {', '.join(item.model for item in models)}" if models else "it has no accelerators"
         wanted = f", wanted is {' or '.join(demand.accelerator_types)}" if demand.accelerator_types else ""
-        return has + wanted
+        named = any(item.matches(demand.accelerator_types) for item in models)
+        return has + wanted + (", and a rank is given one part at most" if named else "")
 
 
 class RealAcceleratorFilter:

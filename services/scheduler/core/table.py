@@ -44,6 +44,11 @@ class DeviceModel:
         """Whether it is a part that an accelerator was divided into."""
         return MARK in self.model
 
+    def suits(self, demand: Demand) -> bool:
+        """Whether ranks of the demand may have such devices. A program sees one part at most (CUDA Programming Guide,
+        CUDA_VISIBLE_DEVICES), so ranks of several accelerators get whole ones."""
+        return self.matches(demand.accelerator_types) and not (self.is_part and demand.accelerators > 1)
+
     def matches(self, wanted: Sequence[str]) -> bool:
         """Whether one of the wanted types names this model: all its words occur in vendor and model ("a100-80gb" in
         "NVIDIA A100-SXM4-80GB"). Empty ``wanted`` accepts any whole accelerator. A part of one is meant by its profile only."""
@@ -287,7 +292,7 @@ class View:
             [
                 index
                 for index, model in enumerate(self.table.models)
-                if model.matches(demand.accelerator_types) and not (demand.real_accelerators and model.emulated)
+                if model.suits(demand) and not (demand.real_accelerators and model.emulated)
             ],
             dtype=np.int64,
         )

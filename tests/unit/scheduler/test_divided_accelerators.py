@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf import json_format
@@ -104,6 +105,24 @@ def test_a_part_is_given_to_who_asks_for_its_profile_and_to_nobody_else() -> Non
     assert _placed(Demand(1, accelerators=2)) == []
 
 
+def test_a_rank_gets_one_part_at_most_as_a_program_sees_no_more() -> None:
+    both = Demand(1, accelerators=2, accelerator_types=(SMALL, LARGE))
+    twins = _report(("profile", "3g.40gb"))
+    facts = DomainFacts("d")
+    facts.observe(_observed(twins).observation)
+    node = node_from(build_image(facts, NOW_S, Thresholds())[0].nodes["n1"], "d")
+    pair = replace(both, accelerator_types=(LARGE,))
+    for demand, has in ((both, _node()), (pair, node)):
+        pending = [PendingUnit(UnitKey("job", 0), "lab", 0, 0.0, demand)]
+        decisions = decide(Snapshot(table_of(Fleet(nodes={"n1": has})), Ledger(), pending), Policy())
+        assert not decisions.placed
+        assert "a rank is given one part at most" in str(decisions.waiting[0].explanation.as_json())
+    ranks = Demand(2, accelerators=1, accelerator_types=(LARGE,))
+    pending = [PendingUnit(UnitKey("job", 0), "lab", 0, 0.0, ranks)]
+    decisions = decide(Snapshot(table_of(Fleet(nodes={"n1": node})), Ledger(), pending), Policy())
+    assert [rank.devices for rank in decisions.placed[0].ranks] == [(34,), (39,)]
+
+
 def test_a_divided_accelerator_of_which_no_part_is_known_takes_nothing() -> None:
     report = _report()
     del report.inventory.nodes[0].accelerators[0].parts[:]
@@ -138,7 +157,8 @@ def test_the_gateway_counts_what_the_scheduler_gives() -> None:
     assert refused(accelerators=1) == []
     assert refused(accelerators=2) == ["/resources/accelerators"]
     assert refused(accelerators=1, accelerator_types=[SMALL]) == []
-    assert refused(accelerators=2, accelerator_types=[SMALL]) == ["/resources/accelerators"]
+    assert refused(accelerators=2, accelerator_types=[SMALL, LARGE]) == ["/resources/accelerators"]
+    assert refused(accelerators=2, accelerator_types=[SMALL, "H100"]) == ["/resources/accelerators"]
 
 
 def test_the_forecast_has_room_for_what_the_scheduler_gives() -> None:

@@ -40,7 +40,7 @@ def _share_demand(models: tuple[DeviceModel, ...], demand: Demand) -> ShareDeman
     accepted = [
         column
         for column, model in enumerate(models)
-        if model.matches(demand.accelerator_types) and not (demand.real_accelerators and model.emulated)
+        if model.suits(demand) and not (demand.real_accelerators and model.emulated)
     ]
     return ShareDemand(
         cpu_milli=round(demand.cpus * 1000),
