@@ -8,9 +8,11 @@ import random
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import psutil
 import pytest
@@ -27,6 +29,7 @@ PATIENT = {
     "MERIDIAN_FAILOVER_UNREACHABLE_AFTER_S": "60",
 }
 LEASE_S = 120.0
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -50,6 +53,24 @@ class Network:
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         return pid
+
+    def until(self, condition: Callable[[], T | None], what: str, timeout_s: float = PATIENCE_S) -> T:
+        """What a look gives, once it gives something: an event on one topic says nothing of those on others."""
+        deadline_s = time.monotonic() + timeout_s
+        while not (found := condition()):
+            assert time.monotonic() < deadline_s, f"waited {timeout_s:g} s for {what}"
+            time.sleep(0.1)
+        return found
+
+    def trace_with(self, job_id: str, *kinds: str) -> dict[str, Any]:
+        """A job's trace, once it has events of these types (as many as named)."""
+
+        def whole() -> dict[str, Any] | None:
+            trace = self.client.trace(job_id)
+            seen = Counter(event["type"] for event in trace["events"])
+            return trace if Counter(kinds) <= seen else None
+
+        return self.until(whole, f"{', '.join(kinds)} of {job_id}")
 
     def wait_until_back(self, process: str, killed_pid: int, timeout_s: float = PATIENCE_S) -> None:
         """Wait until the supervisor has started a killed process again and it is ready."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
+from meridian.client import ApiError
 from tests.e2e.test_command_line import answer, meridian
 from tests.network import Network
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)
 
 # The learning rate rises in every report, and the loss falls: the run is in its warm-up to the end.
 PROGRAM = """
@@ -19,6 +21,7 @@ for step in range(40):
     print("@meridian " + json.dumps({"progress": {"step": step, "total_steps": 400, "metrics": metrics}}), flush=True)
     time.sleep(0.12)
 """
+LAST_STEP = 39
 MODEL = """
 model: {parameters: 1000000, layers: 2, hidden: 64, heads: 2, sequence: 128, vocabulary: 1000, global_batch: 4, steps: 400,
         warm_up_steps: 100}
@@ -33,6 +36,13 @@ def test_the_phase_of_a_training_job_is_shown(running: Network) -> None:
         encoding="utf-8",
     )
     job_id = answer(running, "submit", str(path), "--wait")["job_id"]
+
+    def told() -> bool:
+        with contextlib.suppress(ApiError):
+            return [unit["step"] for unit in running.client.phases(job_id)["units"]] == [LAST_STEP]
+        return False
+
+    running.until(told, "the last step of the job")
     found = answer(running, "phases", job_id)
     [unit] = found["units"]
     assert found["schedule_known"] is True
