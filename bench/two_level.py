@@ -366,9 +366,15 @@ def main() -> int:
         if options.json:
             write(options.json, "python -m bench.two_level --bus", [], two_level_bus.SEED, Setting.REAL, rows)
         return 0
-    for domains, count in SHAPES:
-        if domains not in (options.domains or [domains]) or count not in (options.units or [count]):
-            continue
+    chosen = [
+        (domains, count)
+        for domains, count in SHAPES
+        if domains in (options.domains or [domains]) and count in (options.units or [count])
+    ]
+    if not chosen:
+        known = ", ".join(f"{domains} with {count}" for domains, count in SHAPES)
+        parser.error(f"--domains, --units: without --bus there are {known}")
+    for domains, count in chosen:
         fleet = network(domains)
         where = f"{domains} domains, {len(fleet.nodes)} nodes, {count} units"
         steps = options.steps if count < 1000 else max(options.steps // 3, 3)
