@@ -16,6 +16,7 @@ FastStream acknowledges first by default (at most once). Here every subscription
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -136,6 +137,7 @@ class Bus:
         )
         self.producer: AIOKafkaProducer | None = None
         self.progress: list[Progress] = []
+        self._stopping = asyncio.Event()
 
     # -- subscriptions -------------------------------------------------------------------------------------------
 
@@ -278,9 +280,14 @@ class Bus:
             except Exception as error:  # the process boundary of consumption: only passing errors are waited out
                 if not (is_passing(error) or isinstance(error, KafkaError)):
                     raise
+                if self._stopping.is_set():
+                    # Not handled, so not committed: whoever comes next is given it again.
+                    raise
                 self._metrics.retries.labels(consumer).inc()
                 log.warning("batch is tried again", extra={"consumer": consumer, "error": repr(error)})
-                await asyncio.sleep(delay_s)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(delay_s):
+                        await self._stopping.wait()
                 delay_s = min(delay_s * 2, 5.0)
 
     async def _handle_or_isolate(
@@ -381,7 +388,8 @@ class Bus:
             await self._broker.start()
 
     async def stop(self) -> None:
-        """Finish the batches in progress, leave the groups, close the connections."""
+        """Finish the batches in progress, leave the groups, close the connections. A batch that fails is left to others."""
+        self._stopping.set()
         if self.progress:
             await self._broker.stop()
         if self.producer is not None:
