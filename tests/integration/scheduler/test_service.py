@@ -11,10 +11,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
+import httpx
 import pytest
 
+from meridian.clock import VirtualClock
 from meridian.codec import Envelope
 from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.failover.v1.failover_pb2 import NodeFailed, RecoveryPlanned
@@ -36,17 +39,19 @@ from meridian.embedded.process import ProcessSpec
 from services.scheduler import store
 from services.scheduler.core.fleet import Mark, MarkKind, with_mark
 from services.scheduler.errors import LeadershipLostError
-from services.scheduler.live import LiveScheduler
 from tests.fixtures_embedded import free_port, running
 from tests.harness import PATIENCE_S, ROOT, Environment, RunningService, environment
 from tests.integration.scheduler.messages import START, STOP, graph, report, submission
+from tests.integration.scheduler.passing_time import clock_of_now, live_of, passes
 
 T = TypeVar("T")
 
 
 @asynccontextmanager
-async def scheduler(database_url: str) -> AsyncIterator[tuple[Environment, RunningService]]:
-    async with environment(database_url) as stack, stack.service("scheduler") as service:
+async def scheduler(
+    database_url: str, clock: VirtualClock | None = None
+) -> AsyncIterator[tuple[Environment, RunningService]]:
+    async with environment(database_url) as stack, stack.service("scheduler", clock=clock) as service:
         yield stack, service
 
 
@@ -80,13 +85,11 @@ async def test_submitted_placed_finished(database_url: str) -> None:
         assert start.master_addr == "127.0.0.1"
         assert 20_000 <= start.master_port < 30_000
 
-        nodes = (await service.http.get("/v1/nodes")).json()["items"]
-        assert [node["accelerators_free"] for node in nodes] == [6, 8]
+        await until(service, lambda body: free(body) == [6, 8], "/v1/nodes")
         await bus.publish(report(RunStarted, start), report(RunFinished, start))
         finished = await bus.expect(JobFinished)
         assert finished.outcome == job_pb2.JOB_OUTCOME_SUCCEEDED
-        nodes = (await service.http.get("/v1/nodes")).json()["items"]
-        assert [node["accelerators_free"] for node in nodes] == [8, 8]
+        await until(service, lambda body: free(body) == [8, 8], "/v1/nodes")
 
         found = (await service.http.get("/v1/jobs/job-1/explanation")).json()
         assert found["state"] == "succeeded"
@@ -96,8 +99,13 @@ async def test_submitted_placed_finished(database_url: str) -> None:
         assert (await service.http.get("/v1/jobs/job-2/explanation")).status_code == 404
 
 
+def free(body: dict[str, Any]) -> list[float]:
+    """Free accelerators of each node."""
+    return [node["accelerators_free"] for node in body["items"]]
+
+
 async def test_a_lost_node_gives_a_new_epoch_elsewhere(database_url: str) -> None:
-    async with scheduler(database_url) as (stack, _):
+    async with scheduler(database_url, clock_of_now()) as (stack, _):
         bus = stack.bus
         await bus.publish(graph("beijing", 4))
         await bus.publish(
@@ -128,8 +136,9 @@ async def test_a_lost_node_gives_a_new_epoch_elsewhere(database_url: str) -> Non
         assert (stop.run_id, stop.grace_s) == (first.run_id, 5)
         preempted = await bus.expect(JobPreempted)
         assert (preempted.run_id, preempted.epoch) == (first.run_id, 1)
-        # The other rank may still write: nothing starts before the agent says that it ended.
-        await asyncio.sleep(0.3)
+        # The other rank may still write: nothing of it starts before the agent says that it ended, though others do.
+        await bus.publish(submission("other", resources=Resources(cpus=1)))
+        await bus.expect(Assignment, starts("other"))
         assert not bus.events(Assignment, starts("job-1", 2))
         await bus.publish(report(RunFailed, first, kind=run_pb2.RUN_FAILURE_KIND_STOPPED))
         second = await bus.expect(Assignment, starts("job-1", 2))
@@ -147,7 +156,7 @@ async def test_a_lost_node_gives_a_new_epoch_elsewhere(database_url: str) -> Non
 
 
 async def test_cancel_waits_for_what_runs_and_not_for_what_waits(database_url: str) -> None:
-    async with scheduler(database_url) as (stack, service):
+    async with scheduler(database_url, clock_of_now()) as (stack, service):
         bus = stack.bus
         await bus.publish(graph("beijing", 1, accelerators=1))
         wish = {"resources": Resources(cpus=1, accelerators=1)}
@@ -178,20 +187,21 @@ async def until(service: RunningService, holds: Callable[[dict[str, Any]], bool]
 
 
 async def test_a_program_that_fails_is_tried_again_and_then_fails_the_job(database_url: str) -> None:
-    async with scheduler(database_url) as (stack, service):
+    async with scheduler(database_url, clock_of_now()) as (stack, service):
         bus = stack.bus
         await bus.publish(graph("beijing", 1))
         await bus.publish(submission("job-1", max_restarts=1))
         first = await bus.expect(Assignment, starts("job-1"))
         failure = {"kind": run_pb2.RUN_FAILURE_KIND_PROGRAM, "reason": "rank 0 ended with exit code 3"}
-        failed_at = time.monotonic()
         await bus.publish(report(RunFailed, first, **failure))
         await until(
             service,
             lambda body: bool(body["items"]) and body["items"][0]["reason"].startswith("backing off: restart 1 of 1"),
         )
+        assert not bus.events(Assignment, starts("job-1", 2))
+        passes(service, 1.0)
         second = await bus.expect(Assignment, starts("job-1", 2))
-        assert time.monotonic() - failed_at >= 0.9
+        assert second.assigned_at.ToNanoseconds() - first.assigned_at.ToNanoseconds() == pytest.approx(1e9, abs=1e6)
         await bus.publish(report(RunFailed, second, **failure))
         finished = await bus.expect(JobFinished)
         assert (finished.outcome, finished.restarts) == (job_pb2.JOB_OUTCOME_FAILED, 1)
@@ -224,8 +234,11 @@ async def test_malformed_jobs_are_refused_and_impossible_ones_wait_with_a_reason
         assert start.domain_id == "shanghai"
 
 
+EXPLAINED = "/v1/jobs/job-1/explanation"
+
+
 async def test_a_workflow_runs_in_the_order_of_its_dependencies(database_url: str) -> None:
-    async with scheduler(database_url) as (stack, _):
+    async with scheduler(database_url) as (stack, service):
         bus = stack.bus
         await bus.publish(graph("beijing", 1))
         tasks = [
@@ -238,8 +251,10 @@ async def test_a_workflow_runs_in_the_order_of_its_dependencies(database_url: st
         first = {item.unit_name: item for item in bus.events(Assignment, starts("job-1"))}
         assert set(first) == {"left", "right"}
         await bus.publish(report(RunFinished, first["left"]))
-        await asyncio.sleep(0.2)
-        assert len(bus.events(Assignment)) == 2
+        await until(service, lambda body: "succeeded" in {unit["state"] for unit in body["units"]}, EXPLAINED)
+        await bus.publish(submission("other"))
+        await bus.expect(Assignment, starts("other"))
+        assert len(bus.events(Assignment, starts("job-1"))) == 2
         await bus.publish(report(RunFinished, first["right"]))
         merge = await bus.expect(Assignment, starts("job-1"), count=3)
         assert (merge.unit_name, merge.unit_index, list(merge.command)) == ("merge", 0, ["merge"])
@@ -289,6 +304,7 @@ async def test_what_if_stores_nothing(database_url: str) -> None:
             assert (problem.status_code, problem.headers["content-type"]) == (422, "application/problem+json")
 
 
+@pytest.mark.timeout(12 * PATIENCE_S)
 async def test_after_a_kill_nothing_is_lost_and_nothing_assigned_twice(database_url: str) -> None:
     """The process is a child that is killed -9 again and again while jobs are submitted and end."""
     async with environment(database_url) as stack:
@@ -299,7 +315,7 @@ async def test_after_a_kill_nothing_is_lost_and_nothing_assigned_twice(database_
         # The relay may send an event again, with the same id, when it was killed before it could note that it had.
         finished = lambda: len({event.job_id for event in bus.events(JobFinished)})  # noqa: E731
         submitted = 0
-        deadline = time.monotonic() + 100
+        deadline = time.monotonic() + 10 * PATIENCE_S
         while finished() < jobs:
             assert time.monotonic() < deadline, f"{finished()} of {jobs} finished, {kills} kills"
             with running(scheduler_process(stack)) as process:
@@ -344,6 +360,8 @@ def scheduler_process(stack: Environment) -> ProcessSpec:
         cwd=ROOT,
         log_path=stack.data_dir / "scheduler.log",
         ready=tcp_accepts("127.0.0.1", port),
+        ready_timeout_s=2 * PATIENCE_S,
+        stop_timeout_s=PATIENCE_S,
     )
 
 
@@ -355,7 +373,7 @@ async def test_a_second_scheduler_stands_by_and_takes_over(database_url: str) ->
             second = asyncio.create_task(enter(stack.service("scheduler")))
             await asyncio.sleep(1.5)
             assert not second.done(), "two schedulers lead"
-        service, leave = await asyncio.wait_for(second, 20)
+        service, leave = await asyncio.wait_for(second, PATIENCE_S)
         nodes = (await service.http.get("/v1/nodes")).json()["items"]
         assert nodes[0]["ranks"] == 1, "the second knows what the first has placed"
         await stack.bus.publish(report(RunFinished, start))
@@ -372,7 +390,7 @@ async def test_a_scheduler_that_stands_by_can_be_stopped(database_url: str) -> N
                     assert process.poll() is None
                     await asyncio.sleep(0.1)
             process.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(process.wait, 5) == 0
+            assert await asyncio.to_thread(process.wait, PATIENCE_S) == 0
 
 
 async def enter(context: AbstractAsyncContextManager[T]) -> tuple[T, Callable[[], Awaitable[None]]]:
@@ -389,17 +407,24 @@ async def test_a_deposed_scheduler_ends_and_leaves_events_to_its_successor(datab
                 async with service.kernel.database.transaction() as connection:
                     await store.begin_term(connection)
                 await stack.bus.publish(submission("job-1"))
-                await asyncio.sleep(2.0)
+                await until_gone(service)
         assert not stack.bus.events(JobQueued)
         async with stack.service("scheduler"):
             await stack.bus.expect(JobPlaced)
         assert not stack.bus.dead_letters
 
 
-def live_of(service: RunningService) -> LiveScheduler:
-    owner = service.kernel.tasks["cycles"].__self__  # type: ignore[attr-defined]
-    assert isinstance(owner, LiveScheduler)
-    return owner
+async def until_gone(service: RunningService) -> None:
+    """Until nobody listens any more where the service did."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                await service.http.get("/health/live")
+            except httpx.ConnectError:
+                return
+            except httpx.TransportError:
+                pass
+            await asyncio.sleep(0.05)
 
 
 async def test_memory_follows_the_database_after_a_rollback(database_url: str) -> None:
@@ -418,19 +443,25 @@ async def test_memory_follows_the_database_after_a_rollback(database_url: str) -
         assert not live.book.fleet.marks
 
 
-async def test_a_thousand_jobs(database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.timeout(15 * PATIENCE_S)
+async def test_a_thousand_jobs(
+    database_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Decisions are measured by the processor time of this thread: it is the same when the machine has other things to do.
+    monkeypatch.setattr("services.scheduler.live.time", SimpleNamespace(perf_counter=time.thread_time))
     async with scheduler(database_url) as (stack, service):
         for number, domain_id in enumerate(("beijing", "shanghai", "shenzhen", "chengdu", "guizhou")):
             await stack.bus.publish(graph(domain_id, 4 if number < 2 else 3))
         await until(service, lambda body: len(body["items"]) == 17, "/v1/nodes")
         begun = time.monotonic()
         await stack.bus.publish(*(submission(f"job-{number}", f"tenant-{number % 5}") for number in range(1000)))
-        await stack.bus.expect(Assignment, count=1000)
+        await stack.bus.expect(Assignment, count=1000, timeout_s=4 * PATIENCE_S)
         took_s = time.monotonic() - begun
+        await stack.bus.expect(JobPlaced, count=1000, timeout_s=4 * PATIENCE_S)
         placed = stack.bus.events(JobPlaced)
         assert len({event.job_id for event in placed}) == 1000
         await stack.bus.publish(*(report(RunFinished, item) for item in stack.bus.events(Assignment)))
-        await stack.bus.expect(JobFinished, count=1000)
+        await stack.bus.expect(JobFinished, count=1000, timeout_s=4 * PATIENCE_S)
         ended_s = time.monotonic() - begun
         metrics = (await service.http.get("/metrics")).text
         value = lambda name: float(re.findall(rf"^{name} (\S+)$", metrics, re.MULTILINE)[0])  # noqa: E731
@@ -439,9 +470,8 @@ async def test_a_thousand_jobs(database_url: str, capsys: pytest.CaptureFixture[
         with capsys.disabled():
             print(
                 f"\n1000 jobs: assigned in {took_s:.2f} s ({1000 / took_s:.0f}/s), finished after {ended_s:.2f} s; "
-                f"{cycles:.0f} cycles, {value('meridian_scheduler_cycle_seconds_sum') / cycles * 1e3:.1f} ms each, "
+                f"{cycles:.0f} cycles, {value('meridian_scheduler_cycle_seconds_sum') / cycles * 1e3:.1f} ms of processor time each, "
                 f"deciding {deciding_s * 1e3:.0f} ms in all ({1000 / deciding_s:.0f} decisions/s)"
             )
         assert deciding_s < 1.0
-        nodes = (await service.http.get("/v1/nodes")).json()["items"]
-        assert all(node["cpus_free"] == node["cpus"] for node in nodes)
+        await until(service, lambda body: all(node["cpus_free"] == node["cpus"] for node in body["items"]), "/v1/nodes")
