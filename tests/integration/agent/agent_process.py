@@ -21,7 +21,7 @@ from agent.node import proc
 from meridian.bus import ensure_topics
 from meridian.contracts.run.v1.run_pb2 import ASSIGNMENT_ACTION_START, ASSIGNMENT_ACTION_STOP, Assignment
 from tests.fixtures_embedded import ProcessSpec, free_port, running, tcp_accepts
-from tests.harness import Probe
+from tests.harness import PATIENCE_S, Probe
 
 ROOT = Path(__file__).parents[3]
 TOKEN = "join-token-of-the-test"
@@ -76,6 +76,8 @@ def configuration(directory: Path, address: str, **changes: Any) -> dict[str, An
         "http_port": free_port("agent"),
         "report_interval_s": 0.5,
         "restart_after_s": 0.5,
+        # Tests of the lease shorten it: a busy machine needs more than the usual one to start an agent again.
+        "lease_s": 120.0,
         **changes,
     }
 
@@ -103,7 +105,7 @@ class AgentProcess:
             self.start_s = time.monotonic() - began
 
     async def until_ready(self, patience_s: float = 90) -> None:
-        async with asyncio.timeout(patience_s), httpx.AsyncClient(base_url=self.url) as http:
+        async with asyncio.timeout(patience_s), self.http() as http:
             while True:
                 assert self.process is not None
                 assert self.process.returncode is None, self.log_path.read_text()
@@ -111,6 +113,10 @@ class AgentProcess:
                     if (await http.get("/health/ready")).status_code == 200:
                         return
                 await asyncio.sleep(0.02)
+
+    def http(self, **options: Any) -> httpx.AsyncClient:
+        """A client of its HTTP side, as patient as the rest."""
+        return httpx.AsyncClient(base_url=self.url, timeout=PATIENCE_S, **options)
 
     async def kill(self) -> None:
         """SIGKILL."""
@@ -123,7 +129,7 @@ class AgentProcess:
         assert self.process is not None
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             return await self.process.wait()
 
     def node_pids(self) -> list[int]:

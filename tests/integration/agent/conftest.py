@@ -14,8 +14,8 @@ from agent.engines.local.engine import LocalEngine, LocalEngineSettings
 from agent.run_book import RunBook
 from meridian.clock import SystemClock
 
-PATIENCE_S = 45.0
-"""Less than programs of the tests sleep: an end that comes is not theirs."""
+PATIENCE_S = 60.0
+"""Far less than programs of the tests sleep: an end that comes is not theirs."""
 
 
 class Domain:

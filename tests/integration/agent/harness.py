@@ -17,9 +17,9 @@ RUNAWAY = """
 import os, time
 if os.fork() == 0:
     os.setsid()
-    time.sleep(120)
+    time.sleep(600)
 print("up", flush=True)
-time.sleep(120)
+time.sleep(600)
 """
 
 

@@ -31,7 +31,7 @@ from agent.engines.base import (
 from agent.node import proc
 from tests.integration.agent.conftest import PATIENCE_S, Domain, MakeDomain, request_for
 
-SLEEP = "import time; print('up', flush=True); time.sleep(60)"
+SLEEP = "import time; print('up', flush=True); time.sleep(600)"
 STOP = StopRequest("job-1.0.1", "job-1", 0, 1, grace_s=0.5)
 
 
@@ -88,7 +88,7 @@ import os, sys, time
 if os.environ["RANK"] == "1":
     print("cannot allocate", file=sys.stderr)
     sys.exit(7)
-time.sleep(60)
+time.sleep(600)
 """
     await domain.engine.launch(request_for(program, nodes=("north/n1", "north/n2", "north/n2")))
     failed = await domain.end_of("job-1.0.1")
@@ -159,21 +159,28 @@ print("@meridian nonsense")
     assert isinstance(domain.events[-1], RunFinished)
 
 
-async def test_the_time_limit_ends_a_run(make_domain: MakeDomain) -> None:
+async def test_the_time_limit_asks_a_run_to_end(make_domain: MakeDomain) -> None:
+    domain = await make_domain(time_limit_grace_s=600)
+    await domain.engine.launch(request_for(SLEEP, limits=RunLimits(max_run_time_s=0.5)))
+    failed = await domain.end_of("job-1.0.1")
+    assert isinstance(failed, RunFailed)
+    assert (failed.kind, failed.rank, failed.signal) == (FailureKind.TIME_LIMIT, 0, signal.SIGTERM)
+
+
+async def test_the_time_limit_ends_a_run_that_does_not_listen(make_domain: MakeDomain) -> None:
     domain = await make_domain(time_limit_grace_s=0.3)
-    program = (
-        "import signal, time; signal.signal(15, lambda *a: print('asked', flush=True)); time.sleep(60); time.sleep(60)"
-    )
-    await domain.engine.launch(request_for(program, limits=RunLimits(max_run_time_s=5.0)))
+    program = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+    # Enough for the program to come so far, also where it stands still for some seconds.
+    await domain.engine.launch(request_for(program, limits=RunLimits(max_run_time_s=8.0)))
     failed = await domain.end_of("job-1.0.1")
     assert isinstance(failed, RunFailed)
     assert (failed.kind, failed.rank, failed.signal) == (FailureKind.TIME_LIMIT, 0, signal.SIGKILL)
-    assert domain.log("job-1.0.1") == "asked\n"
+    assert domain.log("job-1.0.1") == "deaf\n"
 
 
 async def test_the_memory_limit_ends_a_run(make_domain: MakeDomain) -> None:
     domain = await make_domain()
-    program = "import time; data = bytearray(200_000_000); data[::4096] = b'x' * len(data[::4096]); time.sleep(60)"
+    program = "import time; data = bytearray(200_000_000); data[::4096] = b'x' * len(data[::4096]); time.sleep(600)"
     await domain.engine.launch(request_for(program, limits=RunLimits(memory_bytes=100_000_000)))
     failed = await domain.end_of("job-1.0.1")
     assert isinstance(failed, RunFailed)
@@ -183,7 +190,7 @@ async def test_the_memory_limit_ends_a_run(make_domain: MakeDomain) -> None:
 
 async def test_a_stop_is_carried_out_and_reported_once(make_domain: MakeDomain) -> None:
     domain = await make_domain()
-    program = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    program = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
     await domain.engine.launch(request_for(program))
     await _until_log(domain, "up")
     await domain.engine.stop(STOP)
@@ -266,7 +273,7 @@ signal.signal(15, signal.SIG_IGN)
 file = open({str(lock)!r}, "w")
 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 print("alone", flush=True)
-time.sleep(60 if __import__("os").environ["MERIDIAN_EPOCH"] == "1" else 0)
+time.sleep(600 if __import__("os").environ["MERIDIAN_EPOCH"] == "1" else 0)
 """
     await domain.engine.launch(request_for(program))
     await _until_log(domain, "alone")
@@ -278,10 +285,11 @@ time.sleep(60 if __import__("os").environ["MERIDIAN_EPOCH"] == "1" else 0)
 
 
 async def test_a_start_that_waits_for_an_older_run_can_be_stopped(make_domain: MakeDomain) -> None:
-    domain = await make_domain(fence_silence_s=5.0)
+    domain = await make_domain(fence_silence_s=600.0)
     await domain.engine.launch(request_for(SLEEP))
     await _until_log(domain, "up")
-    os.kill(next(pid for pid in proc.all_pids() if _is_node(pid, "north/n1")), signal.SIGSTOP)
+    frozen = next(pid for pid in proc.all_pids() if _is_node(pid, "north/n1"))
+    os.kill(frozen, signal.SIGSTOP)
     newer = request_for("pass", run_id="job-1.0.2", epoch=2, nodes=("north/n2",))
     await domain.engine.launch(newer)
     await domain.engine.stop(StopRequest("job-1.0.2", "job-1", 0, 2))
@@ -289,13 +297,14 @@ async def test_a_start_that_waits_for_an_older_run_can_be_stopped(make_domain: M
     stopped = await domain.end_of("job-1.0.2")
     assert isinstance(stopped, RunFailed)
     assert stopped.kind is FailureKind.STOPPED
+    os.kill(frozen, signal.SIGCONT)
     await domain.end_of("job-1.0.1")
     await domain.engine.launch(request_for("pass", run_id="job-1.0.3", epoch=3, nodes=("north/n2",)))
     await domain.end_of("job-1.0.3")
     assert domain.of(RunStarted, "job-1.0.2") == []
 
 
-async def test_a_killed_node_is_known_within_a_second_and_leaves_nothing(make_domain: MakeDomain) -> None:
+async def test_a_killed_node_is_known_by_its_end_and_leaves_nothing(make_domain: MakeDomain) -> None:
     domain = await make_domain()
     await domain.engine.launch(request_for(SLEEP, nodes=("north/n1", "north/n2", "north/n2")))
     await _until_log(domain, "up", rank=2)
@@ -305,7 +314,7 @@ async def test_a_killed_node_is_known_within_a_second_and_leaves_nothing(make_do
     before = domain.engine.nodes()[1].incarnation
     killed_at = time.monotonic()
     os.kill(node, signal.SIGKILL)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while next(n for n in domain.engine.nodes() if n.node_id == "north/n2").state is not NodeState.EXITED:
             await asyncio.sleep(0.005)
     noticed_s = time.monotonic() - killed_at
@@ -338,7 +347,7 @@ async def test_killing_an_emulated_machine_kills_its_session(make_domain: MakeDo
 
 
 async def test_nothing_is_started_on_a_node_that_is_down(make_domain: MakeDomain) -> None:
-    domain = await make_domain(restart_after_s=60)
+    domain = await make_domain(restart_after_s=600)
     await domain.engine.kill_node("north/n1")
     async with asyncio.timeout(PATIENCE_S):
         while domain.engine.nodes()[0].state is not NodeState.EXITED:
@@ -398,7 +407,9 @@ async def test_throughput_of_tiny_runs(make_domain: MakeDomain) -> None:
     nodes = [pid for pid in proc.all_pids() if _is_node(pid, "north/n1") or _is_node(pid, "north/n2")]
     began_s = _processor_s(nodes)
     await asyncio.gather(*(domain.engine.launch(_tiny(number)) for number in range(count)))
-    await domain.wait_for(lambda _: sum(isinstance(event, RunFinished) for event in domain.events) == count, 120)
+    await domain.wait_for(
+        lambda _: sum(isinstance(event, RunFinished) for event in domain.events) == count, 4 * PATIENCE_S
+    )
     took_s = _processor_s(nodes) - began_s
     print(f"{count} tiny runs in {took_s:.2f} s of processor time: {count / took_s:.0f} runs per second of it")
     assert count / took_s > 20
