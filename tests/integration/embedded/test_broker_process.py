@@ -33,7 +33,7 @@ async def read(address: str, topic: str, count: int) -> list[bytes | None]:
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=address, auto_offset_reset="earliest")
     await consumer.start()
     try:
-        return [(await asyncio.wait_for(consumer.getone(), 20)).value for _ in range(count)]
+        return [(await asyncio.wait_for(consumer.getone(), 60)).value for _ in range(count)]
     finally:
         await consumer.stop()
 
@@ -64,15 +64,16 @@ async def test_a_killed_broker_comes_back_with_what_it_had() -> None:
             redis_url="redis://elsewhere/0",
         )
         try:
-            state = stack.start_detached(options, timeout_s=30.0)
+            state = stack.start_detached(options)
             address = state.urls["kafka"]
             await create_topic(address, "t")
             await send(address, "t", b"before")
             broker = next(process for process in state.processes if process.name == "broker")
             assert broker.pid is not None
             os.kill(broker.pid, signal.SIGKILL)
-            while not await restarted(options.data_dir):
-                await asyncio.sleep(0.02)
+            async with asyncio.timeout(120):
+                while not await restarted(options.data_dir):
+                    await asyncio.sleep(0.02)
             await send(address, "t", b"after")
             assert await read(address, "t", 2) == [b"before", b"after"]
         finally:

@@ -41,7 +41,7 @@ open({str(directory / name)!r}, "w").close()
     async def ready() -> bool:
         return (directory / name).exists()
 
-    arguments: dict[str, object] = {"ready": ready, "stop_timeout_s": 5.0} | options
+    arguments: dict[str, object] = {"ready": ready, "stop_timeout_s": 60.0} | options
     argv = (sys.executable, "-S", "-c", preamble + code)
     return ProcessSpec(name, argv, directory / f"{name}.log", **arguments)  # type: ignore[arg-type]
 
@@ -68,7 +68,7 @@ def runs(pid: int) -> bool:
     return psutil.pid_exists(pid) and leftovers.runs(psutil.Process(pid))
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 40.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, "did not happen in time"
@@ -260,8 +260,8 @@ def start_stack(directory: Path) -> list[int]:
     argv = [sys.executable, "-c", STACK, str(directory)]
     env = {**os.environ, "PYTHONPATH": import_path()}
     log = directory / "supervisor.log"
-    state = control.spawn_and_wait(argv, env=env, state_dir=directory, log_path=log, timeout_s=20.0)
-    deadline_s = time.monotonic() + 10.0
+    state = control.spawn_and_wait(argv, env=env, state_dir=directory, log_path=log, timeout_s=120.0)
+    deadline_s = time.monotonic() + 60.0
     while len(found := [process.pid for process in leftovers.members(state)]) < 4:
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
