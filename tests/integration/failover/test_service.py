@@ -25,7 +25,7 @@ from meridian.contracts.resource.v1 import resource_pb2
 from meridian.contracts.resource.v1.resource_pb2 import Heartbeat, NodeBeat
 from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.run.v1.run_pb2 import RunCheckpointed, RunFailed, RunFinished, RunStarted
-from tests.harness import Environment, Probe, environment
+from tests.harness import PATIENCE_S, Environment, Probe, environment
 
 QUICK = {
     "MERIDIAN_FAILOVER_START_GRACE_S": "0.5",
@@ -35,22 +35,27 @@ QUICK = {
 
 @dataclass
 class Agent:
-    """An agent that sends heartbeats at 10 Hz; tests silence its nodes or itself."""
+    """An agent that sends heartbeats at 10 Hz; tests silence its nodes or itself.
+
+    Its lease is long, so that nothing is planned because this process or the broker stands still for some seconds.
+    """
 
     bus: Probe
     domain_id: str
     nodes: list[str]
-    lease_s: float = 1.0
+    lease_s: float = 300.0
     incarnation: int = 1
     sequence: int = 0
     silent_since: dict[str, float] = field(default_factory=dict)
+    silent_for: dict[str, float] = field(default_factory=dict)
     exited: set[str] = field(default_factory=set)
     incarnations: dict[str, int] = field(default_factory=dict)
     muted: bool = False
+    beat_at: float = 0.0
 
     async def beat(self) -> None:
         self.sequence += 1
-        now = time.monotonic()
+        self.beat_at = now = time.monotonic()
         message = Heartbeat(
             domain_id=self.domain_id,
             agent_id=f"agent-{self.domain_id}",
@@ -62,7 +67,7 @@ class Agent:
                 NodeBeat(
                     node_id=node,
                     incarnation=self.incarnations.get(node, 1),
-                    age_s=now - self.silent_since.get(node, now),
+                    age_s=self.silent_for.get(node, now - self.silent_since.get(node, now)),
                     state=resource_pb2.NODE_PROCESS_STATE_EXITED
                     if node in self.exited
                     else resource_pb2.NODE_PROCESS_STATE_RUNNING,
@@ -74,7 +79,12 @@ class Agent:
         await self.bus.publish(message)
 
     def silence(self, node: str) -> None:
+        """The node is not heard from now on."""
         self.silent_since[node] = time.monotonic()
+
+    def say_silent(self, node: str, seconds: float) -> None:
+        """Tell of the node that it has not been heard for so long, whatever the time."""
+        self.silent_for[node] = seconds
 
     async def run(self) -> None:
         while True:
@@ -126,7 +136,7 @@ async def heard(stack: Environment, service, sql: str, count: int = 1) -> None:
     """Wait until the service's tables hold what was published."""
     connection = await asyncpg.connect(stack.database_url.replace("+asyncpg", ""))
     try:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(PATIENCE_S):
             while await connection.fetchval(f"SELECT count(*) FROM failover.{sql}") < count:
                 await asyncio.sleep(0.02)
     finally:
@@ -145,15 +155,14 @@ async def test_silent_node_fails_and_its_run_is_planned_from_the_newest_checkpoi
         await heard(stack, service, "runs", 2)
         await heard(stack, service, "checkpoints WHERE step = 300")
         await heard(stack, service, "nodes", 2)
-        await asyncio.sleep(1.0)
-        died = time.monotonic()
-        north.silence("north-1")
+        # Suspected after one second, failed after two.
+        north.say_silent("north-1", 1.2)
+        await stack.bus.expect(NodeSuspected)
+        north.say_silent("north-1", 2.1)
         failed = await stack.bus.expect(NodeFailed)
-        took_s = time.monotonic() - died
         plan = await stack.bus.expect(RecoveryPlanned)
         assert failed.node_id == "north-1"
         assert list(failed.run_ids) == ["job-a.0.1"]
-        assert 1.9 < took_s < 3.0
         assert (plan.run_id, plan.restore_from, plan.restore_step) == ("job-a.0.1", "/ckpt/job-a/300", 300)
         assert list(plan.exclude_node_ids) == ["north-1"]
         assert plan.incident_id == failed.incident_id
@@ -164,7 +173,7 @@ async def test_silent_node_fails_and_its_run_is_planned_from_the_newest_checkpoi
             RunStarted(run_id="job-a.0.2", job_id="job-a", epoch=2, domain_id="north"),
         )
         await heard(stack, service, "recoveries WHERE resumed_at IS NOT NULL AND replaced_by = 'job-a.0.2'")
-        north.silent_since.clear()
+        north.silent_for.clear()
         north.incarnations["north-1"] = 2
         recovered = await stack.bus.expect(NodeRecovered)
         assert (recovered.node_id, recovered.incarnation) == ("north-1", 2)
@@ -178,7 +187,7 @@ async def test_silent_node_fails_and_its_run_is_planned_from_the_newest_checkpoi
             "resumed",
             "recovered",
         ]
-        assert 0 < incident["time_to_recover_s"] < 30
+        assert incident["time_to_recover_s"] > 0
         assert incident["recoveries"][0]["replaced_by"] == "job-a.0.2"
         page = (await service.http.get("/v1/nodes")).json()
         assert page["active"] is True
@@ -189,34 +198,31 @@ async def test_silent_node_fails_and_its_run_is_planned_from_the_newest_checkpoi
         assert not stack.bus.dead_letters
 
 
-async def test_exited_process_is_failed_within_a_second(stack: Environment) -> None:
+async def test_exited_process_is_failed_whatever_its_silence(stack: Environment) -> None:
     north = Agent(stack.bus, "north", ["north-1"])
-    async with stack.service("failover", QUICK) as service, beating(north):
+    deaf = {"MERIDIAN_FAILOVER_SUSPECT_AFTER_S": "3600", "MERIDIAN_FAILOVER_FAILED_AFTER_S": "7200"}
+    async with stack.service("failover", QUICK | deaf) as service, beating(north):
         await heard(stack, service, "nodes")
-        await asyncio.sleep(1.2)
-        died = time.monotonic()
         north.silence("north-1")
         north.exited.add("north-1")
         failed = await stack.bus.expect(NodeFailed)
-        assert time.monotonic() - died < 1.0
         assert "exited" in failed.reason
+        assert not stack.bus.events(NodeSuspected)
 
 
 async def test_silent_domain_is_unreachable_and_planned_only_after_the_lease(stack: Environment) -> None:
-    north, south = Agent(stack.bus, "north", ["north-1"]), Agent(stack.bus, "south", ["south-1"])
+    north, south = Agent(stack.bus, "north", ["north-1"], lease_s=1.0), Agent(stack.bus, "south", ["south-1"])
     quick = {**QUICK, "MERIDIAN_FAILOVER_UNREACHABLE_AFTER_S": "1", "MERIDIAN_FAILOVER_LEASE_MARGIN_S": "1"}
     async with stack.service("failover", quick) as service, beating(north, south):
         await stack.bus.publish(placed("job-a", 1, ("north", "north-1")))
         await heard(stack, service, "runs")
         await heard(stack, service, "nodes", 2)
-        await asyncio.sleep(1.0)
         north.muted = True
-        muted = time.monotonic()
         lost = await stack.bus.expect(DomainUnreachable)
         assert lost.domain_id == "north"
-        assert not stack.bus.events(RecoveryPlanned)
         plan = await stack.bus.expect(RecoveryPlanned)
-        assert time.monotonic() - muted >= 2.0
+        assert plan.incident_id == lost.incident_id
+        assert time.monotonic() - north.beat_at >= 2.0, "its lease and the margin have passed since it was last heard"
         assert (plan.run_id, list(plan.exclude_node_ids)) == ("job-a.0.1", ["north-1"])
         # A placement that was on its way when the domain was lost.
         await stack.bus.publish(placed("job-late", 1, ("north", "north-1")))
@@ -225,7 +231,8 @@ async def test_silent_domain_is_unreachable_and_planned_only_after_the_lease(sta
         north.muted = False
         await stack.bus.expect(DomainReachable)
         assert not stack.bus.events(NodeFailed)
-        assert (await service.http.get("/v1/domains")).json()["domains"][0]["state"] == "reachable"
+        domains = (await service.http.get("/v1/domains")).json()["domains"]
+        assert {item["domain_id"]: item["state"] for item in domains} == {"north": "reachable", "south": "reachable"}
 
 
 async def test_runs_reported_as_lost_are_planned_at_once_and_once(stack: Environment) -> None:
@@ -321,7 +328,6 @@ async def test_a_program_that_failed_with_its_node_is_planned_as_the_nodes_loss(
         await stack.bus.publish(placed("gang", 1, ("north", "north-1"), ("north", "north-2")))
         await heard(stack, service, "runs")
         await heard(stack, service, "nodes", 2)
-        await asyncio.sleep(1.0)
         north.silence("north-1")
         failure = RunFailed(run_id="gang.0.1", job_id="gang", epoch=1, domain_id="north", node_id="north-2", rank=1)
         failure.kind = run_pb2.RUN_FAILURE_KIND_PROGRAM
