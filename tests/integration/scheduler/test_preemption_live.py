@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +13,7 @@ from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunCheckpointed, RunFailed, RunFinished, RunStarted
 from tests.harness import Environment, RunningService, environment
 from tests.integration.scheduler.messages import STOP, graph, report, submission
+from tests.integration.scheduler.passing_time import clock_of_now, passes
 from tests.integration.scheduler.test_service import live_of, starts, until
 
 PREEMPTIVE = "extends: balanced\nname: preemptive\nselection:\n  preemption: [priority]\n"
@@ -26,7 +26,7 @@ def gang(ranks: int, priority: int = 0, **more: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def preemptive(database_url: str) -> AsyncIterator[tuple[Environment, RunningService]]:
-    async with environment(database_url) as stack, stack.service("scheduler") as service:
+    async with environment(database_url) as stack, stack.service("scheduler", clock=clock_of_now()) as service:
         await use(service)
         yield stack, service
 
@@ -89,13 +89,13 @@ async def test_a_gang_gives_way_as_a_whole_and_resumes_from_its_last_checkpoint(
 
 async def test_a_restart_keeps_what_waits_what_is_kept_and_what_is_stopping(database_url: str) -> None:
     async with environment(database_url) as stack:
-        bus = stack.bus
-        async with stack.service("scheduler") as service:
+        bus, clock = stack.bus, clock_of_now()
+        async with stack.service("scheduler", clock=clock) as service:
             await use(service)
             first = await low_then_high(stack)
             await bus.publish(submission("later", **gang(2)))
             await until(service, lambda body: body["units"] == 3)
-        async with stack.service("scheduler") as service:
+        async with stack.service("scheduler", clock=clock) as service:
             live = live_of(service)
             assert len(live.book.nominated) == 1
             assert {run.state for run in live.book.runs.values()} == {"stopping"}
@@ -103,7 +103,8 @@ async def test_a_restart_keeps_what_waits_what_is_kept_and_what_is_stopping(data
             assert reasons.keys() == {"low", "high", "later"}
             assert "kept for it until low.0.1" in reasons["high"]
             # Nobody confirms: after 15 s the nodes count as free.
-            await bus.expect(Assignment, starts("high"))
+            assert not bus.events(Assignment, starts("high"))
+            passes(service, 15.0)
             high = await bus.expect(Assignment, starts("high"))
             await bus.publish(report(RunFailed, first, kind=run_pb2.RUN_FAILURE_KIND_STOPPED))
             await bus.publish(report(RunFinished, high))
@@ -153,7 +154,8 @@ async def test_reservations_of_easy_backfill_rest_on_limits(database_url: str) -
         await until(service, lambda body: body["units"] == 2)
         await bus.publish(submission("short", max_run_time_s=300, **one))
         await bus.expect(Assignment, starts("short"))
-        await asyncio.sleep(0.2)
+        await bus.publish(submission("other", resources=Resources(cpus=1), max_run_time_s=10))
+        await bus.expect(Assignment, starts("other"))
         assert not bus.events(Assignment, starts("long"))
         assert not bus.events(Assignment, starts("large"))
         await bus.publish(*(report(RunFinished, item) for item in bus.events(Assignment)))
@@ -170,9 +172,8 @@ async def test_a_running_job_falls_behind_one_that_waits_though_nothing_happens(
         assert answer.status_code == 200, answer.text
         await bus.publish(graph("beijing", 1))
         await bus.publish(submission("long", **gang(1)))
-        await bus.expect(Assignment, starts("long"))
+        first = await bus.expect(Assignment, starts("long"))
         await bus.publish(submission("new", **gang(1)))
-        await until(service, lambda body: body["units"] == 1)
-        assert not bus.events(JobPreempted)
         preempted = await bus.expect(JobPreempted)
         assert preempted.job_id == "long"
+        assert preempted.preempted_at.ToNanoseconds() - first.assigned_at.ToNanoseconds() >= 2e9

@@ -15,6 +15,7 @@ from meridian.contracts.run.v1.run_pb2 import Assignment, RunFailed, RunFinished
 from services.scheduler.core.state import UnitKey
 from tests.harness import PATIENCE_S, Environment, RunningService, environment
 from tests.integration.scheduler.messages import STOP, graph, report, submission
+from tests.integration.scheduler.passing_time import clock_of_now, passes
 from tests.integration.scheduler.test_planner_live import check_replay
 from tests.integration.scheduler.test_service import live_of, starts, until
 
@@ -41,25 +42,29 @@ async def use(service: RunningService, text: str) -> None:
     assert answer.status_code == 200, answer.text
 
 
-async def teach(stack: Environment, jobs: int) -> None:
-    """So many jobs end as soon as they have begun."""
+async def teach(stack: Environment, service: RunningService, jobs: int) -> None:
+    """So many jobs end half a second after they have begun."""
     bus = stack.bus
     few = Resources(cpus=0.1)
     await bus.publish(*(submission(f"quick-{number}", resources=few) for number in range(jobs)))
     await bus.expect(Assignment, count=jobs)
-    for item in bus.events(Assignment):
-        await bus.publish(report(RunStarted, item), report(RunFinished, item))
+    await bus.publish(*(report(RunStarted, item) for item in bus.events(Assignment)))
+    async with asyncio.timeout(PATIENCE_S):
+        while not all(run.started_at_s for run in live_of(service).book.runs.values()):
+            await asyncio.sleep(0.05)
+    passes(service, 0.5)
+    await bus.publish(*(report(RunFinished, item) for item in bus.events(Assignment)))
     await bus.expect(JobFinished, count=jobs)
 
 
 async def test_a_job_that_outlived_its_kind_is_taken_off_by_a_new_leader_too(database_url: str) -> None:
     """All jobs so far ended within a second, so one that has run for three is worth less than a new one (Gittins)."""
     async with environment(database_url) as stack:
-        bus = stack.bus
-        async with stack.service("scheduler") as service:
+        bus, clock = stack.bus, clock_of_now()
+        async with stack.service("scheduler", clock=clock) as service:
             await use(service, GITTINS)
             await bus.publish(graph("beijing", 1))
-            await teach(stack, 40)
+            await teach(stack, service, 40)
             await bus.publish(submission("long", **WHOLE))
             first = await bus.expect(Assignment, starts("long"))
             await bus.publish(report(RunStarted, first))
@@ -67,6 +72,8 @@ async def test_a_job_that_outlived_its_kind_is_taken_off_by_a_new_leader_too(dat
             await until(service, lambda body: body["units"] == 1)
             began = live_of(service).book.cluster.running[UnitKey("long", 0)].service_index
             assert began > 0.5
+            assert not bus.events(JobPreempted)
+            passes(service, 3.0)
             preempted = await bus.expect(JobPreempted)
             assert preempted.job_id == "long"
             await bus.publish(report(RunFailed, first, kind=run_pb2.RUN_FAILURE_KIND_STOPPED))
@@ -74,9 +81,11 @@ async def test_a_job_that_outlived_its_kind_is_taken_off_by_a_new_leader_too(dat
             await bus.publish(report(RunStarted, second), JobCancelRequested(job_id="long", tenant_id="lab"))
             await bus.expect(JobFinished, lambda event: event.job_id == "long")
             await check_replay(stack, service)
-        async with stack.service("scheduler") as service:
-            # "new" has outlived its kind too, which this instance did not see it begin.
+        async with stack.service("scheduler", clock=clock) as service:
+            # "new" outlives its kind too, which this instance did not see it begin.
             await bus.publish(submission("newer", **WHOLE))
+            await until(service, lambda body: body["units"] == 1)
+            passes(service, 3.0)
             await bus.expect(JobPreempted, lambda event: event.job_id == "new")
             running = live_of(service).book.cluster.running
             assert UnitKey("new", 0) not in running
@@ -89,14 +98,16 @@ async def test_a_job_that_outlived_its_kind_is_taken_off_by_a_new_leader_too(dat
 async def test_service_without_checkpoints_counts_after_a_preemption(database_url: str, restarted: bool) -> None:
     """Tiresias: what lost its work has had its service all the same, so that one that had none goes before it."""
     async with environment(database_url) as stack:
-        bus = stack.bus
-        async with stack.service("scheduler") as service:
+        bus, clock = stack.bus, clock_of_now()
+        async with stack.service("scheduler", clock=clock) as service:
             await use(service, LAS)
             await bus.publish(graph("beijing", 1))
             await bus.publish(submission("old", **WHOLE))
             first = await bus.expect(Assignment, starts("old"))
             await bus.publish(report(RunStarted, first))
             await bus.publish(submission("new", **WHOLE))
+            await until(service, lambda body: body["units"] == 1)
+            passes(service, 2.5)
             await bus.expect(Assignment, lambda event: event.action == STOP and event.job_id == "old")
             await bus.publish(report(RunFailed, first, kind=run_pb2.RUN_FAILURE_KIND_STOPPED))
             second = await bus.expect(Assignment, starts("new"))
@@ -106,7 +117,7 @@ async def test_service_without_checkpoints_counts_after_a_preemption(database_ur
                 await finish(stack, second)
                 await check_replay(stack, service)
         if restarted:
-            async with stack.service("scheduler") as service:
+            async with stack.service("scheduler", clock=clock) as service:
                 assert live_of(service).book.units[UnitKey("old", 0)].served_s >= 2.0
                 await finish(stack, second)
                 await check_replay(stack, service)
@@ -118,6 +129,5 @@ async def finish(stack: Environment, second: Assignment) -> None:
     order = await stack.bus.expect(Assignment, starts("newer"))
     assert not stack.bus.events(Assignment, starts("old", 2))
     await stack.bus.publish(report(RunFinished, order))
-    async with asyncio.timeout(PATIENCE_S):
-        await stack.bus.expect(Assignment, starts("old", 2))
+    await stack.bus.expect(Assignment, starts("old", 2))
     assert job_pb2.JOB_OUTCOME_FAILED not in {event.outcome for event in stack.bus.events(JobFinished)}

@@ -16,6 +16,7 @@ from meridian.contracts.run.v1.run_pb2 import Assignment, RunFinished, RunStarte
 from services.scheduler.core.fleet import MarkKind
 from tests.harness import PATIENCE_S, RunningService, environment
 from tests.integration.scheduler.messages import graph, report, submission
+from tests.integration.scheduler.passing_time import clock_of_now, passes
 from tests.integration.scheduler.test_planner_live import check_replay
 from tests.integration.scheduler.test_service import live_of, starts, until
 from tests.integration.scheduler.test_with_agents import network
@@ -46,7 +47,7 @@ async def test_idle_nodes_sleep_but_for_the_reserve_and_wake_for_work(database_u
         await found.use(RESTING)
         await until_asleep(found.scheduler, 2)
         assert len(told(bus)) == len(set(told(bus))) == 2
-        await bus.publish(submission("first", command=["sleep", "60"], **ONE))
+        await bus.publish(submission("first", command=["sleep", "3600"], **ONE))
         awake = await bus.expect(RunStarted)
         assert set(awake.node_ids).isdisjoint(told(bus))
         await bus.publish(submission("second", command=["sleep", "1"], **ONE))
@@ -66,17 +67,19 @@ async def test_idle_nodes_sleep_but_for_the_reserve_and_wake_for_work(database_u
 
 async def test_what_was_told_to_sleep_takes_no_work_over_a_restart_until_it_sleeps(database_url: str) -> None:
     async with environment(database_url) as stack:
-        bus = stack.bus
+        bus, clock = stack.bus, clock_of_now()
         fleet = graph("beijing", 1)
         fleet.nodes[0].inventory.wake_s = 1.0
-        async with stack.service("scheduler") as service:
+        async with stack.service("scheduler", clock=clock) as service:
             answer = await service.http.put("/v1/policy", content=RESTING.replace("reserve: 1", "reserve: 0").encode())
             assert answer.status_code == 200, answer.text
             await bus.publish(fleet)
+            await until(service, lambda body: len(body["items"]) == 1, "/v1/nodes")
+            passes(service, 2.0)
             await bus.expect(Assignment, lambda event: event.action == SLEEP)
             assert told(bus) == ["beijing-1"]
             await check_replay(stack, service)
-        async with stack.service("scheduler") as service:
+        async with stack.service("scheduler", clock=clock) as service:
             assert list(live_of(service).book.fleet.marks) == [(MarkKind.NODE_RESTING, "beijing-1")]
             await bus.publish(submission("job", **ONE))
             await until(service, lambda body: body["units"] == 1)
@@ -88,5 +91,7 @@ async def test_what_was_told_to_sleep_takes_no_work_over_a_restart_until_it_slee
             await bus.publish(NodeStateChanged(domain_id="beijing", node_id="beijing-1", state=NODE_STATE_HEALTHY))
             order = await bus.expect(Assignment, starts("job"))
             await bus.publish(report(RunStarted, order), report(RunFinished, order))
+            await bus.expect(JobFinished)
+            passes(service, 2.0)
             await bus.expect(Assignment, lambda event: event.action == SLEEP, count=2)
             await check_replay(stack, service)
