@@ -339,6 +339,8 @@ class Profile:
         ends: Ints = np.zeros(0, dtype=np.int64)
         if self._reserved:
             ends = np.full(size, size) if duration_s == np.inf else times.searchsorted(times + duration_s)
+            # What takes no time needs room at its moment.
+            np.maximum(ends, np.arange(1, size + 1), out=ends)
         if demand.ranks == 1:
             holds = self._holds(demand, candidates.columns, candidates.allowed, 0, size)
             if not self._reserved:

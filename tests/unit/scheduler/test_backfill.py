@@ -160,6 +160,28 @@ def test_easy_protects_only_the_first_and_conservative_all() -> None:
     assert starts(CONSERVATIVE, jobs) == [0, 100, 150, 160]
 
 
+@pytest.mark.parametrize("policy", [replace(EASY, reservation_depth=2), CONSERVATIVE])
+def test_a_unit_whose_former_runs_took_all_its_estimate_is_not_passed_for_ever(policy: Policy) -> None:
+    """Two domains of two nodes, all held until 100 but one of "b". The second unit wants both of "b" and has no time left by its
+    estimate; one of 500 s may not take the free node before it, and its reservation is where it may run."""
+    both = frozenset({"b"})
+    cluster = Cluster(table_of(a_fleet({"a": 2, "b": 2}, cpus=1.0, devices=0)), policy)
+    for number, demand in enumerate([Demand(2, cpus=1.0, domains=frozenset({"a"})), Demand(1, cpus=1.0, domains=both)]):
+        cluster.add(PendingUnit(UnitKey(f"runs-{number}", 0), "lab", 0, 0.0, demand, expected_s=100.0))
+    cluster.apply(decide(cluster, policy, 0.0), 0.0)
+    cluster.add(
+        PendingUnit(UnitKey("first", 0), "lab", 0, 1.0, Demand(2, cpus=1.0, domains=frozenset({"a"})), expected_s=9.0)
+    )
+    again = Demand(2, cpus=1.0, domains=both)
+    cluster.add(PendingUnit(UnitKey("again", 0), "lab", 0, 2.0, again, expected_s=50.0, attained_s=60.0))
+    cluster.add(PendingUnit(UnitKey("long", 0), "lab", 0, 3.0, Demand(1, cpus=1.0), expected_s=500.0))
+    found = decide(cluster, policy, 5.0)
+    assert not found.placed
+    kept = {item.key.job_id: (item.start_s, item.choice.rows) for item in found.reservations}
+    assert kept["first"] == (100.0, ((0, 1), (1, 1)))
+    assert kept["again"] == (100.0, ((2, 1), (3, 1)))
+
+
 def test_a_second_reservation_protects_the_second() -> None:
     jobs = [a_job(0, 4, 100), a_job(1, 4, 50), a_job(2, 4, 10), a_job(3, 4, 5)]
     assert starts(replace(EASY, reservation_depth=2), jobs) == [0, 100, 150, 160]

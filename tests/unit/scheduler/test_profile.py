@@ -244,6 +244,20 @@ def test_following_tells_what_ended_early_and_what_late() -> None:
     assert follow(60.0) is None, "nodes changed"
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_takes_no_time_needs_room_too(ranks: int) -> None:
+    """Both nodes of each domain are held until 100, and something is reserved: also for no time at all nothing is free before."""
+    cluster = a_cluster(a_fleet({"a": 2, "b": 2}))
+    for name in "abcd":
+        begin(cluster, name, gpus(4), 100.0)
+    future = profile(cluster)
+    assert keep(cluster, future, "kept", gpus(4), 50.0) == 100.0
+    demand = replace(gpus(4), ranks=ranks, domains=frozenset({"b"}))
+    found = future.earliest(cluster.candidates(demand)[0], 0.0)
+    assert found is not None
+    assert (found[0], [row for row, _ in found[1].rows]) == (100.0, [2, 3][:ranks])
+
+
 def test_following_finds_units_that_others_took_the_place_of() -> None:
     # As the live service renews estimates: another object in the same place of what runs.
     cluster = a_cluster(a_fleet({"a": 1}))

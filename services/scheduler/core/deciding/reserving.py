@@ -13,6 +13,7 @@ from services.scheduler.core.placement import Candidates, Choice
 from services.scheduler.core.preemption import best
 from services.scheduler.core.profile import Profile, Reservation
 from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.spans import LEAST_RUN_S
 from services.scheduler.core.state import Demand
 
 
@@ -31,7 +32,7 @@ class Reserving(State):
             if chosen is None:
                 self._found_full(demand, group)
             return chosen
-        duration_s = estimated_s(unit, self._duration)
+        duration_s = _still_s(unit, self._duration)
         too_long_s = self._too_long.get(demand)
         if too_long_s is not None and duration_s >= too_long_s:
             return None
@@ -120,7 +121,7 @@ class Reserving(State):
                 self._hold(self._dropped(selection), explanation)
             return
         # There is room that is reserved: only shorter units can use it, with one reservation only those that end before it.
-        limit_s = np.nextafter(estimated_s(unit, self._duration), 0.0)
+        limit_s = np.nextafter(_still_s(unit, self._duration), 0.0)
         if profile.count == 1:
             limit_s = min(limit_s, profile.reserved_from_s - self._now_s)
         self._hold(tuple(selection.skip_longer_than(limit_s, self._duration)), explanation)
@@ -136,7 +137,7 @@ class Reserving(State):
         if self._profile is None:
             self._profile = self._future().copy()
         self._up_to_date(self._profile)
-        duration_s = estimated_s(unit, self._policy.estimate)
+        duration_s = _still_s(unit, self._policy.estimate)
         best_start: tuple[float, float, Candidates, Choice] | None = None
         for candidates in group:
             found = self._profile.earliest(candidates, duration_s)
@@ -197,3 +198,10 @@ class Reserving(State):
                 return None
             new.append(unit)
         return sorted(new, key=self._position) if len(new) > 1 else new
+
+
+def _still_s(unit: PendingUnit, estimate: str) -> float:
+    """How long the unit is thought to run from now. One whose former runs took all that was estimated runs on for some time, as one
+    that outlives its estimate while it runs (`RunningUnit.end_s`): what is kept for no time is kept from nobody."""
+    left_s = estimated_s(unit, estimate)
+    return left_s if left_s > 0 or not unit.attained_s else LEAST_RUN_S
