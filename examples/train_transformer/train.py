@@ -54,6 +54,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--keep-checkpoints", type=_count, default=3, help="newest checkpoints that are kept")
     parser.add_argument("--step-time-s", type=float, default=0.0, help="least time per update, to make a demo last")
+    parser.add_argument(
+        "--stopping-patience-s", type=float, default=2.0, help="wait for other ranks so long when told to stop"
+    )
     parser.add_argument("--text", type=Path, default=None, help="text file; default: the Python language reference")
     return parser
 

@@ -38,7 +38,6 @@ from transformer import (
 _GRADIENT_NORM_LIMIT = 1.0
 _RENDEZVOUS_TIMEOUT_S = 60.0
 _PEER_TIMEOUT_S = 30.0
-_STOPPING_PATIENCE_S = 2.0
 _SLEEP_SLICE_S = 0.05
 
 
@@ -62,6 +61,7 @@ class Options:
     keep_checkpoints: int
     step_time_s: float
     text: Path | None
+    stopping_patience_s: float = 2.0
 
     def model(self) -> TransformerConfig:
         return TransformerConfig(self.layers, self.hidden, self.heads, self.sequence)
@@ -125,7 +125,7 @@ class Run:
         launch = self._launch
         _log(f"rank {launch.rank} of {launch.world_size}, meeting at {launch.master_address}:{launch.master_port}")
         peers = meet(launch, configuration, _RENDEZVOUS_TIMEOUT_S, lambda: self._stop.requested)
-        stopping_s = _STOPPING_PATIENCE_S + self._options.step_time_s
+        stopping_s = self._options.stopping_patience_s + self._options.step_time_s
         patience = Patience(_PEER_TIMEOUT_S + self._options.step_time_s, stopping_s, lambda: self._stop.requested)
         star = Star(self._launch.rank, peers, patience)
         try:

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from tests.fixtures_embedded import free_port as choose_free_port
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 MARKER = "@meridian "
@@ -32,9 +33,9 @@ class Rank:
         for line in self.process.stdout:
             self.lines.append(line.rstrip("\n"))
 
-    def wait(self, timeout_s: float = 60.0) -> int:
+    def wait(self, timeout_s: float = 240.0) -> int:
         code = self.process.wait(timeout_s)
-        self._reader.join(5.0)
+        self._reader.join(60.0)
         return code
 
     def messages(self, kind: str) -> list[dict]:
@@ -66,8 +67,11 @@ class Launcher:
         self.started.append(rank)
         return rank
 
-    def gang(self, world_size: int, arguments: list[str], **environment: str) -> list[Rank]:
-        port = str(_free_port())
+    def gang(
+        self, world_size: int, arguments: list[str], *, started: int | None = None, **environment: str
+    ) -> list[Rank]:
+        """The ranks of a gang, or the first ``started`` of them: the others never come."""
+        port = str(choose_free_port())
         return [
             self.rank(
                 "train_transformer",
@@ -82,7 +86,7 @@ class Launcher:
                     "MASTER_PORT": port,
                 },
             )
-            for rank in range(world_size)
+            for rank in range(world_size if started is None else started)
         ]
 
     def end(self) -> None:
@@ -92,12 +96,7 @@ class Launcher:
                 rank.process.wait()
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
@@ -113,7 +112,7 @@ def launcher() -> Iterator[Launcher]:
 
 @pytest.fixture
 def free_port() -> int:
-    return _free_port()
+    return choose_free_port()
 
 
 @pytest.fixture

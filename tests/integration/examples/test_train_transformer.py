@@ -1,7 +1,6 @@
 """The training program under the events that a compute network brings: kill, damage, eviction, lost ranks, resizing."""
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -32,13 +31,15 @@ def uninterrupted(launcher):
 def test_a_killed_and_resumed_run_repeats_the_uninterrupted_one_to_the_last_digit(
     launcher, until, tmp_path, uninterrupted
 ):
-    first = launcher.gang(2, [*FORTY, "--step-time-s", "0.02"], MERIDIAN_CHECKPOINT_DIR=str(tmp_path))
-    until(lambda: first[0].last_step() >= 25, "step 25")
+    # Far from its end for as long as the one who kills it may stand still.
+    first = launcher.gang(2, [*FORTY, "--step-time-s", "0.25"], MERIDIAN_CHECKPOINT_DIR=str(tmp_path))
+    until(lambda: first[0].last_step() >= 12, "step 12")
     _kill(first)
     before = first[0].losses()
     newest = first[0].messages("checkpoint")[-1]
     assert before.keys() < set(range(1, 41))
-    assert newest["step"] == max(before) // 10 * 10
+    # A step is told before its checkpoint is.
+    assert newest["step"] in {max(before) // 10 * 10, (max(before) - 1) // 10 * 10}
 
     second = launcher.gang(
         2,
@@ -69,7 +70,9 @@ def test_a_damaged_newest_checkpoint_costs_one_interval_and_not_the_run(launcher
 
 def test_sigterm_to_any_one_rank_saves_the_last_step_and_ends_all_with_143(launcher, until, tmp_path, uninterrupted):
     first = launcher.gang(
-        2, [*FORTY, "--checkpoint-every", "0", "--step-time-s", "0.05"], MERIDIAN_CHECKPOINT_DIR=str(tmp_path)
+        2,
+        [*FORTY, "--checkpoint-every", "0", "--step-time-s", "0.25", "--stopping-patience-s", "60"],
+        MERIDIAN_CHECKPOINT_DIR=str(tmp_path),
     )
     until(lambda: first[0].last_step() >= 5, "step 5")
     first[1].process.send_signal(signal.SIGTERM)
@@ -89,27 +92,26 @@ def test_sigterm_saves_even_when_another_rank_hangs(launcher, until, tmp_path):
     until(lambda: ranks[0].last_step() >= 5, "step 5")
     ranks[1].process.send_signal(signal.SIGSTOP)
     ranks[0].process.send_signal(signal.SIGTERM)
-    assert ranks[0].wait(20.0) == 143
+    assert ranks[0].wait() == 143
     assert Path(ranks[0].messages("checkpoint")[-1]["path"]).is_file()
 
 
 def test_sigterm_before_the_gang_is_complete(launcher, until):
-    [rank, missing] = launcher.gang(2, SMALL)
-    missing.process.send_signal(signal.SIGKILL)
-    missing.wait()
+    rank = launcher.gang(2, SMALL, started=1)[0]
     until(lambda: any("rank 0 of 2" in line for line in rank.lines), "the rank to wait for the other")
     rank.process.send_signal(signal.SIGTERM)
-    assert rank.wait(20.0) == 143
+    assert rank.wait() == 143
 
 
 @pytest.mark.parametrize("lost", [0, 2])
-def test_when_one_rank_dies_the_others_leave_promptly_and_not_as_a_success(launcher, until, lost):
+def test_when_one_rank_dies_the_others_leave_and_not_as_a_success(launcher, until, lost):
     ranks = launcher.gang(3, [*SMALL, "--steps", "100000"])
     until(lambda: ranks[0].last_step() >= 3, "step 3")
     ranks[lost].process.send_signal(signal.SIGKILL)
-    killed_at_s = time.monotonic()
-    assert [rank.wait(20.0) for index, rank in enumerate(ranks) if index != lost] == [1, 1]
-    assert time.monotonic() - killed_at_s < 10.0
+    assert [rank.wait() for index, rank in enumerate(ranks) if index != lost] == [1, 1]
+    assert not any("no data from" in line for rank in ranks for line in rank.lines), (
+        "by the broken connection, not by a limit"
+    )
 
 
 def test_a_run_may_resume_with_another_number_of_ranks(launcher, tmp_path, uninterrupted):
