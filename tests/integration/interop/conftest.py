@@ -34,7 +34,7 @@ def cloud_program() -> Iterator[Path]:
             capture_output=True,
             text=True,
             check=False,
-            timeout=110,
+            timeout=240,
         )
         if result.returncode != 0:
             pytest.fail(f"npm could not install the client's packages: {result.stderr[-500:]}")
@@ -62,7 +62,7 @@ def start_cloud(cloud_program: Path, tmp_path: Path) -> StartCloud:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
                 try:
-                    process.wait(15)
+                    process.wait(60)
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()

@@ -16,8 +16,10 @@ from meridian.bus import ensure_topics
 from meridian.contracts.resource.v1 import resource_pb2
 from meridian.contracts.run.v1 import run_pb2
 from tests.fixtures_embedded import ProcessSpec, free_port, running, tcp_accepts
-from tests.harness import Environment, Probe, environment
+from tests.harness import PATIENCE_S, Probe, environment
 from tests.integration.interop.conftest import ROOT, StartCloud
+
+pytestmark = pytest.mark.timeout(900)
 
 DOMAIN = "partner-cloud"
 PROGRESS = '@meridian {"progress": {"step": 3, "total_steps": 4, "metrics": {"loss": 0.5}}}'
@@ -59,14 +61,14 @@ def mark(path: Path, *after: str) -> list[str]:
 
 
 async def joined(bus: Probe) -> None:
-    await bus.expect(resource_pb2.Heartbeat, timeout_s=30)
+    await bus.expect(resource_pb2.Heartbeat)
 
 
 @pytest.mark.parametrize("mode", ["protobuf", "structured"])
 async def test_its_reports_are_complete(database_url: str, start_cloud: StartCloud, mode: str) -> None:
     async with environment(database_url) as stack:
         with start_cloud(stack.bootstrap_servers, PARTNER_EVENT_MODE=mode):
-            report = await stack.bus.expect(resource_pb2.ResourceReported, timeout_s=30)
+            report = await stack.bus.expect(resource_pb2.ResourceReported)
             beat = await stack.bus.expect(resource_pb2.Heartbeat, count=11)
     assert report.domain_id == report.inventory.domain_id == DOMAIN
     assert {node.node_id: (node.cpus, len(node.accelerators)) for node in report.inventory.nodes} == {
@@ -83,7 +85,8 @@ async def test_its_reports_are_complete(database_url: str, start_cloud: StartClo
     assert {node.state for node in beat.nodes} == {resource_pb2.NODE_PROCESS_STATE_RUNNING}
     first = await stack.bus.expect(resource_pb2.Heartbeat)
     between_s = (beat.sent_at.ToDatetime() - first.sent_at.ToDatetime()).total_seconds() / 10
-    assert 0.15 < between_s < 0.5, "heartbeats come about five times a second"
+    assert beat.interval_s == 0.2
+    assert between_s > 0.15, "heartbeats come no more than about five times a second"
     envelopes = [item for item in stack.bus.seen if item.source == f"/clouds/{DOMAIN}"]
     assert {item.key for item in envelopes} == {DOMAIN}
     assert len({item.id for item in envelopes}) == len(envelopes)
@@ -128,11 +131,12 @@ async def test_a_stale_epoch_is_refused_also_after_a_restart(
             await joined(stack.bus)
             await stack.bus.publish(order("job-a", 2, mark(marks)), order("job-a", 1, mark(marks)))
             refused = await stack.bus.expect(run_pb2.RunFailed)
+            await stack.bus.expect(run_pb2.RunFinished, lambda event: event.run_id == "job-a.0.2")
             await stack.bus.publish(stop("job-b", 3), order("job-b", 3, mark(marks)))
             await stack.bus.expect(run_pb2.RunFailed, lambda event: event.job_id == "job-b")
         before = stack.bus.events(resource_pb2.Heartbeat)[-1].incarnation
         with start_cloud(stack.bootstrap_servers):
-            await stack.bus.expect(resource_pb2.Heartbeat, lambda event: event.incarnation > before, timeout_s=30)
+            await stack.bus.expect(resource_pb2.Heartbeat, lambda event: event.incarnation > before)
             await stack.bus.publish(order("job-a", 1, mark(marks)))
             await stack.bus.expect(run_pb2.RunFailed, lambda event: event.job_id == "job-a", count=2)
     assert refused.run_id == "job-a.0.1"
@@ -145,11 +149,12 @@ async def test_an_order_from_its_absence_is_refused(database_url: str, start_clo
     marks = tmp_path / "marks"
     async with environment(database_url) as stack:
         old, fresh = order("old", 1, mark(marks)), order("fresh", 1, mark(marks))
-        old.assigned_at.FromDatetime(datetime.now(UTC) - timedelta(seconds=60))
+        old.assigned_at.FromDatetime(datetime.now(UTC) - timedelta(seconds=600))
         fresh.assigned_at.FromDatetime(datetime.now(UTC))
         await stack.bus.publish(old, fresh)
-        with start_cloud(stack.bootstrap_servers):
-            refused = await stack.bus.expect(run_pb2.RunFailed, timeout_s=30)
+        # A lease that covers the start of a program on a busy machine.
+        with start_cloud(stack.bootstrap_servers, PARTNER_LEASE_S="120"):
+            refused = await stack.bus.expect(run_pb2.RunFailed)
             await stack.bus.expect(run_pb2.RunFinished)
     assert (refused.run_id, refused.kind) == ("old.0.1", run_pb2.RUN_FAILURE_KIND_REFUSED)
     assert marks.read_text().splitlines() == ["fresh.0.1 0/1 partner-1"]
@@ -162,12 +167,14 @@ async def test_a_newer_epoch_ends_the_older_one_and_a_stop_ends_a_run(
     async with environment(database_url) as stack:
         with start_cloud(stack.bootstrap_servers):
             await joined(stack.bus)
-            await stack.bus.publish(order("job-a", 1, mark(marks, "sleep 60")))
+            await stack.bus.publish(order("job-a", 1, mark(marks, "sleep 600")))
             await stack.bus.expect(run_pb2.RunStarted)
             await stack.bus.expect(resource_pb2.Heartbeat, lambda beat: list(beat.nodes[0].run_ids) == ["job-a.0.1"])
-            await stack.bus.publish(order("job-a", 2, mark(marks, "sleep 60"), nodes=("partner-2",)))
+            await lines(marks, 1)
+            await stack.bus.publish(order("job-a", 2, mark(marks, "sleep 600"), nodes=("partner-2",)))
             superseded = await stack.bus.expect(run_pb2.RunFailed)
             await stack.bus.expect(run_pb2.RunStarted, count=2)
+            await lines(marks, 2)
             await stack.bus.publish(stop("job-a", 2))
             stopped = await stack.bus.expect(run_pb2.RunFailed, count=2)
     assert (superseded.run_id, superseded.kind) == ("job-a.0.1", run_pb2.RUN_FAILURE_KIND_STOPPED)
@@ -183,7 +190,7 @@ async def test_failures_say_what_happened(database_url: str, start_cloud: StartC
     async with environment(database_url) as stack:
         with start_cloud(stack.bootstrap_servers):
             await joined(stack.bus)
-            limited = order("limited", 1, ["sleep", "60"])
+            limited = order("limited", 1, ["sleep", "600"])
             limited.max_run_time_s = 0.3
             await stack.bus.publish(
                 order("program", 1, [sys.executable, "-c", "import sys; sys.exit('out of luck')"]),
@@ -214,16 +221,18 @@ async def test_what_a_killed_cloud_left_is_ended_and_reported(
     async with environment(database_url) as stack:
         with start_cloud(stack.bootstrap_servers) as process:
             await joined(stack.bus)
-            await stack.bus.publish(order("job-a", 1, ["sh", "-c", f"echo $$ > {marks}; exec sleep 60"]))
+            await stack.bus.publish(order("job-a", 1, ["sh", "-c", f"echo $$ > {marks}; exec sleep 600"]))
             await stack.bus.expect(run_pb2.RunStarted)
-            await _written(stack, marks)
+            await _written(stack.bus, marks)
             process.send_signal(signal.SIGKILL)
             process.wait()
         rank = Path(f"/proc/{marks.read_text().strip()}")
-        assert rank.exists(), "the rank outlives its killed agent"
+        assert sleeps(rank), "the rank outlives its killed agent"
         with start_cloud(stack.bootstrap_servers):
-            lost = await stack.bus.expect(run_pb2.RunFailed, timeout_s=30)
-            assert not rank.exists() or "sleep" not in (rank / "cmdline").read_text()
+            lost = await stack.bus.expect(run_pb2.RunFailed)
+            async with asyncio.timeout(PATIENCE_S):
+                while sleeps(rank):
+                    await asyncio.sleep(0.05)
     assert (lost.run_id, lost.kind) == ("job-a.0.1", run_pb2.RUN_FAILURE_KIND_AGENT_RESTARTED)
     started = {item.id for item in stack.bus.seen if isinstance(item.data, run_pb2.RunStarted)}
     assert len(started) == 1, "sent again at most under the same id"
@@ -245,20 +254,19 @@ async def test_a_cloud_without_contact_for_its_lease_ends_its_runs_itself(
     with ExitStack() as life:
         with running(spec):
             await ensure_topics(address)
-            life.enter_context(start_cloud(address, PARTNER_LEASE_S="1"))
+            life.enter_context(start_cloud(address, PARTNER_LEASE_S="9"))
             async with probe(address) as bus:
                 await joined(bus)
-                await bus.publish(order("job-a", 1, ["sh", "-c", f"echo $$ > {marks}; exec sleep 60"]))
+                await bus.publish(order("job-a", 1, ["sh", "-c", f"echo $$ > {marks}; exec sleep 600"]))
                 await bus.expect(run_pb2.RunStarted)
-                await bus.expect(resource_pb2.Heartbeat, count=len(bus.events(resource_pb2.Heartbeat)) + 2)
+                await _written(bus, marks)
             rank = Path(f"/proc/{marks.read_text().strip()}")
-            assert rank.exists()
-        async with asyncio.timeout(40):
-            while rank.exists():
+        async with asyncio.timeout(PATIENCE_S):
+            while sleeps(rank):
                 await asyncio.sleep(0.05)
         with running(spec):
             async with probe(address) as bus:
-                lost = await bus.expect(run_pb2.RunFailed, timeout_s=30)
+                lost = await bus.expect(run_pb2.RunFailed)
             life.close()
     assert (lost.run_id, lost.kind) == ("job-a.0.1", run_pb2.RUN_FAILURE_KIND_LEASE_EXPIRED)
 
@@ -273,8 +281,28 @@ async def probe(address: str) -> AsyncIterator[Probe]:
         await bus.stop()
 
 
-async def _written(stack: Environment, path: Path) -> None:
-    count = 1
-    while not path.exists() or not path.read_text():
+async def _written(bus: Probe, path: Path) -> None:
+    """Until a program has written its number, and is the `sleep` that it becomes then."""
+    count = len(bus.events(resource_pb2.Heartbeat))
+    while (
+        not path.exists()
+        or not path.read_text().endswith("\n")
+        or not sleeps(Path(f"/proc/{path.read_text().strip()}"))
+    ):
         count += 1
-        await stack.bus.expect(resource_pb2.Heartbeat, count=count)
+        await bus.expect(resource_pb2.Heartbeat, count=count)
+
+
+async def lines(path: Path, count: int) -> None:
+    """Until programs, which only have been started when that is told, have written so many lines."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not path.exists() or path.read_text().count("\n") < count:
+            await asyncio.sleep(0.05)
+
+
+def sleeps(process: Path) -> bool:
+    """Whether this process (its directory in /proc) is there and has not ended."""
+    try:
+        return b"sleep" in (process / "cmdline").read_bytes()
+    except OSError:
+        return False

@@ -19,7 +19,7 @@ from meridian.codec import JSON, encode
 from meridian.contracts.job.v1 import job_pb2
 from tests.contract.golden import fill
 from tests.fixtures_embedded import data_directory
-from tests.harness import environment
+from tests.harness import PATIENCE_S, environment
 from tests.integration.interop.conftest import ROOT
 
 SOURCE = ROOT / "examples" / "third_party_observer"
@@ -38,7 +38,7 @@ def observer() -> Iterator[Path]:
             cwd=SOURCE,
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=500,
             check=False,
         )
         if result.returncode != 0:
@@ -46,6 +46,7 @@ def observer() -> Iterator[Path]:
         yield program
 
 
+@pytest.mark.timeout(900)
 async def test_every_event_is_read_as_it_was_meant(database_url: str, observer: Path) -> None:
     sent = {name: fill(catalogue().event(name).message()) for name in EVENTS}
     async with environment(database_url) as stack:
@@ -65,7 +66,7 @@ async def test_every_event_is_read_as_it_was_meant(database_url: str, observer: 
         assert process.stdout is not None
         lines: list[dict[str, Any]] = []
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE_S):
                 while len(lines) < len(sent) + 1:
                     lines.append(json.loads(await process.stdout.readline()))
         finally:

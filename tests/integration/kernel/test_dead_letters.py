@@ -17,7 +17,7 @@ from meridian.dead_letters import letters, replay
 from meridian.errors import NotFoundError
 from meridian.outbox import Transaction
 from meridian.service import Kernel
-from tests.harness import Environment, environment
+from tests.harness import PATIENCE_S, Environment, environment
 from tests.integration.kernel.test_bus import make_kernel, running, seen
 
 TOPIC = "meridian.job.requests.v1"
@@ -39,7 +39,7 @@ def record_jobs(kernel: Kernel, broken: set[str]) -> None:
 
 
 async def dead_letters(stack: Environment, count: int) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(PATIENCE_S):
         while len(stack.bus.dead_letters) < count:
             await stack.bus.expect_dead_letter()
             await asyncio.sleep(0.02)
@@ -60,7 +60,7 @@ async def command(stack: Environment, *arguments: str) -> tuple[int, list[dict[s
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, err = await asyncio.wait_for(process.communicate(), 30)
+    out, err = await asyncio.wait_for(process.communicate(), 2 * PATIENCE_S)
     return process.returncode or 0, [json.loads(line) for line in out.splitlines()], err.decode()
 
 

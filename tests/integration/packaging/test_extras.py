@@ -90,7 +90,7 @@ async def test_a_service_starts_with_its_extra_alone(
             f"MERIDIAN_{name.upper()}_HTTP_PORT": str(port),
         },
         ready=http_ok(f"http://127.0.0.1:{port}/health/ready"),
-        ready_timeout_s=60,
+        ready_timeout_s=240,
     )
     with running(spec):
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:

@@ -98,7 +98,7 @@ def test_a_service_is_wired_with_nothing_but_its_extra(name: str, tmp_path: Path
         [sys.executable, "-c", BUILD, name, json.dumps(blocked), str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
         cwd=ROOT,
     )
