@@ -18,11 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse
-from scipy.optimize import linprog
 
-from services.scheduler.core.errors import PolicyError
-from services.scheduler.planners.checks import BoolArray, FloatArray, IntArray, numbers
+from services.scheduler.planners.checks import FloatArray, IntArray, numbers
+from services.scheduler.planners.shares_program import SharesProgram, alone_on_fastest
 
 _ROOM = 1e-7
 _NEWTON_STEPS = 60
@@ -106,14 +104,18 @@ def finish_time_fairness(
     active = cluster.active[left[cluster.active] > 0]
     if not active.size:
         return np.zeros_like(cluster.throughput)
+    everyone = _all_on_fastest(cluster, active)
+    if everyone is not None:
+        return everyone
     runs, left, elapsed = cluster.runs[active], left[active], elapsed[active]
     shared = equal_share(cluster.scale, cluster.capacity)[active]
     alone = elapsed + left / (runs * shared).sum(axis=1)
     # Nobody ends before its time so far and the time that it needs alone on its fastest type.
     floor = float(((elapsed + left / runs.max(axis=1)) / alone).max())
     rho = 1.0
+    program = SharesProgram(cluster.scale[active], cluster.capacity)
     for _ in range(_NEWTON_STEPS):
-        tangent = _least_ratio(cluster, active, runs, left, elapsed, alone, rho)
+        tangent = _least_ratio(program, runs, left, alone, rho, elapsed)
         following = max(tangent, floor)
         if abs(following - rho) <= _NEWTON_GAP * rho:
             break
@@ -123,29 +125,12 @@ def finish_time_fairness(
 
 
 def _least_ratio(
-    cluster: _Cluster,
-    jobs: IntArray,
-    runs: FloatArray,
-    left: FloatArray,
-    elapsed: FloatArray,
-    alone: FloatArray,
-    rho: float,
+    program: SharesProgram, runs: FloatArray, left: FloatArray, alone: FloatArray, rho: float, elapsed: FloatArray
 ) -> float:
     """The least rho for which some X gives every job thr_j >= the tangent of need_j at ``rho``, each row over need_j."""
     slack = rho * alone - elapsed
-    gain = runs * (slack / left)[:, None]
     rise = alone / slack
-    rows, limits = _feasible(cluster, jobs)
-    each = sparse.csr_array(
-        (-gain.ravel(), (np.repeat(np.arange(jobs.size), gain.shape[1]), np.arange(gain.size))),
-        shape=(jobs.size, gain.size),
-    )
-    everything = sparse.block_array([[rows, None], [each, sparse.csr_array(-rise[:, None])]], format="csr")
-    cost = np.zeros(gain.size + 1)
-    cost[-1] = 1.0
-    useful = np.append(gain.ravel() > 0, True)
-    solution = _solve(cost, everything, np.concatenate([limits, -(1.0 + rise * rho)]), useful)
-    return float(solution[-1])
+    return program.least(runs * (slack / left)[:, None], rise, 1.0 + rise * rho)
 
 
 def max_throughput(
@@ -198,15 +183,22 @@ def round_selection(allocation: ArrayLike, time_received: ArrayLike, scale: Arra
     target = numbers("allocation", allocation, (None, None), low=0.0, high=1.0 + _ROOM)
     jobs, types = target.shape
     scale_of = numbers("scale", scale, (jobs,), low=np.finfo(float).tiny)
-    free = numbers("capacity", capacity, (types,), low=0.0).copy()
-    priority = round_priorities(target, time_received).ravel()
+    free: list[float] = numbers("capacity", capacity, (types,), low=0.0).tolist()
     chosen = np.full(jobs, -1, dtype=np.int64)
+    if not target.size:
+        return chosen
+    priority = round_priorities(target, time_received).ravel()
     order = np.lexsort((np.arange(target.size), -target.ravel(), -priority))
-    for pair in order[priority[order] > 0]:
-        job, kind = divmod(int(pair), types)
-        if chosen[job] < 0 and scale_of[job] <= free[kind] + _ROOM:
-            chosen[job] = kind
-            free[kind] -= scale_of[job]
+    pairs = order[priority[order] > 0]
+    needs, kinds, least = scale_of.tolist(), chosen.tolist(), float(scale_of.min())
+    for pair in pairs.tolist():
+        job, kind = divmod(pair, types)
+        if kinds[job] < 0 and needs[job] <= free[kind] + _ROOM:
+            kinds[job] = kind
+            free[kind] -= needs[job]
+            if least > max(free) + _ROOM:
+                break
+    chosen[:] = kinds
     return chosen
 
 
@@ -229,55 +221,47 @@ def _positions(key: FloatArray) -> FloatArray:
     return positions
 
 
-def _feasible(cluster: _Cluster, jobs: IntArray) -> tuple[sparse.csr_array, FloatArray]:
-    """Rows of sum_t X <= 1 per job and sum_j X scale <= capacity per type, over X of ``jobs`` in row-major order."""
-    types = cluster.capacity.size
-    time = sparse.kron(sparse.eye_array(jobs.size), np.ones((1, types)))
-    space = sparse.kron(cluster.scale[jobs][None, :], sparse.eye_array(types))
-    return sparse.csr_array(sparse.vstack([time, space])), np.concatenate([np.ones(jobs.size), cluster.capacity])
+def _all_on_fastest(cluster: _Cluster, jobs: IntArray) -> FloatArray | None:
+    """X (J, T) with each of ``jobs`` all of its time on its fastest type, where that is one and there is room for all.
+
+    Then no program need be solved: it is the only X with the greatest sum of relative throughputs, by any positive weights,
+    and none gives any job more.
+    """
+    allocation = np.zeros_like(cluster.throughput)
+    if not jobs.size:
+        return allocation
+    fastest = alone_on_fastest(cluster.runs[jobs], cluster.scale[jobs], cluster.capacity)
+    if fastest is None:
+        return None
+    allocation[jobs, fastest] = 1.0
+    return allocation
 
 
 def _max_sum(cluster: _Cluster, weight: FloatArray) -> FloatArray:
-    allocation = np.zeros_like(cluster.throughput)
     active = cluster.active
-    if active.size:
-        runs = cluster.runs[active]
-        gain = weight[active, None] * runs / runs.max(axis=1, keepdims=True)
-        rows, limits = _feasible(cluster, active)
-        allocation[active] = _solve(-gain.ravel(), rows, limits, gain.ravel() > 0).reshape(runs.shape)
+    everyone = _all_on_fastest(cluster, active)
+    if everyone is not None:
+        return everyone
+    runs = cluster.runs[active]
+    allocation = np.zeros_like(cluster.throughput)
+    program = SharesProgram(cluster.scale[active], cluster.capacity)
+    allocation[active] = program.greatest_sum(weight[active, None] * runs / runs.max(axis=1, keepdims=True))
     return allocation
 
 
 def _max_min(cluster: _Cluster, jobs: IntArray, gain: FloatArray, *, fill: bool) -> FloatArray:
     """X (J, T) that maximises the least of sum_t gain[i, t] X[jobs[i], t]; then, with ``fill``, their sum."""
+    everyone = _all_on_fastest(cluster, jobs) if fill else None
+    if everyone is not None:
+        return everyone
     # Terms of very different size make a badly scaled program: the unit is the best that a job could have alone.
     gain = gain / gain.max(axis=1).min()
-    rows, limits = _feasible(cluster, jobs)
-    each = sparse.csr_array(
-        (-gain.ravel(), (np.repeat(np.arange(jobs.size), gain.shape[1]), np.arange(gain.size))),
-        shape=(jobs.size, gain.size),
-    )
-    with_theta = sparse.block_array([[rows, None], [each, sparse.csr_array(np.ones((jobs.size, 1)))]], format="csr")
-    cost = np.zeros(gain.size + 1)
-    cost[-1] = -1.0
-    useful = np.append(gain.ravel() > 0, True)
-    solution = _solve(cost, with_theta, np.concatenate([limits, np.zeros(jobs.size)]), useful)
-    shares, least = solution[:-1], solution[-1]
+    program = SharesProgram(cluster.scale[jobs], cluster.capacity)
+    shares, least = program.greatest_least(gain)
     if fill:
-        floor = np.full(jobs.size, -least * (1.0 - 1e-6))
         # Unweighted by scale: what is left goes where it gives most relative to the best that the job could have.
         relative = gain / gain.max(axis=1, keepdims=True)
-        everything = sparse.vstack([rows, each], format="csr")
-        shares = _solve(-relative.ravel(), everything, np.concatenate([limits, floor]), useful[:-1])
+        shares = program.greatest_sum(relative, gain, least * (1.0 - 1e-6))
     allocation = np.zeros_like(cluster.throughput)
-    allocation[jobs] = shares.reshape(gain.shape)
+    allocation[jobs] = shares
     return allocation
-
-
-def _solve(cost: FloatArray, rows: sparse.csr_array, limits: FloatArray, useful: BoolArray) -> FloatArray:
-    """Minimise cost x subject to rows x <= limits, x >= 0, and x = 0 where it is not useful."""
-    bounds = np.stack([np.zeros(cost.size), np.where(useful, np.inf, 0.0)], axis=1)
-    result = linprog(cost, A_ub=rows, b_ub=limits, bounds=bounds, method="highs")
-    if result.x is None:
-        raise PolicyError(f"no allocation: {result.message}")
-    return np.maximum(np.asarray(result.x, dtype=np.float64), 0.0)

@@ -75,7 +75,8 @@ def rolling_plan(
     1. The first ``first`` jobs: binary x[j, t, s] = job j starts on type t in slot s. A job holds its devices for its duration
        rounded up to slots, cut at the horizon; completion = start + duration. Not starting costs as if it started after
        the horizon on its fastest type.
-    2. Compared with the greedy placement of the same jobs; the better one is kept, so a solver cut short does no harm.
+    2. Compared with the greedy placement of the same jobs; the better one is kept, so a solver cut short does no harm. Where
+       greedy completes each job as early as if it were alone, in the one way that does, nothing is solved.
     3. The remaining jobs in order, each where it completes first in what is left (it never delays those before it).
     """
     room = numbers("free", free, (None, None), low=0.0)
@@ -90,7 +91,10 @@ def rolling_plan(
     exact = min(int(whole_numbers("first", first, (), low=0, high=10**6)), jobs)
     head = np.arange(exact)
     greedy = _greedy(head, length, need, room, step)
-    solved, proven = _solve(head, length, need, worth, room, step, limits or Limits())
+    if _none_better(greedy, head, length, need, room, step):
+        solved, proven = None, True
+    else:
+        solved, proven = _solve(head, length, need, worth, room, step, limits or Limits())
     best = greedy
     cost = _cost(greedy, head, length, worth, slots, step)
     if solved is not None:
@@ -105,6 +109,20 @@ def rolling_plan(
     tail = np.arange(exact, jobs)
     kind[tail], slot[tail] = _greedy(tail, length, need, room, step)
     return SlotPlan(kind, slot, cost, proven)
+
+
+def could_begin(duration_s: ArrayLike, devices: ArrayLike, free: ArrayLike, slot_s: float) -> bool:
+    """Whether any of the jobs has room in slot 0, for as long as it lasts; else no `rolling_plan` begins one there."""
+    room = numbers("free", free, (None, None), low=0.0)
+    length = numbers("duration_s", duration_s, (None, len(room)), low=0.0, infinite=True)
+    need = numbers("devices", devices, (len(length),), low=np.finfo(float).tiny)
+    step = number("slot_s", slot_s, low=1e-9)
+    runs = np.isfinite(length)
+    held = np.maximum(np.ceil(np.where(runs, length, 0.0) / step - 1e-9), 1.0).astype(np.int64)
+    # What is free in all of the first n slots (T, S).
+    lasting = np.minimum.accumulate(room, axis=1)
+    last = np.minimum(held, room.shape[1]) - 1
+    return bool((runs & (lasting[np.arange(len(room)), last] + 1e-9 >= need[:, None])).any())
 
 
 def _held(length: float, step: float) -> int:
@@ -139,6 +157,25 @@ def _greedy(
         if kind[index] >= 0:
             left = _taken(left, int(kind[index]), int(slot[index]), length[job, kind[index]], need[job], step)
     return kind, slot
+
+
+def _none_better(
+    plan: tuple[IntArray, IntArray], jobs: IntArray, length: FloatArray, need: FloatArray, room: FloatArray, step: float
+) -> bool:
+    """Whether each of the jobs completes as early as it could alone in ``room``, could so in no other way, and would not better wait."""
+    beyond = _beyond(length, room.shape[1], step).tolist()
+    for job, kind, slot in zip(jobs.tolist(), *(item.tolist() for item in plan), strict=True):
+        ends = [
+            (starts[0] * step + length[job, candidate], candidate)
+            for candidate in np.flatnonzero(np.isfinite(length[job])).tolist()
+            if (starts := _starts(room[candidate], need[job], _held(length[job, candidate], step))).size
+        ]
+        least = min(ends, default=(np.inf, -1))[0]
+        if [candidate for end, candidate in ends if end == least] != ([kind] if kind >= 0 else []):
+            return False
+        if kind >= 0 and (slot * step + length[job, kind] > least or least >= beyond[job]):
+            return False
+    return True
 
 
 def _beyond(length: FloatArray, slots: int, step: float) -> FloatArray:

@@ -130,14 +130,29 @@ def sia_allocation(
         left = np.maximum(numbers("factor", factor, (jobs,), low=0.0, high=1.0), _LEAST_FACTOR)
         other = (now[:, None] >= 0) & (np.arange(kind.size) != now[:, None])
         relative = np.where(other, relative * left[:, None], relative)
+    stop = limits or Limits()
+    stop.options()
     used = np.bincount(kind[now[held]], devices[now[held]], size.size)
     if (used > size).any():
         raise PolicyError(
             f"fixed: type {int(np.argmax(used > size))} has {size[used > size][0]:g} devices, the fixed jobs hold more"
         )
     return _solve(
-        relative, allowed & ~held[:, None], kind, devices, size - used, np.where(held, now, -1), power, penalty, limits
+        relative, allowed & ~held[:, None], kind, devices, size - used, np.where(held, now, -1), power, penalty, stop
     )
+
+
+def best_of_all(value: FloatArray, kind: IntArray, devices: IntArray, free: FloatArray) -> IntArray | None:
+    """Each job's configuration of the greatest ``value`` (J, C) above 0, -1 for none, where that is one and there is room for all:
+    then it is the only choice of the greatest sum, and no program need be solved. Else None."""
+    most = value.max(axis=1, initial=0.0)
+    wants = most > 0
+    if ((value == most[:, None]).sum(axis=1)[wants] != 1).any():
+        return None
+    choice: IntArray = np.where(wants, value.argmax(axis=1) if kind.size else -1, -1)
+    taken = choice[wants]
+    fits = np.bincount(kind[taken], devices[taken], free.size) <= free
+    return choice if fits.all() else None
 
 
 def greedy_allocation(value: ArrayLike, offered: Configurations, capacity: ArrayLike) -> IntArray:
@@ -177,7 +192,7 @@ def _solve(
     kept: IntArray,
     power: float,
     penalty: float,
-    limits: Limits | None,
+    limits: Limits,
 ) -> SiaPlan:
     jobs = len(relative)
     score = np.zeros_like(relative)
@@ -188,7 +203,10 @@ def _solve(
     row, column = np.nonzero(value > 0)
     choice = kept.copy()
     proven = True
-    if row.size:
+    best = best_of_all(value, kind, devices, free)
+    if best is not None:
+        choice = np.where(best >= 0, best, choice)
+    elif row.size:
         pairs = np.arange(row.size)
         rows = sparse.csr_array(
             (
@@ -198,7 +216,7 @@ def _solve(
             shape=(jobs + free.size, row.size),
         )
         most = np.concatenate([np.ones(jobs), free])
-        solution = minimise(-value[row, column], rows, np.full(most.size, -np.inf), most, limits or Limits())
+        solution = minimise(-value[row, column], rows, np.full(most.size, -np.inf), most, limits)
         proven = solution.proven
         if solution.values is None:
             offered = Configurations(kind, np.ones_like(kind), devices)

@@ -24,23 +24,25 @@ from services.scheduler.planners.elastic import marginal_gain_allocation, pollux
 from services.scheduler.planners.elastic_exact import exact_choice
 from services.scheduler.planners.sia import (
     Configurations,
-    configurations,
     greatest_scale_up,
     greedy_allocation,
     restart_factor,
     sia_allocation,
 )
-from services.scheduler.plans.service import Service, service_of
-from services.scheduler.plans.state import Jobs, jobs_of, measured_of, most_ranks, others
+from services.scheduler.plans.offers import offers_of
+from services.scheduler.plans.service import service_of
+from services.scheduler.plans.state import Jobs, jobs_of, others
 
-_MOST_ROWS = 10_000
-"""Rows of rates that are kept between rounds."""
+_NAME = "elastic"
+_SLACK_S = 1e-3
+"""Times are sums, and not exact: a round is made anew so much too early."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
     """What every elastic planner gets: jobs, configurations (C), and per job and configuration (J, C) the goodput, 0 where it
-    does not run or is not offered; ``current`` (J) configuration or -1, ``factor`` (J) of any other, ``starting`` (J)."""
+    does not run or is not offered; ``current`` (J) configuration or -1, ``factor`` (J) of any other, ``starting`` (J). It is
+    the same until ``until_s`` if nobody comes, begins or ends."""
 
     jobs: Jobs
     offered: Configurations
@@ -48,6 +50,7 @@ class Round:
     current: Ints
     factor: Floats
     starting: Bools
+    until_s: float = -np.inf
 
 
 def round_of(cluster: Cluster, now_s: float, *, every_count: bool = False, growth: float = 2.0) -> Round:
@@ -58,9 +61,8 @@ def round_of(cluster: Cluster, now_s: float, *, every_count: bool = False, growt
     """
     jobs = jobs_of(cluster, now_s)
     service = service_of(cluster)
-    offered = _offered(cluster, jobs, every_count=every_count)
-    goodput = np.array([_row(cluster, service, jobs, job, offered) for job in range(len(jobs.units))])
-    goodput = goodput.reshape(len(jobs.units), offered.kind.size)
+    offers = offers_of(cluster, jobs, every_count=every_count)
+    offered, goodput = offers.configurations, offers.goodput(cluster, jobs)
     each = np.array([max(item.accelerators, 1) for item in jobs.demands])
     least = np.array([unit.min_ranks or demand.ranks for unit, demand in zip(jobs.units, jobs.demands, strict=True)])
     most = np.array([unit.max_ranks or demand.ranks for unit, demand in zip(jobs.units, jobs.demands, strict=True)])
@@ -74,17 +76,56 @@ def round_of(cluster: Cluster, now_s: float, *, every_count: bool = False, growt
     holds = same.any(axis=1) & (jobs.kind >= 0)
     current = np.where(holds, same.argmax(axis=1), -1) if offered.kind.size else np.full(len(jobs.units), -1)
     allowed |= same
+    goodput = np.where(allowed, goodput, 0.0)
     starts = service.starts(jobs.keys)
     cost = jobs.restart_s
-    since = np.array([_since(cluster, jobs, job, now_s) for job in range(len(jobs.units))])
+    since = np.array([np.inf if run is None else now_s - run.since_s for run in jobs.runs])
     return Round(
         jobs,
         offered,
-        np.where(allowed, goodput, 0.0),
+        goodput,
         current,
         restart_factor(jobs.age_s, np.maximum(starts - 1, 0), cost),
         ((current >= 0) & (since < cost)) | (jobs.fixed & (current >= 0)),
+        _unchanged_until_s(cluster, jobs, goodput, current, since),
     )
+
+
+def _unchanged_until_s(cluster: Cluster, jobs: Jobs, goodput: Floats, current: Ints, since: Floats) -> float:
+    """Until when a round is what it is now, if nobody comes, begins or ends: until a run has made its start or may be taken
+    off; minus infinity where rates change as jobs go on, or where a run has a choice, as what a restart costs it changes with its age."""
+    phased = hasattr(cluster.view.facts.get("throughputs"), "rate_in")
+    if phased or ((current >= 0) & ((goodput > 0).sum(axis=1) > 1)).any():
+        return -np.inf
+    later = np.concatenate([jobs.restart_s, np.full(since.size, cluster.policy.restarts.least_run_s)]) - np.tile(
+        since, 2
+    )
+    return jobs.now_s + float(later[later > 0].min(initial=np.inf)) - _SLACK_S
+
+
+class _Kept:
+    """The targets of a round for as long as it stays the same (`Round.until_s`). A copy of the cluster makes them anew."""
+
+    def __init__(self, this: Round, targets: Sequence[Target]) -> None:
+        self._keys, self._until_s, self.targets = this.jobs.keys, this.until_s, targets
+
+    def __deepcopy__(self, memo: dict[int, object]) -> None:
+        return None
+
+    def hold(self, jobs: Jobs) -> bool:
+        """Whether they are what would be planned now: nobody came, began or ended, and nothing hangs on the time."""
+        return jobs.keys is self._keys and jobs.now_s < self._until_s
+
+
+def _kept(cluster: Cluster, now_s: float) -> Sequence[Target] | None:
+    """The targets of the round before, if this one is the same."""
+    found: _Kept | None = service_of(cluster).plan.get(_NAME)
+    return [*found.targets, *others(cluster)] if found is not None and found.hold(jobs_of(cluster, now_s)) else None
+
+
+def _keep(cluster: Cluster, this: Round, targets: Sequence[Target]) -> Sequence[Target]:
+    service_of(cluster).plan[_NAME] = _Kept(this, targets)
+    return [*targets, *others(cluster)]
 
 
 def targets_of(this: Round, choice: Ints, reason: str) -> list[Target]:
@@ -98,7 +139,7 @@ def targets_of(this: Round, choice: Ints, reason: str) -> list[Target]:
             jobs.keys[job],
             int(offered.devices[choice[job]]) // max(jobs.demands[job].accelerators, 1),
             jobs.models[offered.kind[choice[job]]],
-            reason=reason + jobs.assumed[job],
+            reason=reason + jobs.assumed(job),
         )
         for job in order
         if choice[job] >= 0
@@ -120,6 +161,9 @@ class SiaPlanner:
 
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next round."""
+        same = _kept(cluster, context.now_s)
+        if same is not None:
+            return same
         this = round_of(cluster, context.now_s, growth=self._growth)
         if not this.offered.kind.size or not this.jobs.units:
             return others(cluster)
@@ -133,7 +177,7 @@ class SiaPlanner:
             power=-self._power,
             queue_penalty=self._penalty,
         )
-        return [*targets_of(this, plan.choice, "Sia's round"), *others(cluster)]
+        return _keep(cluster, this, targets_of(this, plan.choice, "Sia's round"))
 
 
 def worth(this: Round, power: float, penalty: float) -> Floats:
@@ -188,13 +232,16 @@ class MarginalPlanner:
 
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next round."""
+        same = _kept(cluster, context.now_s)
+        if same is not None:
+            return same
         this = round_of(cluster, context.now_s)
         if not this.offered.kind.size or not this.jobs.units:
             return others(cluster)
         kept, free = held_and_free(this)
         value = np.where(this.starting[:, None], 0.0, worth(this, self._power, self._penalty))
         greedy = greedy_allocation(value, this.offered, free)
-        return [*targets_of(this, np.where(kept >= 0, kept, greedy), "gain per device"), *others(cluster)]
+        return _keep(cluster, this, targets_of(this, np.where(kept >= 0, kept, greedy), "gain per device"))
 
 
 class PolluxPlanner:
@@ -209,6 +256,9 @@ class PolluxPlanner:
 
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next round."""
+        same = _kept(cluster, context.now_s)
+        if same is not None:
+            return same
         this = round_of(cluster, context.now_s, every_count=True, growth=0.0)
         jobs, offered = this.jobs, this.offered
         if not jobs.units or not offered.kind.size:
@@ -234,7 +284,7 @@ class PolluxPlanner:
                 if place >= 0 and this.goodput[job, place] > 0:
                     choice[job] = place
                     free[kind] -= devices
-        return [*targets_of(this, choice, "Pollux's fitness"), *others(cluster)]
+        return _keep(cluster, this, targets_of(this, choice, "Pollux's fitness"))
 
 
 class ExactPlanner:
@@ -259,6 +309,9 @@ class ExactPlanner:
 
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next round."""
+        same = _kept(cluster, context.now_s)
+        if same is not None:
+            return same
         this = round_of(cluster, context.now_s, growth=self._growth)
         if not this.offered.kind.size or not this.jobs.units:
             return others(cluster)
@@ -268,81 +321,4 @@ class ExactPlanner:
         kept, free = held_and_free(this)
         value = np.where(this.starting[:, None], 0.0, value)
         choice = exact_choice(value, this.offered.kind, this.offered.devices, free)
-        return [*targets_of(this, np.where(kept >= 0, kept, choice), "greatest worth of all types"), *others(cluster)]
-
-
-def _offered(cluster: Cluster, jobs: Jobs, *, every_count: bool) -> Configurations:
-    """The configurations of the cluster: whole nodes by the greatest node of each type."""
-    table = cluster.table
-    nodes, sizes = [], []
-    for model, capacity in zip(jobs.models, jobs.capacity.tolist(), strict=True):
-        columns = [column for column, item in enumerate(table.models) if item.model == model]
-        each = max(int((table.devices[:, columns].sum(axis=1) * cluster.view.up).max(initial=0)), 1)
-        sizes.append(each)
-        nodes.append(int(capacity) // each)
-    if every_count:
-        rows = [
-            (kind, -(-count // each), count)
-            for kind, (many, each) in enumerate(zip(nodes, sizes, strict=True))
-            for count in range(1, many * each + 1)
-        ]
-        return _configurations(rows)
-    offered = configurations(nodes, sizes)
-    known = list(zip(offered.kind.tolist(), offered.nodes.tolist(), offered.devices.tolist(), strict=True))
-    # What jobs ask for, or hold, that is none of the paper's sizes.
-    wanted = {
-        ranks * max(demand.accelerators, 1)
-        for unit, demand, held in zip(jobs.units, jobs.demands, jobs.held.tolist(), strict=True)
-        for ranks in (unit.min_ranks or demand.ranks, held)
-    }
-    have = {(kind, devices) for kind, _, devices in known}
-    more = [
-        (kind, -(-devices // each), devices)
-        for kind, (each, capacity) in enumerate(zip(sizes, jobs.capacity.tolist(), strict=True))
-        for devices in sorted(wanted)
-        if 0 < devices <= capacity and (kind, devices) not in have
-    ]
-    return _configurations(sorted(known + more, key=lambda row: (row[0], row[2]))) if more else offered
-
-
-def _configurations(rows: Sequence[tuple[int, int, int]]) -> Configurations:
-    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
-    return Configurations(table[:, 0], table[:, 1], table[:, 2])
-
-
-def _row(cluster: Cluster, service: Service, jobs: Jobs, job: int, offered: Configurations) -> Floats:
-    """Rates (C) of a job in its present phase; kept between rounds, as phases are few."""
-    demand, profile = jobs.demands[job], jobs.demands[job].profile
-    rates: Any = cluster.view.facts.get("throughputs")
-    each = max(demand.accelerators, 1)
-    phased = hasattr(rates, "rate_in")
-    phase = rates.phase(profile, jobs.left[job]) if phased and profile else 0
-    rows: dict[Any, Floats] = service.plan.setdefault("rows", {})
-    most = most_ranks(cluster, demand, jobs.models)
-    measured, job_id = measured_of(cluster), jobs.keys[job].job_id
-    own = (job_id, measured.version) if measured.knows(job_id) else None
-    key = own, profile, each, phase, most, offered.devices.tobytes(), offered.kind.tobytes(), jobs.models
-    found = rows.get(key)
-    if found is None:
-        if len(rows) >= _MOST_ROWS:
-            rows.clear()
-        values = []
-        for kind, nodes, devices in zip(offered.kind, offered.nodes, offered.devices, strict=True):
-            ranks, model = int(devices) // each, jobs.models[kind]
-            if ranks > most[kind]:
-                values.append(0.0)
-            elif ranks and (rate := measured.rate(job_id, profile, ranks, model)) is not None:
-                values.append(rate)
-            elif not profile or rates is None:
-                values.append(float(ranks))
-            elif phased:
-                values.append(rates.rate_in(profile, ranks, model, int(nodes), phase))
-            else:
-                values.append(float(rates.rate(profile, ranks, model)) if ranks else 0.0)
-        found = rows[key] = np.array(values, dtype=np.float64)
-    return found
-
-
-def _since(cluster: Cluster, jobs: Jobs, job: int, now_s: float) -> float:
-    running = cluster.running.get(jobs.keys[job])
-    return np.inf if running is None else now_s - running.since_s
+        return _keep(cluster, this, targets_of(this, np.where(kept >= 0, kept, choice), "greatest worth of all types"))

@@ -14,14 +14,15 @@ from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.options import numbers_of
 from services.scheduler.core.planning import Target
 from services.scheduler.core.queue import OrderContext
-from services.scheduler.planners.milp import free_devices, rolling_plan
+from services.scheduler.planners.milp import could_begin, free_devices, rolling_plan
 from services.scheduler.planners.mixed_integer import Limits
 from services.scheduler.plans.state import jobs_of, others
 
 
 class RollingPlanner:
     """Steps of a round: what runs stays; the queue by submission; `rolling_plan` over ``slots`` of ``slot_s`` seconds for the
-    first ``first`` jobs, the rest greedily; those that begin in slot 0 begin. The solver stops after ``nodes`` nodes."""
+    first ``first`` jobs, the rest greedily; those that begin in slot 0 begin. The solver stops after ``nodes`` nodes. While
+    nobody could begin in slot 0 nothing is planned."""
 
     name = "rolling-milp"
 
@@ -52,15 +53,16 @@ class RollingPlanner:
                 self._slots,
                 self._slot_s,
             )
-            plan = rolling_plan(
-                seconds[waits],
-                jobs.devices[waits],
-                np.ones(waits.size),
-                room,
-                self._slot_s,
-                first=self._first,
-                limits=Limits(nodes=self._nodes, gap=1e-3),
-            )
-            kind[waits[plan.slot == 0]] = plan.kind[plan.slot == 0]
+            if could_begin(seconds[waits], jobs.devices[waits], room, self._slot_s):
+                plan = rolling_plan(
+                    seconds[waits],
+                    jobs.devices[waits],
+                    np.ones(waits.size),
+                    room,
+                    self._slot_s,
+                    first=self._first,
+                    limits=Limits(nodes=self._nodes, gap=1e-3),
+                )
+                kind[waits[plan.slot == 0]] = plan.kind[plan.slot == 0]
         order = np.lexsort((np.arange(kind.size), jobs.kind < 0))
         return [*jobs.targets(kind, order, "begins now in the best schedule of the next jobs"), *others(cluster)]

@@ -7,8 +7,9 @@ a plan (`others` lets them run as they fit).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,10 @@ from services.scheduler.core.table import Bools, Floats, Ints
 from services.scheduler.plans.service import service_of
 
 _UNKNOWN_S = 86_400.0
+_Row = tuple[PendingUnit, RunningUnit | None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Jobs:
     """Units with accelerators that wait or run, by submission (ties: key). J jobs, T types.
 
@@ -34,8 +36,8 @@ class Jobs:
     for, 0 where it does not run; ``devices`` (J) those that it asks for; ``kind`` (J) the type that it holds, -1: it waits;
     ``held`` (J) the ranks that it holds. ``left`` (J) is the work left in units of ``throughput``; ``age_s`` (J) the time
     since submission. ``fixed`` (J): runs and may not be taken off, not at all or not yet (``least_run_s`` of the policy).
-    ``capacity`` (T) are the devices of nodes that are up. ``restart_s`` (J) is what an interruption costs. ``assumed`` (J) says
-    what nothing is known of, and what is taken instead; empty: everything is known.
+    ``capacity`` (T) are the devices of nodes that are up. ``restart_s`` (J) is what an interruption costs. ``runs`` (J) are the runs,
+    None: it waits. ``cluster`` is as it was at ``now_s``: what is asked of it later is asked while it is planned.
     """
 
     units: tuple[PendingUnit, ...]
@@ -47,11 +49,47 @@ class Jobs:
     devices: Floats
     kind: Ints
     held: Ints
-    left: Floats
-    age_s: Floats
-    fixed: Bools
     restart_s: Floats
-    assumed: tuple[str, ...]
+    runs: tuple[RunningUnit | None, ...]
+    rates: Rates
+    cluster: Cluster
+    now_s: float
+
+    @cached_property
+    def left(self) -> Floats:
+        """See the class."""
+        rows = zip(self.units, self.runs, self.throughput, self.kind.tolist(), strict=True)
+        left = [_left(self.cluster, unit, run, rates, kind, self.now_s) for unit, run, rates, kind in rows]
+        return np.array(left, dtype=np.float64)
+
+    @cached_property
+    def age_s(self) -> Floats:
+        """See the class."""
+        return np.maximum(self.now_s - np.array([unit.submitted_at_s for unit in self.units], dtype=np.float64), 0.0)
+
+    @cached_property
+    def fixed(self) -> Bools:
+        """See the class."""
+        least_s = self.cluster.policy.restarts.least_run_s
+        held = [run is not None and not _may_go(run, least_s, self.now_s) for run in self.runs]
+        return np.array(held, dtype=np.bool_)
+
+    def assumed(self, job: int) -> str:
+        """What nothing is known of, of a job, and what is taken instead; empty: everything is known."""
+        unit, demand = self.units[job], self.demands[job]
+        notes = []
+        if self.rates.measured.knows(unit.key.job_id):
+            notes = [] if demand.profile else ["its rates are measured where it ran, other accelerators count alike"]
+        elif not self.rates.known(demand):
+            notes = ["its rates are not known, all accelerators count alike"]
+        notes += ["its run time is not known, a day is assumed"] if self._endless(job) else []
+        return f" ({'; '.join(notes)})" if notes else ""
+
+    def _endless(self, job: int) -> bool:
+        unit = self.units[job]
+        if unit.work <= 0 and unit.remaining_s == np.inf:
+            return not np.isfinite(self.left[job])
+        return False
 
     @property
     def fastest(self) -> Floats:
@@ -75,7 +113,7 @@ class Jobs:
     def targets(self, kind: Ints, order: Sequence[int] | Ints, reason: str) -> list[Target]:
         """The jobs with a type (``kind`` (J) >= 0), in this order, with the ranks that they ask for."""
         return [
-            Target(self.keys[job], 0, self.models[kind[job]], reason=reason + self.assumed[job])
+            Target(self.keys[job], 0, self.models[kind[job]], reason=reason + self.assumed(job))
             for job in order
             if kind[job] >= 0
         ]
@@ -83,42 +121,62 @@ class Jobs:
 
 def jobs_of(cluster: Cluster, now_s: float) -> Jobs:
     """The arrays; see `Jobs`. A unit without a profile has rate 1 on every type that it accepts."""
-    table = cluster.table
     service = service_of(cluster)
-    rows: list[tuple[PendingUnit, RunningUnit | None]]
-    rows = [(item.unit, item) for item in cluster.running.values() if item.unit.demand.accelerators]
+    kept: _Kept = service.plan.setdefault("jobs", _Kept())
+    rates = kept.rates_of(cluster)
+    rows: list[_Row] = [(item.unit, item) for item in cluster.running.values() if item.unit.demand.accelerators]
     rows += [(unit, None) for unit in cluster.pending if unit.demand.accelerators]
-    rows.sort(key=lambda row: (row[0].submitted_at_s, row[0].key))
+    before = kept.jobs
+    if before is not None and before.rates is rates and rows == kept.rows:
+        return replace(before, now_s=now_s)
+    table = cluster.table
+    kept.rows = rows
+    rows = sorted(rows, key=_by_submission)
     units = tuple([unit for unit, _ in rows])
     keys = tuple([unit.key for unit in units])
     demands = tuple([service.waits(unit) for unit in units])
     service.forget_all_but(keys)
-    models, capacity = pools(cluster)
-    index = {model: place for place, model in enumerate(models)}
-    rates = _Rates(cluster, models)
-    shape = len(units), len(models)
-    kind = np.array([-1 if run is None else index[model_of(table, run)] for _, run in rows], dtype=np.int64)
-    throughput = np.array(
-        [rates.of(key, demand) for key, demand in zip(keys, demands, strict=True)], dtype=np.float64
-    ).reshape(shape)
+    index = {model: place for place, model in enumerate(rates.models)}
     restart_s = cluster.policy.restarts.restart_cost_s
-    left = [_left(cluster, unit, run, throughput[job], int(kind[job]), now_s) for job, (unit, run) in enumerate(rows)]
-    return Jobs(
+    kept.jobs = Jobs(
         units,
         keys,
         demands,
-        models,
-        capacity,
-        throughput,
+        rates.models,
+        rates.capacity,
+        rates.throughput(keys, demands),
         np.array([item.ranks * item.accelerators * item.device_milli / 1000.0 for item in demands], dtype=np.float64),
-        kind,
+        np.array([-1 if run is None else index[model_of(table, run)] for _, run in rows], dtype=np.int64),
         np.array([0 if run is None else run.unit.demand.ranks for _, run in rows], dtype=np.int64),
-        np.array(left, dtype=np.float64),
-        np.array([max(now_s - unit.submitted_at_s, 0.0) for unit in units], dtype=np.float64),
-        np.array([run is not None and not _may_go(cluster, run, now_s) for unit, run in rows], dtype=np.bool_),
         np.array([unit.restart_s or restart_s for unit in units], dtype=np.float64),
-        tuple([_assumed(rates, key, demand, work) for key, demand, work in zip(keys, demands, left, strict=True)]),
+        tuple([run for _, run in rows]),
+        rates,
+        cluster,
+        now_s,
     )
+    return kept.jobs
+
+
+def _by_submission(row: _Row) -> tuple[float, UnitKey]:
+    return row[0].submitted_at_s, row[0].key
+
+
+class _Kept:
+    """What `jobs_of` made last, for which runs and waiting units in which order. A copy of the cluster makes it anew."""
+
+    def __init__(self) -> None:
+        self.rows: list[_Row] = []
+        self.jobs: Jobs | None = None
+        self._rates: Rates | None = None
+
+    def __deepcopy__(self, memo: dict[int, object]) -> _Kept:
+        return _Kept()
+
+    def rates_of(self, cluster: Cluster) -> Rates:
+        """The rates as they are now."""
+        if self._rates is None or not self._rates.hold(cluster):
+            self._rates = Rates(cluster)
+        return self._rates
 
 
 def most_ranks(cluster: Cluster, demand: Demand, models: Sequence[str]) -> tuple[int, ...]:
@@ -159,42 +217,62 @@ def pools(cluster: Cluster) -> tuple[tuple[str, ...], Floats]:
     return models, capacity
 
 
-def _may_go(cluster: Cluster, run: RunningUnit, now_s: float) -> bool:
-    return run.unit.preemptible and now_s - run.since_s >= cluster.policy.restarts.least_run_s
+def _may_go(run: RunningUnit, least_s: float, now_s: float) -> bool:
+    return run.unit.preemptible and now_s - run.since_s >= least_s
 
 
-def _assumed(rates: _Rates, key: UnitKey, demand: Demand, left: float) -> str:
-    notes = []
-    if rates.measured.knows(key.job_id):
-        notes = [] if demand.profile else ["its rates are measured where it ran, other accelerators count alike"]
-    elif not rates.known(demand):
-        notes = ["its rates are not known, all accelerators count alike"]
-    notes += [] if np.isfinite(left) else ["its run time is not known, a day is assumed"]
-    return f" ({'; '.join(notes)})" if notes else ""
+class Rates:
+    """Rates per profile and rank count, and of jobs that were measured, on the ``models`` (T) with their ``capacity`` (T).
 
+    They hold until the fleet, facts, the policy or what was measured change; asked for once until then.
+    """
 
-class _Rates:
-    """Rates per profile and rank count, and of jobs that were measured, asked for once per plan."""
-
-    def __init__(self, cluster: Cluster, models: tuple[str, ...]) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._table: Any = with_method(cluster.view, "throughputs", "rate")
-        self._models = models
-        self._known: dict[tuple[str, Demand], Floats] = {}
+        self._facts: Any = with_method(cluster.view, "throughputs", "rate")
+        self._table = cluster.table
+        self._told = cluster.view.facts.get("measured")
         self.measured = measured_of(cluster)
+        self._stamp = self._stamp_of(cluster)
+        self.models, self.capacity = pools(cluster)
+        self.capacity.setflags(write=False)
+        self._known: dict[tuple[str, Demand], Floats] = {}
+        self._most: dict[Demand, tuple[int, ...]] = {}
+
+    def hold(self, cluster: Cluster) -> bool:
+        """Whether they are still those of the cluster."""
+        facts = cluster.view.facts
+        same = cluster is self._cluster and cluster.table is self._table and facts.get("measured") is self._told
+        return same and facts.get("throughputs") is self._facts and self._stamp == self._stamp_of(cluster)
+
+    def _stamp_of(self, cluster: Cluster) -> tuple[int, int, str, int]:
+        view = cluster.view
+        return view.generation, view.facts_version, cluster.version, self.measured.version
 
     def known(self, demand: Demand) -> bool:
         """Whether anything is known of the rates of such a unit."""
-        return bool(demand.profile) and self._table is not None
+        return bool(demand.profile) and self._facts is not None
+
+    def most(self, demand: Demand) -> tuple[int, ...]:
+        """See `most_ranks`, over all models."""
+        found = self._most.get(demand)
+        if found is None:
+            found = self._most[demand] = most_ranks(self._cluster, demand, self.models)
+        return found
+
+    def throughput(self, keys: Iterable[UnitKey], demands: Iterable[Demand]) -> Floats:
+        """(J, T); see `Jobs`."""
+        rows = [self.of(key, demand) for key, demand in zip(keys, demands, strict=True)]
+        return np.array(rows, dtype=np.float64).reshape(len(rows), len(self.models))
 
     def of(self, key: UnitKey, demand: Demand) -> Floats:
+        """The rates (T) of one job."""
         job_id = key.job_id if self.measured.knows(key.job_id) else ""
         found = self._known.get((job_id, demand))
         if found is None:
-            most = most_ranks(self._cluster, demand, self._models)
             values = [
                 self._rate(job_id, demand, model) if holds >= demand.ranks else 0.0
-                for model, holds in zip(self._models, most, strict=True)
+                for model, holds in zip(self.models, self.most(demand), strict=True)
             ]
             found = self._known[job_id, demand] = np.array(values, dtype=np.float64)
         return found
@@ -203,7 +281,7 @@ class _Rates:
         measured = self.measured.rate(job_id, demand.profile, demand.ranks, model)
         if measured is not None:
             return measured
-        return float(self._table.rate(demand.profile, demand.ranks, model)) if self.known(demand) else 1.0
+        return float(self._facts.rate(demand.profile, demand.ranks, model)) if self.known(demand) else 1.0
 
 
 def measured_of(cluster: Cluster) -> Measured:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.planners.milp import free_devices, rolling_plan
+from services.scheduler.planners.milp import could_begin, free_devices, rolling_plan
 from services.scheduler.planners.mixed_integer import Limits
 
 
@@ -127,3 +127,32 @@ def test_bad_input_is_named(changes, message):
     given = {"duration_s": [[10.0]], "devices": [1], "weight": [1], "free": [[1.0, 1.0]], "slot_s": 10.0} | changes
     with pytest.raises(PolicyError, match=message):
         rolling_plan(**given)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_who_could_begin_in_slot_0(seed):
+    draw = np.random.default_rng(seed)
+    free = np.cumsum(draw.integers(0, 3, (2, 5)), axis=1) - draw.integers(0, 3)
+    free = np.maximum(free, 0).astype(float)
+    duration = draw.uniform(5.0, 80.0, (4, 2))
+    duration[draw.random((4, 2)) < 0.2] = np.inf
+    devices = draw.integers(1, 5, 4)
+    alone = [
+        (free[kind, : min(held(duration[job, kind], 10.0), 5)] >= devices[job]).all()
+        for job, kind in itertools.product(range(4), range(2))
+        if np.isfinite(duration[job, kind])
+    ]
+    assert could_begin(duration, devices, free, 10.0) == any(alone)
+    if not any(alone):
+        assert not (rolling_plan(duration, devices, np.ones(4), free, 10.0, first=2).slot == 0).any()
+
+
+def test_greedy_is_not_taken_for_best_where_waiting_is_better():
+    # On the only type with room in time the job ends at 90, on the fast one, behind the horizon, it counts as ending at 25.
+    plan = rolling_plan([[90.0, 5.0]], [1], [1.0], [[1.0, 1.0], [0.0, 0.0]], 10.0)
+    assert (plan.kind.tolist(), plan.slot.tolist(), plan.cost, plan.proven) == ([-1], [-1], 25.0, True)
+
+
+def test_where_each_has_the_best_that_it_could_have_alone_it_is_proven():
+    plan = rolling_plan([[10.0], [20.0]], [1, 1], [1.0, 1.0], [[2.0, 2.0]], 10.0)
+    assert (plan.slot.tolist(), plan.cost, plan.proven) == ([0, 0], 30.0, True)

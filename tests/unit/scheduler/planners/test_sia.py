@@ -8,6 +8,7 @@ import pytest
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.planners.mixed_integer import Limits
 from services.scheduler.planners.sia import (
+    best_of_all,
     configurations,
     greatest_scale_up,
     greedy_allocation,
@@ -195,3 +196,25 @@ def test_bad_input_is_named(changes, message):
     given = {"goodput": [[1.0, 2.0]], "offered": configurations([1], [2]), "capacity": [2]} | changes
     with pytest.raises(PolicyError, match=message):
         sia_allocation(**given)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_where_all_have_their_best_nothing_is_solved_and_nothing_else_is_as_good(seed):
+    draw = np.random.default_rng(seed)
+    offered = configurations([2, 1], [4, 8])
+    goodput = draw.uniform(1.0, 3.0, (3, offered.kind.size)) * offered.devices**0.5
+    value = 1.1 - (goodput / goodput.min(axis=1, keepdims=True)) ** -0.5
+    best = best_of_all(value, offered.kind, offered.devices, np.array([24.0, 24.0]))
+    assert best.tolist() == value.argmax(axis=1).tolist()
+    plan = sia_allocation(goodput, offered, [24.0, 24.0])
+    assert plan.choice.tolist() == best.tolist()
+    assert plan.objective == pytest.approx(brute_force(goodput, offered, np.array([24.0, 24.0]), -0.5, 1.1))
+
+
+def test_no_best_of_all_without_room_or_with_a_choice():
+    offered = configurations([1], [2])
+    value = np.array([[0.1, 0.5], [0.2, 0.6]])
+    assert best_of_all(value, offered.kind, offered.devices, np.array([4.0])).tolist() == [1, 1]
+    assert best_of_all(value, offered.kind, offered.devices, np.array([3.0])) is None
+    assert best_of_all(np.array([[0.5, 0.5]]), offered.kind, offered.devices, np.array([4.0])) is None
+    assert best_of_all(np.zeros((2, 2)), offered.kind, offered.devices, np.array([0.0])).tolist() == [-1, -1]

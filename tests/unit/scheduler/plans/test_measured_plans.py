@@ -37,13 +37,13 @@ def test_what_was_measured_counts_and_the_rest_follows_from_it() -> None:
     before = jobs_of(world.book.cluster, world.now_s)
     assert before.keys == (UnitKey("declared", 0), UnitKey("plain", 0))
     assert before.throughput.tolist() == [[1.0, 3.0], [1.0, 1.0]]
-    assert "its rates are not known" in before.assumed[1]
+    assert "its rates are not known" in before.assumed(1)
     a100 = Cell("A100", 1)
     world.book.learn(News((("plain", a100, 5.0), ("declared", a100, 2.0))), world.now_s)
     after = jobs_of(world.book.cluster, world.now_s)
     assert after.throughput.tolist() == [[2.0, pytest.approx(6.0)], [5.0, 5.0]]
-    assert "its rates are measured where it ran" in after.assumed[1]
-    assert "rates" not in after.assumed[0]
+    assert "its rates are measured where it ran" in after.assumed(1)
+    assert "rates" not in after.assumed(0)
 
 
 def test_work_left_is_steps_left() -> None:
@@ -58,7 +58,7 @@ def test_work_left_is_steps_left() -> None:
     found = jobs_of(world.book.cluster, world.now_s)
     assert found.work.tolist() == [50.0], "60 steps at the report, 2 per second for 5 s since"
     assert found.seconds.tolist() == [[25.0, 25.0]]
-    assert "a day is assumed" not in found.assumed[0]
+    assert "a day is assumed" not in found.assumed(0)
 
 
 def test_elastic_configurations_have_measured_rates() -> None:
