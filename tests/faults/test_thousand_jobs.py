@@ -11,7 +11,7 @@ import pytest
 from bench.event_log import read_and_audit
 from bench.jobs import marks_left, tiny_job, wait_until_final
 from meridian.settings import SERVICES
-from tests.network import Network, network, seeded
+from tests.network import PATIENCE_S, Network, network, seeded
 
 JOBS = int(os.environ.get("MERIDIAN_FAULT_JOBS", "1000"))
 SHORT = 150
@@ -31,7 +31,7 @@ def run_jobs(running: Network, count: int, victim: str | None) -> None:
         fault.start()
     specs = [tiny_job(marks, index) for index in range(count)]
     ids = [job["job_id"] for job in running.client.submit_many(specs)]
-    wait_until_final(running.client, set(ids), timeout_s=60 + count * 0.3)
+    wait_until_final(running.client, set(ids), timeout_s=PATIENCE_S + count)
     if fault:
         fault.join()
         assert killed
@@ -46,14 +46,14 @@ def run_jobs(running: Network, count: int, victim: str | None) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("victim", [None, *SERVICES, "broker", "postgres", "valkey"])
 def test_thousand_jobs_survive_the_death_of(victim: str | None) -> None:
     with network() as running:
         run_jobs(running, JOBS, victim)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1800)
 def test_jobs_survive_the_death_of_each_part_in_turn() -> None:
     """The short version: one network, a batch of jobs for each part that is killed."""
     with network() as running:
