@@ -1,6 +1,7 @@
 """Fixtures for all tests: the real servers of `tests.fixtures_embedded`. Tests marked ``external`` need public data.
 
-Of two workers one runs what starts real processes, one test after the other, and the other all the rest beside it.
+What starts real processes runs one test after the other in two rows, the scheduler's and all others', which two workers
+take beside each other; the rest goes to whoever is free.
 
 `make test` runs a test that failed once more, since processes, sockets and time limits are real and a machine may stand
 still for a moment: the summary names each such test with what failed (RERUN), which is to be mended; one that fails twice
@@ -31,16 +32,20 @@ settings.register_profile("new", print_blob=True, **_UNTIMED)
 settings.load_profile("new" if os.environ.get("MERIDIAN_NEW_EXAMPLES") else "same")
 
 _WITH_PROCESSES = ("conformance", "contract", "e2e", "faults", "integration")
+# About half of the time of all tests with processes.
+_ROW_OF_ITS_OWN = ("tests/integration/scheduler/", "tests/integration/slurm/")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
-    """Whole files go to a worker; all files of tests with real processes go to the same one."""
+    """Whole files go to a worker; the files of each of the two rows of tests with real processes to the same one."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByProcesses(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::", 1)[0]
+            if file.startswith(_ROW_OF_ITS_OWN):
+                return "processes of the scheduler"
             return "processes" if file.split("/")[1] in _WITH_PROCESSES else file
 
     return ByProcesses(config, log)
