@@ -78,13 +78,13 @@ class Rounds:
         clock = _clock(cluster)
         if context.now_s > clock.round_s and context.now_s < self.due_s(cluster):
             return between_rounds(cluster)
-        clock.round_s, clock.version = context.now_s, cluster.policy.version
+        clock.round_s, clock.version = context.now_s, cluster.version
         return self.planner.plan(cluster, context)
 
     def due_s(self, cluster: Cluster) -> float:
         """When the next round is due; minus infinity: at once."""
         clock = _clock(cluster)
-        if clock.version != cluster.policy.version:
+        if clock.version != cluster.version:
             return -math.inf
         return clock.round_s + self.interval_s * (1.0 - _SLACK)
 

@@ -120,12 +120,16 @@ class _Kept:
 def _kept(cluster: Cluster, now_s: float) -> Sequence[Target] | None:
     """The targets of the round before, if this one is the same."""
     found: _Kept | None = service_of(cluster).plan.get(_NAME)
-    return [*found.targets, *others(cluster)] if found is not None and found.hold(jobs_of(cluster, now_s)) else None
+    if found is None or not found.hold(jobs_of(cluster, now_s)):
+        return None
+    more = others(cluster)
+    return [*found.targets, *more] if more else found.targets
 
 
 def _keep(cluster: Cluster, this: Round, targets: Sequence[Target]) -> Sequence[Target]:
     service_of(cluster).plan[_NAME] = _Kept(this, targets)
-    return [*targets, *others(cluster)]
+    more = others(cluster)
+    return [*targets, *more] if more else targets
 
 
 def targets_of(this: Round, choice: Ints, reason: str) -> list[Target]:

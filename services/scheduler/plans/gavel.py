@@ -59,6 +59,26 @@ class _Shares:
     allocation: Floats
 
 
+class _Settled:
+    """The targets of a round in which each job ran where it has all of its time: so it stays, whatever time they receive."""
+
+    def __init__(self, shares: _Shares, jobs: Jobs, targets: Sequence[Target]) -> None:
+        self._shares, self._keys, self.targets = shares, jobs.keys, targets
+
+    def __deepcopy__(self, memo: dict[int, object]) -> None:
+        return None
+
+    def hold(self, shares: _Shares, jobs: Jobs) -> bool:
+        """Whether nobody came, began or ended since."""
+        return shares is self._shares and jobs.keys is self._keys
+
+
+def _all_settled(shares: _Shares, jobs: Jobs) -> bool:
+    if (jobs.kind < 0).any() or (shares.allocation[np.arange(jobs.kind.size), jobs.kind] != 1.0).any():
+        return False
+    return bool((np.bincount(jobs.kind, jobs.devices, jobs.capacity.size) <= jobs.capacity).all())
+
+
 class GavelPlanner:
     """Steps of a round:
 
@@ -93,6 +113,11 @@ class GavelPlanner:
             kept = _Shares(jobs.keys, capacity, measured, np.clip(OBJECTIVES[self._objective](jobs), 0.0, 1.0))
             service.plan[f"gavel/{self._objective}"] = kept
             service.reset(context.now_s)
+        name = f"gavel/{self._objective}/settled"
+        settled: _Settled | None = service.plan.get(name)
+        more = others(cluster)
+        if settled is not None and settled.hold(kept, jobs):
+            return [*settled.targets, *more] if more else settled.targets
         round_s = cluster.policy.interval_s or ROUND_S
         received = service.received_s(jobs.keys, jobs.models, context.now_s) + 0.5 * round_s
         free = jobs.capacity.copy()
@@ -101,4 +126,6 @@ class GavelPlanner:
         kind = gavel.round_selection(share, received, jobs.devices, np.maximum(free, 0.0))
         kind = np.where(jobs.fixed, jobs.kind, kind)
         order = np.lexsort((np.arange(len(jobs.units)), -jobs.devices, kind != jobs.kind))
-        return [*jobs.targets(kind, order, f"its turn in Gavel's {self._objective} round"), *others(cluster)]
+        targets = jobs.targets(kind, order, f"its turn in Gavel's {self._objective} round")
+        service.plan[name] = _Settled(kept, jobs, targets) if _all_settled(kept, jobs) else None
+        return [*targets, *more] if more else targets

@@ -110,6 +110,25 @@ class Jobs:
         seconds: Floats = np.divide(self.work[:, None], self.throughput, out=endless, where=self.throughput > 0)
         return seconds
 
+    def at(self, now_s: float) -> Jobs:
+        """The same jobs on the same nodes at another time."""
+        return Jobs(
+            self.units,
+            self.keys,
+            self.demands,
+            self.models,
+            self.capacity,
+            self.throughput,
+            self.devices,
+            self.kind,
+            self.held,
+            self.restart_s,
+            self.runs,
+            self.rates,
+            self.cluster,
+            now_s,
+        )
+
     def targets(self, kind: Ints, order: Sequence[int] | Ints, reason: str) -> list[Target]:
         """The jobs with a type (``kind`` (J) >= 0), in this order, with the ranks that they ask for."""
         return [
@@ -128,7 +147,7 @@ def jobs_of(cluster: Cluster, now_s: float) -> Jobs:
     rows += [(unit, None) for unit in cluster.pending if unit.demand.accelerators]
     before = kept.jobs
     if before is not None and before.rates is rates and rows == kept.rows:
-        return replace(before, now_s=now_s)
+        return before if before.now_s == now_s else before.at(now_s)
     table = cluster.table
     kept.rows = rows
     rows = sorted(rows, key=_by_submission)

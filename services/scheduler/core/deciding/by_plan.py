@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.deciding.decisions import Preempted
@@ -11,15 +12,40 @@ from services.scheduler.core.deciding.state import State
 from services.scheduler.core.planning import Target
 from services.scheduler.core.preemption import best
 from services.scheduler.core.queue import PendingUnit
-from services.scheduler.core.state import UnitKey
+from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Table
 from services.scheduler.core.tenants_objectives import state_tenant
+
+
+class _Settled:
+    """The targets that were found carried out, with nobody else running, since when nobody began or ended."""
+
+    def __init__(self) -> None:
+        self.targets: Sequence[Target] | None = None
+
+    def __deepcopy__(self, memo: dict[int, object]) -> _Settled:
+        return _Settled()
+
+    def began(self, running: RunningUnit) -> None:
+        """A unit holds nodes."""
+        self.targets = None
+
+    def ended(self, running: RunningUnit, now_s: float) -> None:
+        """A unit holds nothing more."""
+        self.targets = None
 
 
 class ByPlan(State):
     """See the module."""
 
     def _carry_out(self, targets: Sequence[Target]) -> None:
+        settled = self._cluster.watch("by plan", None, _Settled)
+        if settled.targets is not targets or self._explain:
+            done = self._follow_targets(targets)
+            settled.targets = targets if done else None
+
+    def _follow_targets(self, targets: Sequence[Target]) -> bool:
+        """See the module; whether all was already as planned."""
         cluster = self._cluster
         wanted = {target.key: target for target in targets}
         for running in list(self._running.values()):
@@ -54,6 +80,7 @@ class ByPlan(State):
                 self._place(unit, group, *found, reason=target.reason)
         if self._explain:
             self._hold_others(wanted)
+        return self._running.keys() == wanted.keys() and not self._placed and not self._preempted
 
     def _hold_others(self, wanted: Mapping[UnitKey, Target]) -> None:
         """Units that the plan gives nothing, or what is not free yet."""
@@ -87,11 +114,16 @@ def _agrees(running: RunningUnit, target: Target, table: Table) -> bool:
 
 def _fitted(unit: PendingUnit, target: Target) -> PendingUnit:
     """The unit with the demand that the plan gives it."""
-    demand = unit.demand
-    if target.ranks and target.ranks != demand.ranks:
-        demand = replace(demand, ranks=target.ranks)
-    if target.model:
-        demand = replace(demand, accelerator_types=(target.model,))
-    if target.domain_id:
-        demand = replace(demand, domains=frozenset({target.domain_id}))
+    demand = _fitted_demand(unit.demand, target.ranks, target.model, target.domain_id)
     return unit if demand is unit.demand else replace(unit, demand=demand)
+
+
+@lru_cache(maxsize=4096)
+def _fitted_demand(demand: Demand, ranks: int, model: str, domain_id: str) -> Demand:
+    if ranks and ranks != demand.ranks:
+        demand = replace(demand, ranks=ranks)
+    if model:
+        demand = replace(demand, accelerator_types=(model,))
+    if domain_id:
+        demand = replace(demand, domains=frozenset({domain_id}))
+    return demand
