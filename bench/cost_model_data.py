@@ -166,7 +166,27 @@ def bridge(folder: Path) -> Iterator[Row]:
             "precision": row["Precision"].split()[0] if row["Precision"] else "bf16",
             "recompute": "",
             "step_s": repr(tokens / (float(rate[0]) * float(row["#-GPUs"]))),
+            **(_experts(row) if "Qwen" in row["model"] else {}),
         }
+
+
+def _experts(row: Row) -> Row:
+    """How the recipes of Qwen3 run experts (Megatron-Bridge, `scripts/performance/configs/qwen` and pull requests).
+
+    Nothing is recomputed (`set_qwen3_common_configs`). Tokens go by HybridEP, but by all-to-all in 235B, where it overlaps
+    (`moe_a2a_overlap`, also in the first recipe of 30B on H100, two stages), and in the first of B200 (micro batch 1). From release 26.06 on Blackwell captures the whole
+    step as one graph, overlaps the exchange and fuses the kernels of experts (#4249, #4606).
+    """
+    newer = row["release"] >= "26.06" and "H100" not in row["System"]
+    large = "235B" in row["model"]
+    plain = large or ("B200" in row["System"] and "GB200" not in row["System"] and row["MBS"] == "1")
+    return {
+        "recompute": "none",
+        "dispatch_once": "0" if plain else "1",
+        "expert_overlap": "1" if large or newer or row["PP"] == "2" else "0",
+        "captured": "1" if newer else "0",
+        "fused_experts": "1" if newer else "0",
+    }
 
 
 _DGXC_MODELS = {

@@ -35,8 +35,11 @@ def cost_model(rows_path: Path, probes: int, seed: int, out: Path | None, list_r
     where it ran out), group; the model as `model` (a name of the catalogue, or the path of a Hugging Face config.json) or
     as layers, hidden, heads, kv_heads, ffn, gated, vocab, experts, top_k. Optional: recompute_share (of the layers), zero,
     sp, attention (unfused, fused, or a generation of FlashAttention: flash1, flash2, flash3), eager (1 where norms, rotary
-    embedding and activation are not fused), fabric_gbps (GB/s per accelerator between nodes), node_size, memory_gbps (GB/s
-    of an accelerator's memory), power_w (where it is held below what the chip may draw). Other columns are ignored.
+    embedding and activation are not fused), captured (1 where a step is one CUDA graph), expert_overlap (1 where the
+    exchange with experts overlaps computation), dispatch_once (0 where a token is sent to each of its experts instead of
+    once to each chip), fused_experts (1 where one kernel runs an expert), fabric_gbps (GB/s per accelerator between nodes),
+    node_size, memory_gbps (GB/s of an accelerator's memory), power_w (where it is held below what the chip may draw). Other
+    columns are ignored.
     """
     one_thread()
     import numpy as np

@@ -1,7 +1,7 @@
 """Cost model of training large transformers: step time, memory and traffic of a layout on a machine. Pure.
 
 ``shapes`` what is trained, ``layout`` how it is divided, ``machine`` on what; ``kernels``, ``step_time``, ``memory`` the
-model; ``efficiency`` its few parameters, ``calibration`` their update by measured runs; ``search`` the best layouts.
+model; ``efficiency`` its few parameters, ``calibration`` what measured runs say of others; ``search`` the best layouts.
 """
 
 from services.forecast.cost_model.efficiency import Efficiency, fitted

@@ -1,96 +1,153 @@
-"""Calibration: what a few measured runs of a group say about the parameters, as a posterior update.
+"""Calibration: what a few measured runs of a group say of the times of its other runs.
 
-1. The logarithms of the parameters have a normal prior around the served values (``SPREAD``). A group has a factor of its
-   own on the times of chips and links (what no parameter names), ln-normal around 1; the time of the host has a parameter
-   of its own, so runs that wait for the host say nothing of the factor, and it says nothing of them. ``FACTOR_SPREAD`` is
-   the root mean square of the biases of published families by parameters that were fitted without them
-   (`bench/cost_model.py`).
-2. Each measured run is an observation of ln(step time). The group's noise is estimated with the rest: its variance has a
-   scaled inverse chi-squared prior (``NOISE``, worth ``NOISE_WEIGHT`` runs). Runs that agree are believed, runs that
-   scatter leave the prior where it is. A run that the model cannot explain counts less (Student's t, ``DEGREES`` of
-   freedom).
-3. Gauss-Newton with reweighting finds the most probable parameters (Gelman et al. 2013, Bayesian Data Analysis, sections
-   3.2, 4.1 and 17.2).
-With one to three runs the factor takes nearly all; parameters move where runs of different shape disagree.
+ln(measured) = ln(predicted) + discrepancy + noise (Kennedy and O'Hagan 2001, doi:10.1111/1467-9868.00294). The discrepancy is
+what formulas and shared parameters leave out. It is a Gaussian process with mean zero: the same for runs that are alike,
+independent for runs that have nothing in common, so a measured run corrects its like and leaves the rest as predicted.
+
+1. Runs are compared by their ``Traits``: a step of a factor of two in a size (hidden, sequence, micro batch, groups, nodes,
+   chunks) counts one, another kind (chip, precision, recomputation, ...) counts one. The covariance falls by e over
+   ``Prior.reach`` such steps (Rasmussen and Williams 2006, section 4.2.1, exponential).
+2. Time that waits for the chip and time that waits for the host have discrepancies of their own: a run that waits for the
+   host says nothing of one that does not.
+3. A group whose typical run is further off than the prior expects has wider discrepancies and noise, both by the same factor
+   (``Prior.widened``): three runs that are all a third slower are believed.
+4. A run that cannot be reconciled with the others counts less: noise is Student's t with ``DEGREES`` of freedom, by
+   reweighting (Gelman et al. 2013, Bayesian Data Analysis, section 17.2).
+
+No parameter of the model moves. The widths in ``PRIOR`` were chosen over published families (`bench/cost_model_prior.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from services.forecast.cost_model.efficiency import BOUNDS, NAMES, Efficiency, from_mapping, to_mapping
+from services.forecast.cost_model.efficiency import Efficiency
+from services.forecast.cost_model.layout import TrainingLayout
+from services.forecast.cost_model.machine import Machine
+from services.forecast.cost_model.shapes import ModelShape
+from services.forecast.cost_model.step_time import step_time
 
-# Standard deviations of logarithms.
-SPREAD = dict.fromkeys(NAMES, 0.03) | {"dispatch_s": 0.06, "fabric": 0.06, "overlap_gradients": 0.06}
-FACTOR_SPREAD = 0.056
-NOISE = 0.08
-NOISE_WEIGHT = 2.0
 DEGREES = 3.0
+_ROUNDS = 6
 _STEP = 1e-3
-_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Calibrated:
-    """Parameters of a group and the factor on the times of its chips and links."""
+class Prior:
+    """Standard deviations of logarithms of times, and how far a discrepancy reaches (in steps, see above); all above 0."""
 
-    efficiency: Efficiency
+    amplitude: float
+    reach: float
+    noise: float
+
+    def widened(self, residuals: np.ndarray) -> Prior:
+        """At least as wide, so that the median run is no further off than is to be expected."""
+        expected = self.amplitude**2 + self.noise**2
+        low = float(np.quantile(np.square(residuals), 0.25, method="lower"))
+        wider = math.sqrt(max(1.0, low / expected))
+        return Prior(self.amplitude * wider, self.reach, self.noise * wider)
+
+
+PRIOR = Prior(amplitude=0.06, reach=4.0, noise=0.03)
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What tells runs apart: logarithms (base 2) of sizes, kinds, and the share of the time that waits for chip and links."""
+
+    sizes: tuple[float, ...]
+    kinds: tuple[object, ...]
+    chip_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What to multiply a predicted time by, and the standard deviation of the logarithm of what comes out."""
+
     factor: float
+    spread: float
+
+
+def traits_of(shape: ModelShape, layout: TrainingLayout, machine: Machine, efficiency: Efficiency) -> Traits:
+    """The traits of a run."""
+    nodes = max(0.125, layout.accelerators / machine.node_size)
+    counts = (shape.hidden, layout.sequence, layout.micro_batch, layout.tp, layout.pp, layout.cp, layout.ep, layout.vpp)
+    kinds = (
+        machine.chip,
+        layout.precision,
+        layout.recompute.value,
+        layout.eager,
+        layout.captured,
+        layout.zero == 3,
+        bool(shape.experts),
+    )
+    as_is = step_time(shape, layout, machine, efficiency).total_s
+    slower = step_time(shape, layout, machine, efficiency.slowed(math.exp(_STEP))).total_s
+    share = min(1.0, max(0.0, math.log(slower / as_is) / _STEP))
+    return Traits((*(math.log2(count) for count in counts), math.log2(nodes)), kinds, share)
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """Steps between runs (rows) and measured runs (columns), and the share of time that waits for the same thing."""
+
+    steps: np.ndarray
+    shared: np.ndarray
 
     @classmethod
-    def cold(cls, efficiency: Efficiency) -> Calibrated:
-        """Nothing was measured."""
-        return cls(efficiency, 1.0)
+    def of(cls, runs: Sequence[Traits], measured: Sequence[Traits]) -> Likeness:
+        """Of each run to each measured run."""
+        sizes, other_sizes = (np.array([each.sizes for each in some]) for some in (runs, measured))
+        steps = np.abs(sizes[:, None] - other_sizes[None]).sum(axis=2)
+        unlike = [[sum(a != b for a, b in zip(r.kinds, m.kinds, strict=True)) for m in measured] for r in runs]
+        chip, other = (np.array([each.chip_share for each in some]) for some in (runs, measured))
+        return cls(steps + np.array(unlike), np.outer(chip, other) + np.outer(1 - chip, 1 - other))
 
-    @property
-    def applied(self) -> Efficiency:
-        """Parameters that hold the factor: what predicts the group's other runs."""
-        return self.efficiency.slowed(self.factor)
+    def covariance(self, prior: Prior) -> np.ndarray:
+        """Of the discrepancies."""
+        return np.asarray(prior.amplitude**2 * self.shared * np.exp(-self.steps / prior.reach))
 
 
-def calibrate(
-    prior: Efficiency,
-    predict: Callable[[Efficiency], Sequence[float]],
-    measured_s: Sequence[float],
-    factor_spread: float = FACTOR_SPREAD,
-) -> Calibrated:
-    """The most probable parameters; ``predict`` gives the step times of the measured runs for parameters.
+def expected(
+    residuals: np.ndarray, among: Likeness, to_others: Likeness, prior: Prior
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean of the discrepancy of other runs, and how much of its variance is explained.
 
-    ``factor_spread``: standard deviation of the logarithm of the group's factor, above 0.
+    ``residuals``: ln(measured / predicted) of the measured runs, at least one; ``among`` their likeness to one another,
+    ``to_others`` that of the other runs (rows) to them; ``prior`` as wide as it is to be.
     """
-    if not measured_s:
-        return Calibrated.cold(prior)
-    served = to_mapping(prior)
-    center = np.log([served[name] for name in NAMES])
-    low, high = (np.log([BOUNDS[name][side] for name in NAMES]) for side in (0, 1))
-    observed = np.log(np.asarray(measured_s, dtype=float))
-
-    def calibrated(at: np.ndarray) -> Calibrated:
-        values = np.exp(np.clip(center + at[:-1], low, high)).tolist()
-        # exp(log(bound)) may leave the bounds by a rounding.
-        held = {n: min(max(value, BOUNDS[n][0]), BOUNDS[n][1]) for n, value in zip(NAMES, values, strict=True)}
-        return Calibrated(from_mapping(held), float(np.exp(at[-1])))
-
-    def predicted(at: np.ndarray) -> np.ndarray:
-        return np.asarray(np.log(np.asarray(predict(calibrated(at).applied), dtype=float)))
-
-    # Distances from the prior: logarithms of the parameters, then of the factor.
-    at = np.zeros(len(NAMES) + 1)
-    scale = np.append([SPREAD[name] for name in NAMES], factor_spread)
-    variance = np.full(len(observed), NOISE**2)
+    inner, outer = among.covariance(prior), to_others.covariance(prior)
+    variance = np.full(len(residuals), prior.noise**2)
     for _ in range(_ROUNDS):
-        base = predicted(at)
-        jacobian = np.column_stack([(predicted(at + step) - base) / _STEP for step in np.eye(len(at)) * _STEP])
-        # Minimise |J d - r|^2 / noise^2 + |d / scale|^2 for d, the distance from the prior.
-        target = observed - base + jacobian @ at
-        weighted = jacobian * scale
-        inner = weighted @ weighted.T + np.diag(variance)
-        found = scale * (weighted.T @ np.linalg.solve(inner, target))
-        left = target - jacobian @ found
-        noise = (NOISE_WEIGHT * NOISE**2 + float(left @ left)) / (NOISE_WEIGHT + len(left))
-        variance = noise * (DEGREES + left**2 / noise) / (DEGREES + 1)
-        at = np.append(np.clip(center + found[:-1], low, high) - center, found[-1])
-    return calibrated(at)
+        weights = np.linalg.solve(inner + np.diag(variance), residuals)
+        variance = (DEGREES * prior.noise**2 + (variance * weights) ** 2) / (DEGREES + 1)
+    total = inner + np.diag(variance)
+    explained = np.einsum("ij,ji->i", outer, np.linalg.solve(total, outer.T))
+    return outer @ np.linalg.solve(total, residuals), explained
+
+
+def corrections(
+    measured: Sequence[Traits],
+    predicted_s: Sequence[float],
+    measured_s: Sequence[float],
+    others: Sequence[Traits],
+    prior: Prior = PRIOR,
+) -> list[Correction]:
+    """The corrections of ``others`` after ``measured`` runs took ``measured_s`` where ``predicted_s`` were predicted.
+
+    Without measured runs the factors are 1 and the spreads those of the prior.
+    """
+    if not others:
+        return []
+    means, explained = np.zeros(len(others)), np.zeros(len(others))
+    if measured:
+        residuals = np.log(np.asarray(measured_s, dtype=float) / np.asarray(predicted_s, dtype=float))
+        prior = prior.widened(residuals)
+        means, explained = expected(residuals, Likeness.of(measured, measured), Likeness.of(others, measured), prior)
+    own = prior.amplitude**2 * np.array([each.chip_share**2 + (1 - each.chip_share) ** 2 for each in others])
+    spreads = np.sqrt(np.maximum(own - explained, 0.0) + prior.noise**2)
+    return [Correction(math.exp(mean), spread) for mean, spread in zip(means.tolist(), spreads.tolist(), strict=True)]

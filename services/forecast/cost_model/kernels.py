@@ -22,7 +22,11 @@ _SMALL_KERNELS = 14
 _COLLECTIVE_KERNELS = 2
 # A router, its loss, and the order of tokens by expert; beside them two products of each expert on the chip are started.
 _ROUTING_KERNELS = 40
+_HEAD_NORM_KERNELS = 2
 _SCORE_BYTES = 8
+# An input of an 8-bit product is read in 16 bit and written in 8, half of which the kernel before does with its own work
+# (norm, activation). Grouped products of experts cast by themselves what was permuted, unless their kernels are fused.
+_CAST_BYTES, _FUSED, _UNFUSED = 3.0, 0.5, 1.0
 # Values that a gated layer moves forward beyond fused kernels where nothing is fused, by the reference code of Llama 2
 # (`RMSNorm`, `apply_rotary_emb`, `FeedForward`), in values of 16 bit: a norm converts to 32 bit, squares, averages, scales,
 # converts back and weighs (18 where 2 would do); a rotation converts, multiplies and converts back (10 for 2), of queries
@@ -76,8 +80,13 @@ class Kernels:
         # of the feed-forward is not repeated. Megatron-LM, DeepSpeed and PaddlePaddle repeat the whole layer.
         self._stops_early = layout.zero == 3 or machine.compiled
 
-    def product(self, rows: float, columns: float, depth: float, count: float = 1.0, *, wide: bool = False) -> float:
-        """Seconds of ``count`` matrix products rows x depth times depth x columns that run side by side."""
+    def product(
+        self, rows: float, columns: float, depth: float, count: float = 1.0, *, wide: bool = False, cast: float = _FUSED
+    ) -> float:
+        """Seconds of ``count`` matrix products rows x depth times depth x columns that run side by side.
+
+        ``cast``: share of the bytes of casting the input to 8 bit that no kernel before it moves anyway.
+        """
         rate = self._wide_rate if wide else self._product_rate
         tiles = math.ceil(rows / _TILE) * math.ceil(columns / _TILE) * count
         units = self._machine.units
@@ -86,17 +95,18 @@ class Kernels:
         flops = 2.0 * count * rows * columns * depth
         compute = flops / (rate * share * fill * depth / (depth + self._e.half_depth))
         moved = self._value_bytes * count * (rows * columns + rows * depth + columns * depth)
-        cast = 0.0
+        casting = 0.0
         if self._casts and not wide:
-            # Inputs are read in 16 bit and written in 8 for the product; half of that is fused with the kernel before.
-            cast = 1.5 * count * rows * depth / self._bytes_per_s
-        return max(compute, moved / self._bytes_per_s) + cast + self._e.gap_s
+            casting = cast * _CAST_BYTES * count * rows * depth / self._bytes_per_s
+        return max(compute, moved / self._bytes_per_s) + casting + self._e.gap_s
 
-    def matrix(self, rows: float, columns: float, depth: float, count: float = 1.0, *, wide: bool = False) -> Pass:
+    def matrix(
+        self, rows: float, columns: float, depth: float, count: float = 1.0, *, wide: bool = False, cast: float = _FUSED
+    ) -> Pass:
         """A weight matrix, forward and backward (gradient of the input, gradient of the weights)."""
-        forward = self.product(rows, columns, depth, count, wide=wide)
-        inputs = self.product(rows, depth, columns, count, wide=wide)
-        weights = self.product(depth, columns, rows, count, wide=wide)
+        forward = self.product(rows, columns, depth, count, wide=wide, cast=cast)
+        inputs = self.product(rows, depth, columns, count, wide=wide, cast=cast)
+        weights = self.product(depth, columns, rows, count, wide=wide, cast=cast)
         return Pass(forward, inputs + weights, summing=weights)
 
     def moving(self, moved_bytes: float) -> float:
@@ -146,19 +156,22 @@ class Kernels:
         core = self.attention(shape)
         shared = tokens * shape.hidden / (tp if layout.sequence_parallel else 1)
         values = 10 * shared + widths * inner + 2 * tokens * shape.query_width / tp + routed
+        turned = tokens * shape.head_size * (shape.heads + shape.kv_heads) / tp
+        if shape.head_norms:
+            values += 2 * turned
         if layout.eager and shape.gated and not self._machine.compiled:
-            rotated = tokens * shape.head_size * (shape.heads + shape.kv_heads) / tp
-            values += _EAGER_NORMS * shared + _EAGER_ROTATION * rotated + _EAGER_INNER * inner
+            values += _EAGER_NORMS * shared + _EAGER_ROTATION * turned + _EAGER_INNER * inner
         moved = self._value_bytes * values
-        small = self.moving(moved) + _SMALL_KERNELS * self._e.gap_s
+        gaps = _SMALL_KERNELS + (_ROUTING_KERNELS if experts else 0) + (_HEAD_NORM_KERNELS if shape.head_norms else 0)
+        small = self.moving(moved) + gaps * self._e.gap_s
         forward = sum(p.forward for p in matrices) + core.forward + small
         backward = sum(p.backward for p in matrices) + core.backward + 1.5 * small
-        kernels = len(matrices) + _SMALL_KERNELS + (1 if layout.fused_attention else 5)
+        kernels = len(matrices) + gaps + (1 if layout.fused_attention else 5)
         if tp > 1:
             kernels += _COLLECTIVE_KERNELS
         if experts:
-            kernels += _ROUTING_KERNELS + 2 * math.ceil(shape.experts / layout.ep)
-        start = 0.0 if self._machine.compiled else kernels * self._e.dispatch_s
+            kernels += 2 * math.ceil(shape.experts / layout.ep)
+        start = 0.0 if self._machine.compiled or layout.captured else kernels * self._e.dispatch_s
         # Queries, keys and values, and what leads into the feed-forward, are column-parallel.
         summing = matrices[0].summing + matrices[2].summing
         unneeded = 0.0 if experts or not self._stops_early else min(matrices[-1].forward, max(0.0, forward - start))
@@ -174,9 +187,10 @@ class Kernels:
         else:
             local = float(shape.experts)
             rows, width = tokens * shape.top_k / local, shape.expert_ffn / layout.tp
+        cast = _FUSED if layout.fused_experts else _UNFUSED
         found = [
-            self.matrix(rows, first * width, shape.hidden, local),
-            self.matrix(rows, shape.hidden, width, local),
+            self.matrix(rows, first * width, shape.hidden, local, cast=cast),
+            self.matrix(rows, shape.hidden, width, local, cast=cast),
         ]
         if shape.shared_ffn:
             found.append(self.matrix(tokens, first * shape.shared_ffn / layout.tp, shape.hidden))

@@ -46,6 +46,8 @@ _UNGATED_TYPES = frozenset(
         "nemotron",
     ]
 )
+# Types whose queries and keys are normed per head.
+_HEAD_NORM_TYPES = frozenset(("qwen3", "qwen3_moe", "gemma3", "gemma3_text"))
 _LATENT_FIELDS = ("hidden_size", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
@@ -68,7 +70,8 @@ def known_models() -> Mapping[str, ModelShape]:
     with _FILE.open(encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
             counts = {name: int(row[name] or 0) for name in _COUNTS}
-            shape = shape_of(**counts, gated=row["gated"] == "1", tied=row["tied"] == "1")
+            gated, tied, head_norms = (row[name] == "1" for name in ("gated", "tied", "head_norms"))
+            shape = shape_of(**counts, gated=gated, tied=tied, head_norms=head_norms)
             for name in (row["name"], *filter(None, row["aliases"].split(";"))):
                 found[_key(name)] = shape
     return found
@@ -124,6 +127,7 @@ def model_of_config(text: str) -> ModelShape:
         shared_ffn=count("shared_expert_intermediate_size") or count("n_shared_experts") * expert_ffn,
         dense_layers=count("first_k_dense_replace"),
         attention_weights=_latent_weights(config, heads),
+        head_norms=str(config.get("model_type")) in _HEAD_NORM_TYPES,
     )
 
 

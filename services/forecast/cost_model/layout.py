@@ -119,6 +119,16 @@ class TrainingLayout:
     attention_generation: int = 0
     # Norms, rotary embedding and activation run as the separate small kernels of a framework that fuses none of them.
     eager: bool = False
+    # The whole step is one captured graph (CUDA graphs of full iterations): the host starts no kernels.
+    captured: bool = False
+    # The exchange with experts of one micro batch moves while another computes (DualPipe of DeepSeek-V3, section 3.2.1;
+    # `overlap_moe_expert_parallel_comm` of Megatron-Core).
+    expert_overlap: bool = False
+    # A token goes once to each chip, and between nodes once to each node, that has experts for it (DeepEP, HybridEP);
+    # else a copy goes to each of its experts (all-to-all).
+    dispatch_once: bool = True
+    # One kernel for an expert's products, its activation and the casts between them (CuTeDSL grouped MLP of cuDNN).
+    fused_experts: bool = False
 
     @property
     def accelerators(self) -> int:

@@ -36,6 +36,16 @@ def groups(layout: TrainingLayout) -> dict[str, Group]:
     }
 
 
+def sent_away(places: float, copies: int, *, once: bool) -> float:
+    """Copies of a token that leave its place, of ``copies`` for experts spread evenly over ``places``.
+
+    ``once``: one for each other place that is chosen at all, on average.
+    """
+    if once:
+        return (places - 1) * (1 - (1 - 1 / places) ** copies)
+    return (places - 1) / places * copies
+
+
 class Links:
     """Times of transfers on one machine."""
 
@@ -63,22 +73,21 @@ class Links:
         share = (group.size - 1) / group.size
         return share * size_bytes / self.rate(group) + self._start * (1 + math.log2(group.size)) / 2
 
-    def exchange(self, size_bytes: float, group: Group, copies: int) -> float:
+    def exchange(self, size_bytes: float, group: Group, copies: int, *, once: bool = True) -> float:
         """All-to-all of ``size_bytes`` per member, which are ``copies`` of each token, spread evenly.
 
-        Between nodes a token is sent once to each node that needs it, and copied there (DeepEP; DeepSeek-V3 section 3.2).
+        ``once``: a token is sent once to each node that needs it and there once to each chip (DeepEP; DeepSeek-V3 section
+        3.2), else as often as experts there are chosen.
         """
         if group.size <= 1:
             return 0.0
-        away = (group.size - 1) / group.size * size_bytes
+        each = size_bytes / copies
+        away = sent_away(group.size, copies, once=once) * each
         start = self._start * (1 + math.log2(group.size)) / 2
         if not self.crosses(group):
             return away / self._link + start
         inside = max(1, min(group.size, self._machine.node_size // group.stride))
-        nodes = group.size / inside
-        # Expected number of other nodes that a token goes to.
-        needed = (nodes - 1) * (1 - (1 - 1 / nodes) ** copies)
-        outside = needed * size_bytes / copies
+        outside = sent_away(group.size / inside, copies, once=once) * each
         return max(outside / self._fabric, away / self._link) + start
 
     def send(self, size_bytes: float, group: Group) -> float:

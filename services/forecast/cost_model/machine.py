@@ -140,7 +140,8 @@ def machine_of_chip(chip: Chip, catalogue: Catalogue) -> Machine:
         raise UnknownChipError(f"accelerator: {detail}", errors=(FieldError("/accelerator", detail),))
     notes: list[str] = []
     peaks = {name: value for name in _PEAKS if (value := _stated_peak(chip, f"peak_{name}"))}
-    reached = _reached(chip, catalogue, "peak_bf16", "peak_fp16")
+    same = _same_silicon(chip, catalogue)
+    reached = _first_reached([chip, *same], catalogue, "peak_bf16", "peak_fp16")
     if reached is None:
         reached = REACHED_OF_PEAK
         notes.append(f"share of the peak that is reached: {REACHED_OF_PEAK}, nobody measured it")
@@ -168,7 +169,7 @@ def machine_of_chip(chip: Chip, catalogue: Catalogue) -> Machine:
         year=year,
         assumptions=tuple(notes),
         vendor=chip.vendor.lower(),
-        reached_of_peak_8_bit=_reached(chip, catalogue, "peak_fp8"),
+        reached_of_peak_8_bit=_first_reached([chip, *same], catalogue, "peak_fp8"),
         design_power_w=chip.facts["tdp"].value if "tdp" in chip.facts else None,
     )
 
@@ -188,6 +189,19 @@ def _stated_peak(chip: Chip, name: str) -> float | None:
     if fact is None:
         return None
     return next((s.value for s in fact.statements if s.tier is not Tier.MEASURED), fact.value)
+
+
+def _same_silicon(chip: Chip, catalogue: Catalogue) -> list[Chip]:
+    """Chips that differ from ``chip`` in the processor beside them alone: NVIDIA's GB200 is B200 beside a Grace."""
+    stem = chip.id.split("-", 1)[0].removeprefix("g")
+    if chip.vendor.lower() != "nvidia" or not stem.startswith(("h", "b")):
+        return []
+    return [each for each in catalogue if each.id != chip.id and each.id.split("-", 1)[0].removeprefix("g") == stem]
+
+
+def _first_reached(chips: list[Chip], catalogue: Catalogue, *peaks: str) -> float | None:
+    """That of the first of ``chips`` that somebody measured."""
+    return next((share for each in chips if (share := _reached(each, catalogue, *peaks)) is not None), None)
 
 
 def _reached(chip: Chip, catalogue: Catalogue, *peaks: str) -> float | None:

@@ -35,6 +35,8 @@ class ModelShape:
     dense_layers: int = 0
     # Weights of the attention matrices of one layer where heads do not tell them (latent attention); 0: they do.
     attention_weights: int = 0
+    # Queries and keys of each head are normed (Qwen3, arXiv:2505.09388 section 2; Gemma 3, arXiv:2503.19786 section 2).
+    head_norms: bool = False
 
     @property
     def expert_layers(self) -> int:
@@ -128,6 +130,7 @@ def shape_of(
     shared_ffn: int = 0,
     dense_layers: int = 0,
     attention_weights: int = 0,
+    head_norms: bool = False,
 ) -> ModelShape:
     """A shape from what is stated; zero means unknown and is derived.
 
@@ -176,6 +179,7 @@ def shape_of(
         shared_ffn=shared_ffn if experts else 0,
         dense_layers=dense_layers if experts else 0,
         attention_weights=attention_weights,
+        head_norms=head_norms,
     )
 
 

@@ -127,7 +127,10 @@ def per_micro_batch(
     expert = 0.0
     if layout.ep > 1:
         sent = layout.state.weights * tokens / layout.tp * shape.top_k * shape.hidden
-        expert = layers * routed_share * 2 * passes * links.exchange(sent, group["ep"], shape.top_k)
+        each = links.exchange(sent, group["ep"], shape.top_k, once=layout.dispatch_once)
+        expert = layers * routed_share * 2 * passes * each
+        if layout.expert_overlap:
+            expert -= efficiency.overlap_gradients * min(expert, layers * (layer.forward + layer.backward))
     pipeline = 2 * layout.vpp * links.send(block / layout.tp, group["pp"])
     if layout.vpp > 1:
         # Interleaving sends ahead while another chunk computes.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from services.forecast.cost_model.efficiency import PRIOR
 from services.forecast.cost_model.layout import TrainingLayout
-from services.forecast.cost_model.links import Links, groups
+from services.forecast.cost_model.links import Links, groups, sent_away
 from services.forecast.cost_model.machine import Machine
 from services.forecast.cost_model.memory import local_parameters
 from services.forecast.cost_model.shapes import ModelShape
@@ -43,7 +43,7 @@ def volumes(shape: ModelShape, layout: TrainingLayout) -> dict[str, float]:
         "pp": m * 2 * layout.vpp * block / layout.tp if layout.pp > 1 else 0.0,
         "dp": _sharing(layout, gathered, scattered),
         "cp": m * layers * 3 * keys * _away(layout.cp),
-        "ep": m * layers * routed_share * 2 * passes * sent * _away(layout.ep),
+        "ep": m * layers * routed_share * 2 * passes * sent * _exchanged(shape, layout),
     }
 
 
@@ -66,6 +66,13 @@ def traffic_of(shape: ModelShape, layout: TrainingLayout, machine: Machine) -> T
     for kind, size in by_kind.items():
         by_link["fabric" if links.crosses(group[kind]) else "node"] += size
     return Traffic(by_kind, by_link)
+
+
+def _exchanged(shape: ModelShape, layout: TrainingLayout) -> float:
+    """Share of the copies of tokens for experts that leave the chip."""
+    if layout.ep == 1:
+        return 0.0
+    return sent_away(layout.ep, shape.top_k, once=layout.dispatch_once) / shape.top_k
 
 
 def _away(members: int) -> float:

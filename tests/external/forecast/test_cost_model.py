@@ -16,7 +16,7 @@ from tests.public_data import public_data
 
 pytestmark = [pytest.mark.external, pytest.mark.timeout(300)]
 
-# What the served parameters reach, rounded up; dgxc, tpu-v6e, torchtitan and paddle-a100 are in no fit.
+# What the served parameters reach, rounded up; dgxc, tpu-v6e, torchtitan, paddle-a100 and bridge-moe are in no fit.
 WORST_MAPE = {
     "vtrain-single": 0.11,
     "vtrain-39b": 0.10,
@@ -27,8 +27,9 @@ WORST_MAPE = {
     "dgxc-bf16": 0.02,
     "dgxc-fp8": 0.06,
     "tpu-v6e": 0.04,
-    "torchtitan": 0.13,
-    "paddle-a100": 0.11,
+    "torchtitan": 0.10,
+    "paddle-a100": 0.10,
+    "bridge-moe": 0.13,
 }
 
 
@@ -52,10 +53,12 @@ def test_better_than_constant_mfu_fitted_to_these_very_rows(runs: list[Run], fam
     assert time_score(ours, measured).mape < time_score(baseline, measured).mape
 
 
-def test_three_measured_runs_help_on_average_and_hurt_no_family_much(runs: list[Run]) -> None:
+def test_three_measured_runs_help_on_average_and_hurt_no_family(runs: list[Run]) -> None:
     gains = []
-    for family in ("megatron-a100", "mosaic-a100", "mosaic-h100", "dgxc-bf16", "tpu-v6e", "torchtitan", "paddle-a100"):
+    for family in sorted({family_of(run) for run in runs}):
         members = [run for run in runs if family_of(run) == family]
+        if len(members) < 5:
+            continue
         cold = predicted_steps(members, fitted())
         each = []
         for draw in calibrated_draws(members, fitted(), 3, np.random.default_rng(0)):
@@ -64,5 +67,5 @@ def test_three_measured_runs_help_on_average_and_hurt_no_family_much(runs: list[
             before = time_score([cold[position] for position in scored], measured).mape
             each.append(before - time_score(draw.predicted_s[scored], measured).mape)
         gains.append(float(np.mean(each)))
-    assert min(gains) > -0.01
-    assert np.mean(gains) > 0.01
+    assert min(gains) > -0.002
+    assert np.mean(gains) > 0.015

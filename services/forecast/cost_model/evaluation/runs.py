@@ -243,6 +243,10 @@ def _layout(
         recompute=recompute_named(recompute),
         recompute_share=_share(cells, "recompute_share"),
         eager=_flag(cells.get("eager", "")),
+        captured=_flag(cells.get("captured", "")),
+        expert_overlap=_flag(cells.get("expert_overlap", "")),
+        fused_experts=_flag(cells.get("fused_experts", "")),
+        dispatch_once=_flag(cells.get("dispatch_once", "") or "1"),
     )
     if not precision:
         derived.append("precision")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.forecast.cost_model.calibration import FACTOR_SPREAD, Calibrated, calibrate
+from services.forecast.cost_model.calibration import PRIOR, Prior, Traits, corrections, traits_of
 from services.forecast.cost_model.efficiency import Efficiency
 from services.forecast.cost_model.evaluation.runs import Run
 from services.forecast.cost_model.memory import memory_of, verdict
@@ -86,25 +86,46 @@ def calibrated_draws(
     efficiency: Efficiency,
     count: int,
     draws: np.random.Generator,
-    factor_spread: float = FACTOR_SPREAD,
+    prior: Prior = PRIOR,
 ) -> list[Draw]:
     """Per draw, each group's predictions after ``count`` of its runs are measured; smaller groups are left out."""
-    cold = predicted_steps(runs, efficiency)
-    expected = [run.model_flops / seconds / run.layout.accelerators for run, seconds in zip(runs, cold, strict=True)]
+    cold = np.asarray(predicted_steps(runs, efficiency))
+    traits = traits_of_runs(runs, efficiency)
     found = []
     for _ in range(DRAWS):
         predicted, constant = np.full(len(runs), np.nan), np.full(len(runs), np.nan)
-        for members in by_group(runs).values():
-            if len(members) <= count:
-                continue
-            chosen = spread_out([expected[position] for position in members], count, draws)
-            probes = [runs[members[index]] for index in chosen]
-            fitted = _calibrated(probes, efficiency, factor_spread)
-            others = [position for index, position in enumerate(members) if index not in set(chosen.tolist())]
-            predicted[others] = predicted_steps([runs[position] for position in others], fitted.applied)
-            share = _share_of_peak(probes)
+        for probes, others in drawn_probes(runs, cold, count, draws):
+            changes = corrections(
+                [traits[position] for position in probes],
+                cold[probes].tolist(),
+                [runs[position].step_s or np.nan for position in probes],
+                [traits[position] for position in others],
+                prior,
+            )
+            predicted[others] = cold[others] * [change.factor for change in changes]
+            share = _share_of_peak([runs[position] for position in probes])
             constant[others] = [_least_seconds(runs[position]) / share for position in others]
         found.append(Draw(predicted, constant))
+    return found
+
+
+def traits_of_runs(runs: Sequence[Run], efficiency: Efficiency) -> list[Traits]:
+    """What tells the runs apart."""
+    return [traits_of(run.shape, run.layout, run.machine, efficiency) for run in runs]
+
+
+def drawn_probes(
+    runs: Sequence[Run], cold_s: Sequence[float] | np.ndarray, count: int, draws: np.random.Generator
+) -> list[tuple[list[int], list[int]]]:
+    """Positions of the ``count`` runs of each group that calibrate, and of its others; smaller groups are left out."""
+    rates = [run.model_flops / seconds / run.layout.accelerators for run, seconds in zip(runs, cold_s, strict=True)]
+    found = []
+    for members in by_group(runs).values():
+        if len(members) <= count:
+            continue
+        chosen = spread_out([rates[position] for position in members], count, draws).tolist()
+        others = [position for index, position in enumerate(members) if index not in set(chosen)]
+        found.append(([members[index] for index in chosen], others))
     return found
 
 
@@ -121,11 +142,6 @@ def spread_out(values: Sequence[float], count: int, draws: np.random.Generator) 
         inner = order[int(low + quarter) : max(int(high - quarter), int(low + quarter) + 1)]
         chosen.append(int(draws.choice(inner)))
     return np.asarray(chosen)
-
-
-def _calibrated(probes: Sequence[Run], efficiency: Efficiency, factor_spread: float) -> Calibrated:
-    measured = [run.step_s for run in probes if run.step_s is not None]
-    return calibrate(efficiency, lambda at: predicted_steps(probes, at), measured, factor_spread)
 
 
 def _least_seconds(run: Run) -> float:

@@ -68,6 +68,13 @@ def test_recomputation_is_derived_without_what_an_allocator_gives_back() -> None
     assert (run_of({**BASE, "eager": "1"}).layout.eager, run_of(BASE).layout.eager) == (True, False)
 
 
+def test_how_experts_run_is_read_or_usual() -> None:
+    stated = {"captured": "1", "expert_overlap": "1", "fused_experts": "1", "dispatch_once": "0"}
+    for row, flags in ((BASE, (False, False, False, True)), ({**BASE, **stated}, (True, True, True, False))):
+        found = run_of(row).layout
+        assert (found.captured, found.expert_overlap, found.fused_experts, found.dispatch_once) == flags
+
+
 def test_a_model_by_its_sizes_or_by_a_file(tmp_path: Path) -> None:
     sizes = {
         **BASE,

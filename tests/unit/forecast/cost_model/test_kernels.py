@@ -100,6 +100,36 @@ def test_every_expert_on_the_chip_is_started() -> None:
     assert layer.forward == pytest.approx((19 + 40 + 2 * 2) * PRIOR.dispatch_s)
 
 
+def test_heads_that_are_normed_move_their_queries_and_keys_once_more() -> None:
+    normed = model_named("qwen3-8b")
+    layout = TrainingLayout(sequence=4096, global_batch=8)
+    free = replace(PRIOR, elementwise=1.0, memory=1.0, gap_s=0.0)
+
+    def layer(shape: ModelShape) -> Pass:
+        return Kernels(A100, free, layout).layer(shape, experts=False)
+
+    # Read and written in 16 bit, for 32 heads of queries and 8 of keys of 128.
+    moved = 2 * 2 * 4096 * (32 + 8) * 128 / A100.memory_bytes_per_s
+    with_norms, without = layer(normed), layer(replace(normed, head_norms=False))
+    assert with_norms.forward - without.forward == pytest.approx(moved)
+    assert with_norms.backward - without.backward == pytest.approx(1.5 * moved)
+
+
+def test_experts_cast_what_no_kernel_before_them_casts() -> None:
+    shape = model_named("mixtral-8x7b")
+    layout = TrainingLayout(sequence=4096, global_batch=4, dp=4, ep=4, precision="fp8")
+    apart, fused = (
+        Kernels(H100, PRIOR, replace(layout, fused_experts=on)).layer(shape, experts=True).forward
+        for on in (False, True)
+    )
+    # 4,096 tokens to two experts each: inputs of 4,096 and, after the activation, of 14,336 values, 1.5 of 3 bytes more.
+    cast = 1.5 * 4096 * 2 * (4096 + 14336) / (H100.memory_bytes_per_s * PRIOR.memory)
+    assert apart - fused == pytest.approx(cast)
+    wide = replace(layout, precision="bf16")
+    alike = {Kernels(H100, PRIOR, replace(wide, fused_experts=on)).layer(shape, experts=True) for on in (False, True)}
+    assert len(alike) == 1
+
+
 def test_sums_of_input_gradients_hide_behind_gradients_of_weights() -> None:
     shape = model_named("megatron-18.4b")
     layout = TrainingLayout(sequence=2048, global_batch=1, tp=8, recompute=Recompute.FULL)

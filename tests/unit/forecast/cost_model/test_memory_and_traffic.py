@@ -164,6 +164,17 @@ def test_traffic_by_hand() -> None:
     assert found.by_link == {"node": found.by_kind["tp"], "fabric": found.by_kind["pp"] + found.by_kind["dp"]}
 
 
+def test_traffic_of_experts_by_hand() -> None:
+    shape, machine = model_named("mixtral-8x7b"), machine_of("A100-SXM4-80GB")
+    layout = TrainingLayout(sequence=4096, global_batch=8, dp=8, ep=8)
+    # There and back, forward and backward, 32 layers. The experts of a token are on two of eight places, or on one (1 in 8),
+    # and its own place, where nothing is sent, is among them or not.
+    token = 32 * 4 * 2 * 4096 * 4096
+    for once, places in ((True, 2 - 1 / 8 - (1 - (7 / 8) ** 2)), (False, 2 * 7 / 8)):
+        found = traffic_of(shape, replace(layout, dispatch_once=once), machine)
+        assert found.by_kind["ep"] == pytest.approx(token * places)
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

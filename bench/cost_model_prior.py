@@ -1,0 +1,75 @@
+"""The widths of the calibration's prior (`services/forecast/cost_model/calibration.py`), chosen over families of runs.
+
+Each family is calibrated by drawings of three of its runs with every prior of a grid. What counts is the error of its other
+runs as a share of that without calibration, the mean over families. Among the priors whose mean is within one standard error
+of the best (of the paired differences between families), the most cautious is taken: that which carries least from a run to
+one some steps away (the rule of one standard error, Breiman et al. 1984, Classification and Regression Trees, section 3.4.3).
+For a family that is left out, only the other families choose.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from services.forecast.cost_model.calibration import Likeness, Prior, expected
+from services.forecast.cost_model.efficiency import Efficiency
+from services.forecast.cost_model.evaluation.runs import Run
+from services.forecast.cost_model.evaluation.scores import (
+    DRAWS,
+    drawn_probes,
+    predicted_steps,
+    time_score,
+    traits_of_runs,
+)
+
+PROBES = 3
+GRID = tuple(
+    Prior(*widths)
+    for widths in itertools.product(
+        (0.04, 0.06, 0.08, 0.1, 0.12, 0.15), (1.0, 2.0, 3.0, 4.0, 6.0, 8.0), (0.03, 0.04, 0.06, 0.08)
+    )
+)
+_STEPS_AWAY = 3.0
+
+
+def errors_by_prior(runs: Sequence[Run], efficiency: Efficiency, draws: np.random.Generator) -> np.ndarray:
+    """Error of calibrated over that of plain predictions of one family, by prior of ``GRID``: the mean over drawings.
+
+    The family needs more than ``PROBES`` runs in one group; ValueError otherwise.
+    """
+    cold = np.asarray(predicted_steps(runs, efficiency))
+    measured = np.asarray([run.step_s or np.nan for run in runs])
+    residuals = np.log(measured / cold)
+    traits = traits_of_runs(runs, efficiency)
+    before, after = 0.0, np.zeros(len(GRID))
+    for _ in range(DRAWS):
+        scored: list[int] = []
+        changes: list[np.ndarray] = []
+        for probes, others in drawn_probes(runs, cold, PROBES, draws):
+            near = [traits[position] for position in probes]
+            among, away = Likeness.of(near, near), Likeness.of([traits[position] for position in others], near)
+            seen = residuals[probes]
+            changes.append(np.array([expected(seen, among, away, prior.widened(seen))[0] for prior in GRID]))
+            scored += others
+        factors = np.exp(np.concatenate(changes, axis=1))
+        before += time_score(cold[scored], measured[scored].tolist()).mape
+        after += np.abs(cold[scored] * factors / measured[scored] - 1).mean(axis=1)
+    return np.asarray(after / before)
+
+
+def chosen(errors: Sequence[np.ndarray]) -> Prior:
+    """The prior for a family that is none of those whose ``errors_by_prior`` are given, at least two."""
+    table = np.array(errors)
+    best = int(np.argmin(table.mean(axis=0)))
+    worse = table - table[:, [best]]
+    within = worse.mean(axis=0) <= worse.std(axis=0, ddof=1) / math.sqrt(len(table))
+    return min((GRID[index] for index in np.flatnonzero(within).tolist()), key=_carried)
+
+
+def _carried(prior: Prior) -> float:
+    """Share of a measured run's residual that another, some steps away, is corrected by."""
+    return prior.amplitude**2 * math.exp(-_STEPS_AWAY / prior.reach) / (prior.amplitude**2 + prior.noise**2)
