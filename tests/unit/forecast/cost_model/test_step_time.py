@@ -187,7 +187,9 @@ def test_a_chip_beside_another_processor_reaches_what_its_like_was_measured_to_r
         alone.reached_of_peak,
         alone.reached_of_peak_8_bit,
     )
+    assert "0.79, as measured on the same silicon" in " ".join(beside.assumptions)
     # Who was measured keeps its own.
+    assert not machine_of("GB200").assumptions
     assert machine_of("GB200").reached_of_peak != machine_of("B200").reached_of_peak
 
 
