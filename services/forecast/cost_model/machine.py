@@ -143,7 +143,9 @@ def machine_of_chip(chip: Chip, catalogue: Catalogue) -> Machine:
     same = _same_silicon(chip, catalogue)
     reached = _first_reached([chip, *same], catalogue, "peak_bf16", "peak_fp16")
     if reached is not None and _reached(chip, catalogue, "peak_bf16", "peak_fp16") is None:
-        notes.append(f"share of the peak that is reached: {reached:.2f}, as measured on the same silicon in another form")
+        notes.append(
+            f"share of the peak that is reached: {reached:.2f}, as measured on the same silicon in another form"
+        )
     if reached is None:
         reached = REACHED_OF_PEAK
         notes.append(f"share of the peak that is reached: {REACHED_OF_PEAK}, nobody measured it")
