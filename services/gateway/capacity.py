@@ -7,12 +7,14 @@ divided by what a rank needs. Present load and failures play no part: they pass.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from meridian.errors import FieldError
-from meridian.hardware.parts import MARK, part_model
+from meridian.hardware.accelerator_types import is_meant, is_part, suits
+from meridian.hardware.parts import part_model
 from services.gateway.jobfile import JobFile, PlacementSection, ResourcesSection
 
 
@@ -23,9 +25,16 @@ class AcceleratorCapacity:
     model: str
     emulated: bool
     count: int
+    vendor: str = ""
 
 
-def models_of(accelerator: Mapping[str, Any]) -> list[str]:
+def kinds_of(accelerators: Iterable[Mapping[str, Any]]) -> tuple[AcceleratorCapacity, ...]:
+    """The devices that a node gives to work, of the accelerators of its inventory."""
+    counts = Counter((model, item["emulated"], item["vendor"]) for item in accelerators for model in _models_of(item))
+    return tuple(AcceleratorCapacity(model, emulated, n, vendor) for (model, emulated, vendor), n in counts.items())
+
+
+def _models_of(accelerator: Mapping[str, Any]) -> list[str]:
     """The models of the devices that an accelerator of an inventory gives to work: its own, or those of its parts."""
     if not accelerator.get("partitioned"):
         return [accelerator["model"]]
@@ -120,15 +129,9 @@ def _suitable(node: NodeCapacity, resources: ResourcesSection, *, real_only: boo
     return sum(
         kind.count
         for kind in node.accelerators
-        if _is_meant(kind.model, resources) and not (real_only and kind.emulated)
+        if suits(kind.vendor, kind.model, resources.accelerator_types, resources.accelerators)
+        and not (real_only and kind.emulated)
     )
-
-
-def _is_meant(model: str, resources: ResourcesSection) -> bool:
-    """Whether ranks that want one of the types (none: any) are given such a device; a part is given only by its name, and one of
-    them to a rank."""
-    types, is_part = resources.accelerator_types, MARK in model
-    return (model in types if types else not is_part) and not (is_part and resources.accelerators > 1)
 
 
 def _slots(node: NodeCapacity, resources: ResourcesSection, *, real_only: bool) -> int:
@@ -143,14 +146,13 @@ def _unmet(demand: _Demand, placement: PlacementSection, domains: Sequence[Domai
     resources, pointer = demand.resources, demand.resources_pointer
     real_only = placement.require_real_accelerators
     nodes = [node for domain in domains for node in domain.nodes]
-    known = {kind.model for node in nodes for kind in node.accelerators}
-    unknown = [
-        FieldError(f"{pointer}/accelerator_types/{index}", f"no permitted domain has accelerators of type {name!r}")
-        for index, name in enumerate(resources.accelerator_types)
-        if name not in known
-    ]
-    if unknown:
-        return unknown
+    types = resources.accelerator_types
+    named = [kind for node in nodes for kind in node.accelerators if is_meant(kind.vendor, kind.model, types)]
+    if types and not named:
+        return [
+            FieldError(f"{pointer}/accelerator_types/{index}", f"no permitted domain has accelerators of type {name!r}")
+            for index, name in enumerate(types)
+        ]
     found = []
     most_cpus = max((node.cpus for node in nodes), default=0.0)
     if resources.cpus > most_cpus:
@@ -161,9 +163,7 @@ def _unmet(demand: _Demand, placement: PlacementSection, domains: Sequence[Domai
     most = max((_suitable(node, resources, real_only=real_only) for node in nodes), default=0)
     if resources.accelerators > most:
         kind = "real " if real_only else ""
-        parts = (
-            "; a rank is given one part at most" if any(MARK in name for name in resources.accelerator_types) else ""
-        )
+        parts = "; a rank is given one part at most" if types and any(is_part(kind.model) for kind in named) else ""
         detail = f"no permitted node has more than {most} suitable {kind}accelerators{parts}"
         found.append(FieldError(f"{pointer}/accelerators", detail))
     if found:

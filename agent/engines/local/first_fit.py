@@ -6,12 +6,12 @@ with the reason, and asked for again when there is more room.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agent.engines.base import RankPlacement
 from agent.engines.own_scheduler import Constraints, DeviceKind, Held, OwnScheduler, Refusal, Room, UnitName
+from meridian.hardware.accelerator_types import is_meant
 
 WHOLE = 1000
 """Thousandths of an accelerator."""
@@ -46,16 +46,6 @@ class _Free:
     memory_bytes: int
     devices: list[int]
     resources: dict[str, float]
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(re.findall(r"[a-z0-9]+", text.lower()))
-
-
-def matches(kind: DeviceKind, wanted: Sequence[str]) -> bool:
-    """Whether one of the wanted types names the model; empty ``wanted`` accepts any."""
-    words = _words(f"{kind.vendor} {kind.model}")
-    return not wanted or any(_words(name) <= words for name in wanted if _words(name))
 
 
 class FirstFit(OwnScheduler):
@@ -157,7 +147,7 @@ class FirstFit(OwnScheduler):
         kinds: list[DeviceKind | None] = [None]
         if constraints.accelerators:
             present = dict.fromkeys(kind for node in self._nodes.values() for kind in node.devices)
-            kinds = [kind for kind in present if matches(kind, constraints.accelerator_types)]
+            kinds = [kind for kind in present if is_meant(kind.vendor, kind.model, constraints.accelerator_types)]
         everywhere = list(self._nodes)
         groups: dict[str, list[str]] = {}
         if constraints.topology:

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.gateway.capacity import AcceleratorCapacity, DomainCapacity, NodeCapacity, models_of
+from services.gateway.capacity import DomainCapacity, NodeCapacity, kinds_of
 from services.gateway.network import DomainChange, IncidentChanges, IncidentRow
 from services.gateway.store.rows import as_json, as_rows, texts, upsert
 from services.gateway.tables import domain, forecast, incident, job, link, node, recovery, requirement
@@ -228,12 +228,7 @@ async def capacities(connection: AsyncConnection) -> dict[str, DomainCapacity]:
     levels = {row.domain_id: row.body["security_level"] for row in await connection.execute(sa.select(domain))}
     members: dict[str, list[NodeCapacity]] = {domain_id: [] for domain_id in levels}
     for row in await connection.execute(sa.select(node.c.domain_id, node.c.node_id, node.c.body)):
-        counts: dict[tuple[str, bool], int] = {}
-        for accelerator in row.body["accelerators"]:
-            for model in models_of(accelerator):
-                key = (model, accelerator["emulated"])
-                counts[key] = counts.get(key, 0) + 1
-        kinds = tuple(AcceleratorCapacity(model, emulated, count) for (model, emulated), count in counts.items())
+        kinds = kinds_of(row.body["accelerators"])
         capacity = NodeCapacity(row.node_id, row.body["cpus"] or 0.0, row.body["memory_bytes"], kinds)
         members.setdefault(row.domain_id, []).append(capacity)
     return {

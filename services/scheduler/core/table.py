@@ -6,7 +6,6 @@ Nodes are sorted by domain, so a domain is a slice.
 
 from __future__ import annotations
 
-import re
 from bisect import insort
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meridian.hardware.parts import MARK, is_asked_for
+from meridian.hardware.accelerator_types import is_meant, is_part, suits
 from services.scheduler.core.fleet import DEFAULT_ADDRESS, Device, Fleet, Node, NodeState
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.state import Demand
@@ -42,26 +41,15 @@ class DeviceModel:
     @property
     def is_part(self) -> bool:
         """Whether it is a part that an accelerator was divided into."""
-        return MARK in self.model
+        return is_part(self.model)
 
     def suits(self, demand: Demand) -> bool:
-        """Whether ranks of the demand may have such devices. A program sees one part at most (CUDA Programming Guide,
-        CUDA_VISIBLE_DEVICES), so ranks of several accelerators get whole ones."""
-        return self.matches(demand.accelerator_types) and not (self.is_part and demand.accelerators > 1)
+        """Whether ranks of the demand may have such devices (`accelerator_types.suits`)."""
+        return suits(self.vendor, self.model, demand.accelerator_types, demand.accelerators)
 
     def matches(self, wanted: Sequence[str]) -> bool:
-        """Whether one of the wanted types names this model: all its words occur in vendor and model ("a100-80gb" in
-        "NVIDIA A100-SXM4-80GB"). Empty ``wanted`` accepts any whole accelerator. A part of one is meant by its profile only."""
-        if self.is_part:
-            return any(is_asked_for(name, f"{self.vendor} {self.model}") for name in wanted)
-        if not wanted:
-            return True
-        words = _words(f"{self.vendor} {self.model}")
-        return any(_words(name) <= words for name in wanted if _words(name))
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(re.findall(r"[a-z0-9]+", text.lower()))
+        """Whether one of the wanted types means this model (`accelerator_types.is_meant`)."""
+        return is_meant(self.vendor, self.model, wanted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.engines.base import RankPlacement
-from agent.engines.local.first_fit import FirstFit, Limits, NodeFacts, matches
+from agent.engines.local.first_fit import FirstFit, Limits, NodeFacts
 from agent.engines.own_scheduler import Constraints, DeviceKind, Held, Refusal, UnitName
 
 A100, ASCEND = DeviceKind("NVIDIA", "A100-SXM4-80GB"), DeviceKind("Huawei", "Ascend 910B")
@@ -40,13 +40,6 @@ def ask(found: FirstFit, number: int, wanted: Constraints) -> list[tuple[str, tu
         return answer.reason
     assert [rank.rank for rank in answer] == list(range(wanted.ranks))
     return [(rank.node_id, rank.accelerator_indices) for rank in answer]
-
-
-def test_words_of_a_type_name_a_model() -> None:
-    assert matches(A100, ("a100-80gb",))
-    assert matches(A100, ("910b", "nvidia"))
-    assert not matches(A100, ("h100", ""))
-    assert matches(ASCEND, ())
 
 
 def test_ranks_are_packed_on_the_first_nodes_with_one_model() -> None:

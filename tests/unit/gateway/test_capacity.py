@@ -53,6 +53,19 @@ def test_a_gang_must_fit_into_one_domain_unless_it_may_cross() -> None:
     assert pointers(kind="gang", gang={"ranks": 5, "allow_cross_domain": True}, resources=one_type) == ["/gang/ranks"]
 
 
+def test_types_are_alternatives_named_by_words() -> None:
+    """What the scheduler would place is not refused; when nobody has any of them, each is told."""
+    network = {
+        "d": domain("d", 1, model="A100-SXM4-80GB"),
+        "e": domain("e", 1, model="H100 part 3g.40gb", accelerators=1),
+    }
+    for types in (["a100-80gb"], ["B200", "A100"], ["3g.40gb"]):
+        assert pointers(network, resources={"accelerators": 1, "accelerator_types": types}) == []
+    assert pointers(network, resources={"accelerators": 1, "accelerator_types": ["B200", "H100", "A10"]}) == [
+        f"/resources/accelerator_types/{index}" for index in range(3)
+    ]
+
+
 def test_resources_must_come_together_on_one_node() -> None:
     network = {
         "a": DomainCapacity("a", 0, (NodeCapacity("cpu", 64, 8 * GIB), NodeCapacity("memory", 2, 512 * GIB))),

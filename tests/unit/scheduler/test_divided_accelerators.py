@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from google.protobuf import json_format
 
 from meridian.contracts.resource.v1 import resource_pb2 as pb
 from services.forecast.events import models_offered
-from services.gateway.capacity import AcceleratorCapacity as Capacity
-from services.gateway.capacity import DomainCapacity, NodeCapacity, impossibilities, models_of
+from services.gateway.capacity import AcceleratorCapacity, DomainCapacity, NodeCapacity, impossibilities, kinds_of
 from services.gateway.jobfile import JobFile
 from services.graph.facts import DomainFacts
 from services.graph.image import build_image
@@ -62,18 +62,35 @@ def _observed(report: pb.ResourceReported) -> Any:
     return check_report(report, {}, {}, None, NOW_S, Limits(5.0, 3, 86400.0), 60.0)
 
 
-def _node() -> Node:
+def _node(report: pb.ResourceReported | None = None) -> Node:
     facts = DomainFacts("d")
-    facts.observe(_observed(_report()).observation)
+    facts.observe(_observed(report or _report()).observation)
     image, _ = build_image(facts, NOW_S, Thresholds())
     return node_from(image.nodes["n1"], "d")
 
 
-def _placed(*demands: Demand) -> list[tuple[int, ...]]:
-    fleet = Fleet(nodes={"n1": _node()})
+def _placed(*demands: Demand, report: pb.ResourceReported | None = None) -> list[tuple[int, ...]]:
+    fleet = Fleet(nodes={"n1": _node(report)})
     pending = [PendingUnit(UnitKey("job", n), "lab", 0, float(n), demand) for n, demand in enumerate(demands)]
     decisions = decide(Snapshot(table_of(fleet), Ledger(), pending), Policy())
     return [rank.devices for item in sorted(decisions.placed, key=lambda item: item.key) for rank in item.ranks]
+
+
+def _capacities(report: pb.ResourceReported | None = None) -> tuple[AcceleratorCapacity, ...]:
+    """What the gateway counts of the node, from the form in which it keeps nodes."""
+    body = json_format.MessageToDict(
+        (report or _report()).inventory.nodes[0],
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
+    )
+    return kinds_of(body["accelerators"])
+
+
+def _refused(report: pb.ResourceReported | None = None, **resources: Any) -> list[str]:
+    """Pointers to what the gateway says can never be had of the node."""
+    network = {"d": DomainCapacity("d", 0, (NodeCapacity("n1", 16, 64 * GIB, _capacities(report)),))}
+    job = JobFile.model_validate({"name": "n", "kind": "task", "command": ["x"], "resources": resources})
+    return [error.pointer for error in impossibilities(job, network)]
 
 
 def test_the_graph_keeps_the_accelerator_once_with_its_parts_and_the_readings_of_the_whole() -> None:
@@ -142,23 +159,47 @@ def test_parts_that_take_no_work_are_in_nobody_s_way_whatever_comes_first() -> N
 
 
 def test_the_gateway_counts_what_the_scheduler_gives() -> None:
-    body = json_format.MessageToDict(
-        _report().inventory.nodes[0], preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    models = [model for accelerator in body["accelerators"] for model in models_of(accelerator)]
-    assert models == [LARGE, SMALL, "H100"]
-    kinds = tuple(Capacity(model, emulated=False, count=1) for model in models)
-    network = {"d": DomainCapacity("d", 0, (NodeCapacity("n1", 16, 64 * GIB, kinds),))}
-
-    def refused(**resources: Any) -> list[str]:
-        job = JobFile.model_validate({"name": "n", "kind": "task", "command": ["x"], "resources": resources})
-        return [error.pointer for error in impossibilities(job, network)]
-
+    assert [kind.model for kind in _capacities()] == [LARGE, SMALL, "H100"]
+    refused = _refused
     assert refused(accelerators=1) == []
     assert refused(accelerators=2) == ["/resources/accelerators"]
     assert refused(accelerators=1, accelerator_types=[SMALL]) == []
     assert refused(accelerators=2, accelerator_types=[SMALL, LARGE]) == ["/resources/accelerators"]
     assert refused(accelerators=2, accelerator_types=[SMALL, "H100"]) == ["/resources/accelerators"]
+
+
+@pytest.mark.parametrize("accelerators", [1, 2])
+@pytest.mark.parametrize(
+    "types",
+    [
+        (),
+        ("3g.40gb",),
+        ("H100 3G.40GB",),
+        ("nvidia 1g.10gb",),
+        ("2g.20gb",),
+        ("part",),
+        ("h100",),
+        ("NVIDIA-H100",),
+        ("nvidia",),
+        ("A100",),
+        ("H100-80GB",),
+        ("---",),
+        ("A100", "H100"),
+        ("A100", "3g.40gb"),
+        ("A100", "B200"),
+        (SMALL, LARGE),
+        (LARGE, "h100"),
+    ],
+)
+def test_the_gateway_refuses_exactly_the_types_of_which_the_scheduler_has_none(
+    types: tuple[str, ...], accelerators: int
+) -> None:
+    twin = _report()
+    third = twin.inventory.nodes[0].accelerators.add()
+    third.CopyFrom(twin.inventory.nodes[0].accelerators[1])
+    third.index = 2
+    placed = _placed(Demand(1, accelerators=accelerators, accelerator_types=types), report=twin)
+    assert bool(_refused(twin, accelerators=accelerators, accelerator_types=list(types))) == (placed == [])
 
 
 def test_the_forecast_has_room_for_what_the_scheduler_gives() -> None:
