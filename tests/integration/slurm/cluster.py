@@ -28,6 +28,7 @@ from tests.fixtures_embedded import free_port, running
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel", "sinfo", "sdiag")
 NODES = ("n1", "n2", "n3")
 CPUS, MEMORY_MIB, GPUS = 8, 16_000, 4
+PATIENCE_S = 120.0
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 _CONFIGURATION = """
@@ -91,7 +92,13 @@ class SlurmCluster:
     def call(self, *words: str, check: bool = True) -> str:
         """What a program of Slurm prints."""
         done = subprocess.run(
-            words, env=self.environment(), capture_output=True, text=True, check=False, timeout=30, cwd=self.folder
+            words,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
+            cwd=self.folder,
         )
         assert not check or done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
         return done.stdout
@@ -120,7 +127,7 @@ class SlurmCluster:
         words = ("slurmctld", "-D", *options, "-f", str(self.configuration))
         self.controller = self.life.enter_context(running(_spec(self, "slurmctld", words, self.ports["controller"])))
 
-    def until(self, wanted: str, *words: str, patience_s: float = 90) -> None:
+    def until(self, wanted: str, *words: str, patience_s: float = PATIENCE_S) -> None:
         """Wait until a program's output holds a text."""
         end = time.monotonic() + patience_s
         while wanted not in (found := self.call(*words, check=False)):
@@ -192,7 +199,7 @@ def _spec(cluster: SlurmCluster, name: str, words: tuple[str, ...], port: int = 
     )
 
 
-def _until_there(path: Path, patience_s: float = 60) -> None:
+def _until_there(path: Path, patience_s: float = PATIENCE_S) -> None:
     end = time.monotonic() + patience_s
     while not path.exists():
         assert time.monotonic() < end, f"{path} is not there"

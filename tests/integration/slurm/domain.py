@@ -18,11 +18,10 @@ from agent.engines.slurm.engine import SlurmEngine, SlurmEngineSettings
 from agent.engines.slurm.scheduler import QueueRules, SlurmScheduler
 from agent.run_book import RunBook
 from meridian.clock import SystemClock
-from tests.integration.slurm.cluster import GPUS, NODES, SlurmCluster
+from tests.integration.slurm.cluster import GPUS, NODES, PATIENCE_S, SlurmCluster
 
 DOMAIN = "north"
 H100 = DeviceKind("NVIDIA", "H100")
-PATIENCE_S = 90.0
 E = TypeVar("E", bound=RunEvent)
 
 

@@ -18,7 +18,7 @@ MIB = 2**20
 def readings(slurm: SlurmCluster, *words: str) -> dict[tuple[str, Metric], float | None]:
     """What the agent reads of a command of its file (which gets no environment of the agent's)."""
     command = ("env", f"SLURM_CONF={slurm.configuration}", *words)
-    collector = DocumentCollector("slurm", NODES, command=command, deadline_s=10, working_dir=slurm.folder)
+    collector = DocumentCollector("slurm", NODES, command=command, deadline_s=60, working_dir=slurm.folder)
     return {(item.node_id, item.metric): item.value for item in collector.collect(datetime.now(UTC))}
 
 
