@@ -22,7 +22,14 @@ async def stack(database_url: str) -> AsyncIterator[Environment]:
         yield found
 
 
-FAST = {"MERIDIAN_GRAPH_IMAGE_INTERVAL_S": "2", "MERIDIAN_GRAPH_TICK_S": "0.1", "MERIDIAN_GRAPH_METRIC_REFRESH_S": "0"}
+FAST = {
+    "MERIDIAN_GRAPH_IMAGE_INTERVAL_S": "2",
+    "MERIDIAN_GRAPH_TICK_S": "0.1",
+    "MERIDIAN_GRAPH_METRIC_REFRESH_S": "0",
+    # Nothing gets old because the machine is busy.
+    "MERIDIAN_GRAPH_SILENT_AFTER_S": "3600",
+    "MERIDIAN_GRAPH_READING_TTL_S": "3600",
+}
 
 
 @pytest_asyncio.fixture
@@ -85,6 +92,7 @@ async def test_a_consumer_follows_by_bus_and_by_http(stack: Environment, graph: 
     await stack.bus.expect(GraphUpdated, lambda event: event.full, count=2)
 
     body = await whole(graph)
+    await stack.bus.expect(GraphUpdated, lambda event: event.version >= body["version"])
     updates = [event for event in stack.bus.events(GraphUpdated) if event.version <= body["version"]]
     consumer = applied(DomainImage(), updates)
     [domain] = body["domains"]
@@ -122,7 +130,8 @@ async def test_the_graph_of_the_past(stack: Environment, graph: RunningService) 
 
 async def test_silence_degrades_and_the_age_is_measured(stack: Environment) -> None:
     async with stack.service("graph", {**FAST, "MERIDIAN_GRAPH_SILENT_AFTER_S": "1"}) as graph:
-        await stack.bus.publish(observation([node("a")], at_s=time.time()))
+        at_s = time.time()
+        await stack.bus.publish(observation([node("a")], at_s=at_s))
         event = await stack.bus.expect(NodeStateChanged, lambda item: item.rule == "old-readings")
         assert "no observation" in event.reason
         async with asyncio.timeout(PATIENCE_S):
@@ -130,7 +139,7 @@ async def test_silence_degrades_and_the_age_is_measured(stack: Environment) -> N
                 await asyncio.sleep(0.05)
         metrics = (await graph.http.get("/metrics")).text
         [age] = [line.split()[-1] for line in metrics.splitlines() if line.startswith("meridian_graph_age_seconds{")]
-        assert 1.0 < float(age) < 10.0
+        assert 1.0 < float(age) <= time.time() - at_s
 
 
 async def test_a_restart_goes_on_where_it_was(stack: Environment) -> None:

@@ -1,9 +1,8 @@
-"""A real agent, identity, telemetry and graph together: what an operator sees of a new domain, and how soon."""
+"""A real agent, identity, telemetry and graph together: what an operator sees of a new domain."""
 
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 from meridian.contracts.graph.v1.graph_pb2 import NODE_STATE_HEALTHY, GraphNode, GraphUpdated
@@ -37,7 +36,6 @@ async def test_a_new_domain_appears_certified_and_healthy(database_url: str, tmp
     ):
         with short_directory() as directory:
             settings = configuration(directory, stack.bootstrap_servers, identity_url=identity.base_url)
-            started = time.monotonic()
             async with agent_running(settings, directory):
                 image = DomainImage()
                 seen = 0
@@ -45,7 +43,6 @@ async def test_a_new_domain_appears_certified_and_healthy(database_url: str, tmp
                     seen += 1
                     await stack.bus.expect(GraphUpdated, lambda event: event.domain_id == DOMAIN, count=seen)
                     image = applied(DomainImage(), stack.bus.events(GraphUpdated)[:seen])
-                assert time.monotonic() - started < 10.0
                 # Everything that the agent reads is in the catalogue of metrics and holds up.
                 issues = [issue for event in stack.bus.events(ObservationRecorded) for issue in event.issues]
                 assert issues == []
