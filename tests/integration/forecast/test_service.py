@@ -11,6 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from meridian.clock import VirtualClock
 from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.forecast.v1 import forecast_pb2
 from meridian.contracts.forecast.v1.forecast_pb2 import DemandForecast, JobRequirementEstimated
@@ -28,10 +29,11 @@ from meridian.contracts.resource.v1.resource_pb2 import Accelerator, NodeInvento
 from meridian.contracts.run.v1.run_pb2 import RunFinished, RunProgress
 from tests.harness import PATIENCE_S, Environment, environment
 
-WINDOW_S = 2.0
+WINDOW_S, LATENESS_S = 2.0, 1.5
+IMPOSSIBLE = 'meridian_forecast_requirements_total{outcome="impossible"} 1.0'
 QUICK = {
     "MERIDIAN_FORECAST_WINDOW_S": str(WINDOW_S),
-    "MERIDIAN_FORECAST_LATENESS_S": "1.5",
+    "MERIDIAN_FORECAST_LATENESS_S": str(LATENESS_S),
     "MERIDIAN_FORECAST_HORIZONS_S": "[2, 8]",
     "MERIDIAN_FORECAST_STRUCTURE_HORIZONS_S": "[3600]",
     "MERIDIAN_FORECAST_REPEAT_WINDOWS": "2",
@@ -88,12 +90,25 @@ def placed(job: str, at: datetime, *domains: str) -> JobPlaced:
     return message
 
 
+def clock_of_now() -> VirtualClock:
+    """A clock that stands near the end of the present window: the first one closes with the first that passes."""
+    return VirtualClock(datetime.fromtimestamp(time.time() // WINDOW_S * WINDOW_S + 1.8, UTC))
+
+
+async def close_windows(stack: Environment, clock: VirtualClock, count: int) -> None:
+    """So many windows pass and are closed; there is demand in each of them."""
+    for _ in range(count):
+        clock.advance(WINDOW_S)
+        newest_s = (clock.now().timestamp() - LATENESS_S) // WINDOW_S * WINDOW_S - WINDOW_S
+        await until(stack, f"SELECT * FROM windows WHERE window_start = to_timestamp({newest_s})")
+
+
 async def test_windows_are_exact_means_and_forecasts_follow(stack: Environment) -> None:
-    async with stack.service("forecast", QUICK) as service:
+    # Everything is published when its time has passed.
+    clock = clock_of_now()
+    start_s = clock.now().timestamp() // WINDOW_S * WINDOW_S
+    async with stack.service("forecast", QUICK, clock=clock) as service:
         await until(stack, "SELECT * FROM sampling")
-        # The window after the next boundary; everything is published when the times have passed.
-        start_s = (time.time() // WINDOW_S + 1) * WINDOW_S
-        await asyncio.sleep(start_s + 1.8 - time.time())
 
         def at(offset_s: float) -> datetime:
             return datetime.fromtimestamp(start_s + offset_s, UTC)
@@ -105,6 +120,8 @@ async def test_windows_are_exact_means_and_forecasts_follow(stack: Environment) 
         await stack.bus.publish(placed("job-a", at(1.0), "north", "south"))
         await until(stack, "SELECT * FROM units WHERE state = 'held'")
         await stack.bus.publish(finished)
+        await until(stack, "SELECT * FROM changes WHERE subject_id = 'north' AND accelerators < 0")
+        await close_windows(stack, clock, 1)
         found = await until(stack, f"SELECT * FROM windows WHERE window_start = to_timestamp({start_s})", 3)
         means = {row["subject_id"]: (row["accelerators"], row["cpus"]) for row in found}
         # acme asks for 4 from 0.5 s and holds them from 1 s; north lets go of its 2 at 1.5 s. A rank has 2 processors.
@@ -112,6 +129,7 @@ async def test_windows_are_exact_means_and_forecasts_follow(stack: Environment) 
         assert means["north"] == pytest.approx((0.5, 0.5))
         assert means["south"] == pytest.approx((1.0, 1.0))
 
+        await close_windows(stack, clock, 2)
         forecast = await stack.bus.expect(
             DemandForecast,
             lambda event: event.subject_id == "south" and event.current == 2 and event.history_windows > 1,
@@ -126,6 +144,7 @@ async def test_windows_are_exact_means_and_forecasts_follow(stack: Environment) 
         assert forecast.points[0].structure_share > 0
         # Said again every two windows though nothing changes.
         repeats = len(stack.bus.events(DemandForecast, lambda event: event.subject_id == "south"))
+        await close_windows(stack, clock, 2)
         await stack.bus.expect(DemandForecast, lambda event: event.subject_id == "south", count=repeats + 1)
 
         graph = GraphUpdated(domain_id="south", version=1, full=True)
@@ -141,21 +160,23 @@ async def test_windows_are_exact_means_and_forecasts_follow(stack: Environment) 
         assert south["points"][0]["skill"] is None or south["points"][0]["past_errors"] > 0
 
         await stack.bus.publish(JobFinished(job_id="job-a", tenant_id="acme"))
+        await until(stack, "SELECT * FROM changes WHERE subject_id = 'acme' AND accelerators < 0")
+        clock.advance(2 * WINDOW_S)
         await until(stack, "SELECT * FROM levels WHERE subject_id = 'acme' AND accelerators = 0 AND cpus = 0")
         assert "meridian_forecast_windows_closed_total" in (await service.http.get("/metrics")).text
         assert not stack.bus.dead_letters
 
 
 async def test_demand_survives_a_restart_and_missed_windows_are_closed(stack: Environment) -> None:
-    now = datetime.now(UTC)
-    async with stack.service("forecast", QUICK):
+    clock = clock_of_now()
+    async with stack.service("forecast", QUICK, clock=clock):
         await until(stack, "SELECT * FROM sampling")
-        await stack.bus.publish(submitted("job-a", 1, 3, now))
+        await stack.bus.publish(submitted("job-a", 1, 3, clock.now()))
         await until(
             stack, "SELECT * FROM changes UNION ALL SELECT 0, subject_kind, subject_id, now(), 0, 0 FROM levels"
         )
-    await asyncio.sleep(2 * WINDOW_S)
-    async with stack.service("forecast", QUICK) as service:
+    clock.advance(5 * WINDOW_S)
+    async with stack.service("forecast", QUICK, clock=clock) as service:
         found = await until(stack, "SELECT * FROM windows WHERE subject_id = 'acme' AND accelerators = 3", 3)
         starts = [row["window_start"] for row in found]
         assert len(set(starts)) == len(starts)
@@ -166,14 +187,15 @@ async def test_demand_survives_a_restart_and_missed_windows_are_closed(stack: En
 
 
 async def test_progress_tells_when_a_run_lets_go_of_its_accelerators(stack: Environment) -> None:
-    async with stack.service("forecast", QUICK) as service:
+    clock = clock_of_now()
+    async with stack.service("forecast", QUICK, clock=clock) as service:
         await until(stack, "SELECT * FROM sampling")
         graph = GraphUpdated(domain_id="north", version=1, full=True)
         chips = [Accelerator(model="A100-80G", memory_bytes=80 * 2**30)] * 2
         graph.nodes.append(GraphNode(inventory=NodeInventory(node_id="north-1", accelerators=chips)))
         await stack.bus.publish(graph)
         await until(stack, "SELECT * FROM capacity WHERE chip = 'A100-80G'")
-        began = time.time() - 1000
+        began = clock.now().timestamp() - 1000
         for job, total in (("near", 1000 + 60), ("far", 10**9)):
             await stack.bus.publish(submitted(job, 1, 2, datetime.fromtimestamp(began, UTC)))
             await stack.bus.publish(placed(job, datetime.fromtimestamp(began, UTC), "north"))
@@ -185,6 +207,8 @@ async def test_progress_tells_when_a_run_lets_go_of_its_accelerators(stack: Envi
                 report.at.FromDatetime(datetime.fromtimestamp(began + step, UTC))
                 await stack.bus.publish(report)
         await until(stack, "SELECT * FROM run_progress WHERE (body->>'reports')::int = 4", 2)
+        await until(stack, "SELECT * FROM units WHERE state = 'held'", 2)
+        await close_windows(stack, clock, 2)
 
         def points(event: DemandForecast) -> list[float]:
             return [round(point.expected) for point in event.points]
@@ -213,6 +237,8 @@ async def test_progress_tells_when_a_run_lets_go_of_its_accelerators(stack: Envi
         assert {item["subject_id"] for item in page} == {"near", "far"}
 
         await stack.bus.publish(JobFinished(job_id="far", tenant_id="acme"))
+        await until(stack, "SELECT * FROM ended_runs")
+        await close_windows(stack, clock, 2)
         async with asyncio.timeout(PATIENCE_S):
             while [item["subject_id"] for item in page] != ["near"]:
                 await asyncio.sleep(0.1)
@@ -224,14 +250,13 @@ async def test_progress_tells_when_a_run_lets_go_of_its_accelerators(stack: Envi
 
 async def test_a_domain_that_joins_is_forecast_before_its_first_window(stack: Environment) -> None:
     # Windows of a minute, as they are by default: the first forecast does not wait for one.
-    async with stack.service("forecast", {}):
+    async with stack.service("forecast", {}, clock=VirtualClock(datetime.now(UTC))):
         await until(stack, "SELECT * FROM sampling")
         graph = GraphUpdated(domain_id="west", version=1, full=True)
         graph.nodes.append(GraphNode(inventory=NodeInventory(node_id="west-1", accelerators=[Accelerator(model="X")])))
-        joined = time.monotonic()
         await stack.bus.publish(graph)
         found = await stack.bus.expect(DemandForecast, lambda event: event.subject_id == "west")
-        assert time.monotonic() - joined < 60
+        assert not await rows(stack, "SELECT * FROM windows")
         assert [(point.horizon_s, point.expected, point.has_band) for point in found.points] == [
             (600.0, 0.0, True),
             (3600.0, 0.0, True),
@@ -258,8 +283,10 @@ async def test_requirements_of_submitted_jobs(stack: Environment) -> None:
         assert found.parameters == pytest.approx(174.6e9, rel=0.001)
         assert found.total_flops == pytest.approx(found.flops_per_step * 10)
         assert found.memory_bytes_per_accelerator == pytest.approx(sum(found.memory_parts_bytes.values()))
-        metrics = (await service.http.get("/metrics")).text
-        assert 'meridian_forecast_requirements_total{outcome="impossible"} 1.0' in metrics
+        async with asyncio.timeout(PATIENCE_S):
+            # Another job, so it may be read later.
+            while IMPOSSIBLE not in (await service.http.get("/metrics")).text:
+                await asyncio.sleep(0.05)
         assert len(stack.bus.events(JobRequirementEstimated)) == 1
         assert not stack.bus.dead_letters
 
