@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agent.engines.own_scheduler import Constraints, Refusal
+from meridian.hardware.accelerator_types import is_meant
 
 MIB = 1024 * 1024
 STRICT_SWITCH_WAIT = "24:00:00"
@@ -28,7 +29,7 @@ _WHOLE = re.compile(r"[0-9]{1,18}")
 class Site:
     """What only the site knows.
 
-    ``gres_types`` are Slurm's names of accelerator models (``Type=`` of gres.conf) by the words with which jobs ask for them;
+    ``gres_types`` are Slurm's names (``Type=`` of gres.conf) by the accelerator models as jobs' types name them;
     ``gres`` and ``licences`` user-defined resources that Slurm counts as such. ``mps``: gres/mps gives out hundredths of a GPU.
     ``features`` is an expression of ``--constraint``.
     """
@@ -50,10 +51,16 @@ def allocation_options(constraints: Constraints, site: Site, job_name: str) -> t
         return Refusal(wrong)
     types: list[str] = [""]
     if constraints.accelerators and constraints.accelerator_types:
-        types = [site.gres_types[name] for name in constraints.accelerator_types if name in site.gres_types]
+        types = [kind for wanted in constraints.accelerator_types for kind in _types_of(wanted, site)]
         if not types:
             return Refusal(f"Slurm knows no accelerators of {' or '.join(constraints.accelerator_types)} here")
     return tuple(_options(constraints, site, job_name, name) for name in dict.fromkeys(types))
+
+
+def _types_of(wanted: str, site: Site) -> list[str]:
+    """Slurm's names of the models that a type means; the one that is declared with just these words first."""
+    models = sorted(site.gres_types, key=lambda model: model != wanted)
+    return [site.gres_types[model] for model in models if model == wanted or is_meant("", model, (wanted,))]
 
 
 def time_limit(seconds: float) -> str:

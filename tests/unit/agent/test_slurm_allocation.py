@@ -67,6 +67,19 @@ def test_several_ranks_ask_per_task_and_types_are_tried_in_order() -> None:
     assert second == tuple(item.replace("h100", "a100-80g") for item in first)
 
 
+def test_types_are_named_by_words_as_everywhere_and_one_that_is_declared_so_goes_first() -> None:
+    site = Site(gres_types={"NVIDIA A100-80GB": "a100-80g", "A100": "a100-40g", "Ascend 910B": "910b"})
+
+    def asked(*types: str) -> list[str]:
+        found = allocation_options(Constraints(1, accelerators=1, accelerator_types=types), site, "j")
+        assert not isinstance(found, Refusal), found
+        return [item.removeprefix("--gres=gpu:") for options in found for item in options if item.startswith("--gres=")]
+
+    assert asked("a100-80gb") == asked("NVIDIA A100-80GB") == ["a100-80g:1"]
+    assert asked("A100") == ["a100-40g:1", "a100-80g:1"]
+    assert asked("h100", "910b") == ["910b:1"]
+
+
 @pytest.mark.parametrize(
     ("wanted", "reason"),
     [
