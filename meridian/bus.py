@@ -33,8 +33,9 @@ from google.protobuf.message import Message
 
 from meridian.catalogue import TopicSpec, catalogue
 from meridian.clock import Clock
-from meridian.codec import Envelope, Record, decode
+from meridian.codec import Envelope, HeaderList, Record, decode
 from meridian.database import is_passing
+from meridian.dead_letters import TRUNCATED
 from meridian.errors import ContractError
 from meridian.glance import Concern
 from meridian.inbox import claim
@@ -50,6 +51,10 @@ StreamHandler = Callable[[Sequence[Envelope]], Awaitable[None]]
 ATTEMPTS = 3
 _POISON_RETENTION_MS = 30 * 24 * 3600 * 1000
 _DEFAULT_REQUEST_BYTES = 1024 * 1024
+# What a batch and a record of it add to key, value and headers, with room to spare.
+_FRAMING_BYTES = 1024
+_MAX_KEPT_HEADERS = 32
+_MAX_KEPT_HEADER_BYTES = 1024
 
 
 @dataclass(slots=True)
@@ -94,16 +99,38 @@ def _message_id(envelope: Envelope) -> str:
 
 
 def _dead_letter(record: ConsumerRecord[Any, Any], consumer: str, reason: str) -> Record:
-    headers = [
-        *((name, value if isinstance(value, bytes) else str(value).encode()) for name, value in record.headers),
+    """The record with what is noted of it. One that came compressed may be larger than its topic takes: its value is then cut
+    off, and its headers shortened, so that it never stops what else is to be sent."""
+    given = [(name, value if isinstance(value, bytes) else str(value).encode()) for name, value in record.headers]
+    noted = [
         ("x-dlq-reason", reason[:2000].encode("utf-8", "replace")),
         ("x-dlq-consumer", consumer.encode()),
         ("x-dlq-topic", record.topic.encode()),
         ("x-dlq-partition", str(record.partition).encode()),
         ("x-dlq-offset", str(record.offset).encode()),
     ]
-    readable = [(name, value.decode("utf-8", "replace").encode()) for name, value in headers]
-    return Record(topic=f"{record.topic}.dlq", key=record.key or b"", value=record.value or b"", headers=readable)
+    key, value = record.key or b"", record.value or b""
+    spec = catalogue().topics.get(record.topic)
+    room = (spec.max_message_bytes if spec else 0) or _DEFAULT_REQUEST_BYTES
+    if _FRAMING_BYTES + len(key) + len(value) + _bytes_of(_storable([*given, *noted])) > room:
+        given = [
+            (name[:_MAX_KEPT_HEADER_BYTES], text[:_MAX_KEPT_HEADER_BYTES]) for name, text in given[:_MAX_KEPT_HEADERS]
+        ]
+        noted.append((TRUNCATED, str(len(value)).encode()))
+        key, value = key[:_MAX_KEPT_HEADER_BYTES], value[: room // 2]
+    return Record(topic=f"{record.topic}.dlq", key=key, value=value, headers=_storable([*given, *noted]))
+
+
+def _storable(headers: HeaderList) -> HeaderList:
+    # The outbox keeps headers as JSON text, in which PostgreSQL takes no NUL.
+    return [
+        (name.replace("\x00", "\ufffd"), value.decode("utf-8", "replace").replace("\x00", "\ufffd").encode())
+        for name, value in headers
+    ]
+
+
+def _bytes_of(headers: HeaderList) -> int:
+    return sum(len(name.encode()) + len(value) + 10 for name, value in headers)
 
 
 class Bus:

@@ -23,6 +23,9 @@ PROTOBUF = "application/protobuf"
 JSON = "application/json"
 STRUCTURED = "application/cloudevents+json"
 
+MAX_IDENTITY_BYTES = 512
+"""Of an event's id and source, each: who remembers what came keeps both in an index, whose entries are small."""
+
 HeaderList = list[tuple[str, bytes]]
 
 
@@ -92,11 +95,21 @@ def _text_headers(headers: Iterable[tuple[str, bytes | str]]) -> dict[str, str]:
     return texts
 
 
+def _identity(name: str, text: str) -> str:
+    # CloudEvents 1.0, section "Type System": strings have no control characters and no halves of surrogate pairs.
+    if any(char < " " or "\ud800" <= char <= "\udfff" for char in text):
+        raise ContractError(f"attribute {name} {text[:64]!r} has characters that no text may have")
+    if len(text.encode()) > MAX_IDENTITY_BYTES:
+        raise ContractError(f"attribute {name} is longer than {MAX_IDENTITY_BYTES} bytes")
+    return text
+
+
 def _parse_time(text: str) -> datetime:
     try:
-        return datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
+        return time if time.tzinfo else time.replace(tzinfo=UTC)
     except ValueError:
-        raise ContractError(f"attribute time {text!r} is not an RFC 3339 time") from None
+        raise ContractError(f"attribute time {text[:64]!r} is not an RFC 3339 time") from None
 
 
 def _parse_data(event: EventType, content_type: str, value: bytes) -> Message:
@@ -124,15 +137,20 @@ def _decode_structured(value: bytes, traceparent: str) -> Envelope:
             raise ContractError(f"structured event lacks {', '.join(missing)}")
         event = catalogue().event(str(body["type"]))
         if "data_base64" in body:
-            data = _parse_data(event, str(body.get("datacontenttype", PROTOBUF)), base64.b64decode(body["data_base64"]))
+            encoded = body["data_base64"]
+            if not isinstance(encoded, str):
+                raise ContractError("structured event: data_base64 is no text")
+            data = _parse_data(event, str(body.get("datacontenttype", PROTOBUF)), base64.b64decode(encoded))
         else:
             data = _parse_data(event, JSON, json.dumps(body.get("data", {})).encode())
-    except (ValueError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise ContractError("structured event is nested too deeply") from None
+    except ValueError as error:
         raise ContractError(f"structured event is not valid JSON: {error}") from None
     return Envelope(
-        id=str(body["id"]),
+        id=_identity("id", str(body["id"])),
         type=event,
-        source=str(body["source"]),
+        source=_identity("source", str(body["source"])),
         time=_parse_time(str(body["time"])) if "time" in body else datetime.now(UTC),
         key=event.key_of(data),
         data=data,
@@ -156,9 +174,9 @@ def decode(value: bytes | None, headers: Sequence[tuple[str, bytes | str]]) -> E
     event = catalogue().event(texts["ce_type"])
     data = _parse_data(event, content_type or PROTOBUF, value)
     return Envelope(
-        id=texts["ce_id"],
+        id=_identity("id", texts["ce_id"]),
         type=event,
-        source=texts["ce_source"],
+        source=_identity("source", texts["ce_source"]),
         time=_parse_time(texts["ce_time"]) if "ce_time" in texts else datetime.now(UTC),
         key=event.key_of(data),
         data=data,

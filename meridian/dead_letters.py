@@ -18,12 +18,14 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from meridian.catalogue import catalogue
-from meridian.codec import HeaderList
+from meridian.codec import HeaderList, decode
 from meridian.database import Database
-from meridian.errors import InvalidArgumentError, MeridianError, NotFoundError
+from meridian.errors import ContractError, InvalidArgumentError, MeridianError, NotFoundError
 from meridian.settings import SERVICES, KernelSettings, load
 
 _PREFIX = "x-dlq-"
+TRUNCATED = "x-dlq-truncated"
+"""Header of a letter whose record was larger than its topic takes: how many bytes its value had."""
 _LOST_KEY = b""
 
 
@@ -42,6 +44,7 @@ class DeadLetter:
     key: bytes
     value: bytes
     headers: HeaderList
+    truncated: bool = False
 
     def as_json(self) -> dict[str, object]:
         """What a person wants to see; the value is left out, it may hold anything."""
@@ -64,19 +67,29 @@ def read_letter(
     """A record of ``<topic>.dlq``, told apart into the record that was set aside and what was noted with it."""
     texts = {name: content.decode("utf-8", "replace") for name, content in headers}
     position = f"{topic}/{texts.get('x-dlq-partition', '')}/{texts.get('x-dlq-offset', '')}"
+    kept = [(name, content) for name, content in headers if not name.startswith(_PREFIX)]
     source, event_id = texts.get("ce_source", ""), texts.get("ce_id", "")
+    event_type = texts.get("ce_type", "")
+    try:
+        # In structured mode the attributes stand in the body.
+        envelope = decode(value, kept)
+    except ContractError:
+        pass
+    else:
+        source, event_id, event_type = envelope.source, envelope.id, envelope.type.name
     return DeadLetter(
         offset=offset,
         topic=topic,
         consumer=texts.get("x-dlq-consumer", ""),
         reason=texts.get("x-dlq-reason", ""),
         position=position,
-        event_type=texts.get("ce_type", ""),
+        event_type=event_type,
         message_id=f"{source}|{event_id}",
         time_ms=time_ms,
         key=key or _LOST_KEY,
         value=value or b"",
-        headers=[(name, content) for name, content in headers if not name.startswith(_PREFIX)],
+        headers=kept,
+        truncated=TRUNCATED in texts,
     )
 
 
@@ -104,13 +117,17 @@ async def letters(bootstrap_servers: str, topics: Sequence[str]) -> list[DeadLet
 async def replay(settings: KernelSettings, topic: str, offsets: Sequence[int]) -> list[DeadLetter]:
     """Hand dead letters back to the consumers that could not take them; returns what was sent, in order.
 
-    NotFoundError, before anything is done, when one of them is not there (any more).
+    NotFoundError, before anything is done, when one of them is not there (any more), InvalidArgumentError when one is not whole.
     """
     kept = {letter.offset: letter for letter in await letters(settings.kafka_bootstrap_servers, [topic])}
     missing = [offset for offset in offsets if offset not in kept]
     if missing:
         raise NotFoundError(f"{topic}.dlq holds nothing at offset {', '.join(map(str, missing))}")
     chosen = [kept[offset] for offset in sorted(set(offsets))]
+    if cut := [letter.offset for letter in chosen if letter.truncated]:
+        raise InvalidArgumentError(
+            f"{topic}.dlq holds only the beginning of the record at offset {', '.join(map(str, cut))}"
+        )
     producer = AIOKafkaProducer(bootstrap_servers=settings.kafka_bootstrap_servers, acks="all")
     await producer.start()
     try:
