@@ -220,7 +220,7 @@ class LocalEngine(RecordedRuns[_ActiveRun], EmulatedMachines):
             gone = self._parts_gone(placement)
             if gone:
                 reason = f"part {gone[0]} of an accelerator of node {placement.node_id} is not there any more"
-                return Cause(FailureKind.NODE_LOST, reason, placement.rank, placement.node_id)
+                return Cause(FailureKind.REFUSED, reason, placement.rank, placement.node_id)
         return None
 
     def _parts_gone(self, placement: RankPlacement) -> list[int]:

@@ -22,7 +22,7 @@ async def test_a_program_sees_its_part_by_the_maker_s_name(make_domain: MakeDoma
     assert domain.log("job-1.0.1").split() == ["MIG-GPU-aa/7/0", "39"]
 
 
-async def test_a_part_that_is_gone_loses_the_run_its_place_and_starts_nothing(make_domain: MakeDomain) -> None:
+async def test_an_order_for_a_part_that_is_gone_is_refused_and_starts_nothing(make_domain: MakeDomain) -> None:
     domain = await make_domain(device_variables=VISIBLE)
     domain.engine.know_parts({"north/n1": {39: PART}})
     domain.engine.know_parts({})
@@ -31,6 +31,6 @@ async def test_a_part_that_is_gone_loses_the_run_its_place_and_starts_nothing(ma
     ended = await domain.end_of("job-1.0.1")
     assert isinstance(ended, RunFailed)
     assert (ended.kind, ended.reason) == (
-        FailureKind.NODE_LOST,
+        FailureKind.REFUSED,
         "part 39 of an accelerator of node north/n1 is not there any more",
     )

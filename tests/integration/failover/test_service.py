@@ -244,11 +244,13 @@ async def test_runs_reported_as_lost_are_planned_at_once_and_once(stack: Environ
             ("job-a", kinds.RUN_FAILURE_KIND_NODE_LOST),
             ("job-a", kinds.RUN_FAILURE_KIND_NODE_LOST),
             ("job-p", kinds.RUN_FAILURE_KIND_PROGRAM),
+            # A part of an accelerator that an order named is gone: the node is well.
+            ("job-g", kinds.RUN_FAILURE_KIND_REFUSED),
             ("job-r", kinds.RUN_FAILURE_KIND_AGENT_RESTARTED),
             ("job-l", kinds.RUN_FAILURE_KIND_LEASE_EXPIRED),
         ]:
             failure = RunFailed(run_id=f"{job}.0.1", job_id=job, epoch=1, domain_id="north", kind=kind)
-            failure.node_id = "north-1" if job == "job-a" else ""
+            failure.node_id = {"job-a": "north-1", "job-g": "north-2"}.get(job, "")
             await stack.bus.publish(failure)
         await stack.bus.expect(RecoveryPlanned, count=3)
         plans = {plan.job_id: plan for plan in stack.bus.events(RecoveryPlanned)}

@@ -220,6 +220,18 @@ def test_a_unit_on_a_silent_node_runs_again_only_when_its_agent_has_fenced_it(wo
     assert world.run("job").epoch == 2
 
 
+def test_a_refused_order_costs_no_restart_and_blames_no_node(world: World) -> None:
+    world.submit("job", replace(task(), max_restarts=0))
+    world.cycle()
+    world.fail(world.run("job"), FailureKind.REFUSED)
+    waiting = unit(world)
+    assert (waiting.state, waiting.failures, waiting.excluded_nodes) == (UnitState.QUEUED, 0, frozenset())
+    assert not world.cycle().placed
+    world.advance(world.rules.backoff(1))
+    assert world.cycle().placed
+    assert world.run("job").epoch == 2
+
+
 def test_a_unit_whose_agent_never_answers_runs_again_after_a_time(world: World) -> None:
     world.submit("job", task())
     world.cycle()
