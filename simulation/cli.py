@@ -386,12 +386,20 @@ def _command(context: click.Context) -> str:
             or value == parameter.default
         ):
             continue
+        if isinstance(parameter.type, Days) and value is not None:
+            value = f"{value[0]}-{value[1]}"
         for one in value if isinstance(value, tuple) else (value,):
             if one is True:
                 words.append(parameter.opts[0])
             elif one is not None and one is not False:
-                words += [parameter.opts[0], f"{one:g}" if isinstance(one, float) else str(one)]
+                words += [parameter.opts[0], _number(one) if isinstance(one, float) else str(one)]
     return shlex.join(words)
+
+
+def _number(value: float) -> str:
+    """As short as it can be without being another number."""
+    text = f"{value:g}"
+    return text if float(text) == value else repr(value)
 
 
 def _files(outputs: Outputs, report: Report, runs: Sequence[Run], body: dict[str, Any]) -> dict[Path, bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -259,6 +260,19 @@ def test_some_days_of_the_trace(call: Call) -> None:
         result = call(*policies("fifo"), "--days", *words, "--schedule", "out.csv", "--json", "out.json")
         assert result.exit_code == 0, result.output
         assert "".join(name for _, name in schedule()) == kept
+
+
+def test_the_command_of_a_result_can_be_repeated(call: Call) -> None:
+    """Ranges of days as one word, numbers in full; giving the words again gives the same command."""
+    words = [*policies("fifo"), "--days", "0-2", "--load", "0.123456789", "--until", "1234567.5", "--json", "out.json"]
+    assert call(*words).exit_code == 0
+    command = read("out.json")["command"]
+    assert "--days 0-2" in command
+    assert "--load 0.123456789" in command
+    assert "--until 1234567.5" in command
+    result = CliRunner().invoke(main, [*shlex.split(command)[1:], "--json", "again.json"])
+    assert result.exit_code == 0, result.output
+    assert read("again.json")["command"] == command
 
 
 BAD: list[tuple[list[str], str]] = [
