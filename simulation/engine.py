@@ -247,11 +247,12 @@ class Simulation(Outages):
 
     def _close(self) -> None:
         for running in self.cluster.running.values():
-            self.measures.left(self._jobs[running.unit.key], running, self.now_s)
+            self._count_run(self._jobs[running.unit.key], running)
         if self.levels is not None:
             self.measures.extra.update(self.levels.figures(self.now_s))
         self.measures.close(
             self.now_s,
+            open_jobs=list(self._jobs.values()),
             waiting=len(self.cluster.pending),
             running=len(self.cluster.running),
             energy=self.energy.totals(max(self.now_s, self._start_s)),

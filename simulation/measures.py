@@ -3,9 +3,10 @@
 JCT is finish minus submission; wait is JCT minus the time in which the job held nodes; slowdown is bounded, JCT over
 max(run time, 10 s), at least 1. Allocated share is accelerator-seconds held over those that were up, from the first arrival to
 the last one's arrival (``allocated_share``: the loaded part) and to the end (``allocated_share_all``). Used share leaves out
-staging, restarts and work done again. A deadline counts as missed too when the job has not ended at all. Finish-time fairness (Themis, NSDI 2020) is rho = JCT / (run time x mean contention
-over the job's life), contention being accelerators wanted over accelerators up, at least 1. Jain's index is over the tenants'
-mean slowdowns.
+staging, restarts and work done again. Accelerators are those that jobs had, which planners may change, also of jobs that have not
+ended. A deadline counts as missed too when the job has not ended at all. Finish-time fairness (Themis, NSDI 2020) is rho =
+JCT / (run time x mean contention over the job's life), contention being accelerators wanted over accelerators up, at least
+1. Jain's index is over the tenants' mean slowdowns.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _SLOWDOWN_FLOOR_S = 10.0
 
 @dataclass(slots=True)
 class JobRecord:
-    """A finished job. ``rho`` is filled in at the end."""
+    """A finished job. ``devices`` are those that it asked for; ``held_device_s``, and of these ``lost_device_s`` (work done again) and
+    ``overhead_device_s`` (staging, restarts), are accelerator-seconds of those that it had; not given: always as many as
+    it asked for. ``rho`` is filled in at the end."""
 
     job_id: str
     tenant: str
@@ -51,6 +54,15 @@ class JobRecord:
     deadline_s: float
     value: float
     rho: float = math.nan
+    held_device_s: float = math.nan
+    lost_device_s: float = math.nan
+    overhead_device_s: float = math.nan
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.held_device_s):
+            self.held_device_s, self.lost_device_s, self.overhead_device_s = (
+                seconds * self.devices for seconds in (self.ran_s, self.lost_s, self.overhead_s)
+            )
 
     @property
     def jct_s(self) -> float:
@@ -96,6 +108,8 @@ class Measures:
         self._prices = {domain.domain_id: float(domain.price_micro_units) for domain in network.domains}
         self._domain_of_node = {node.node_id: node.domain_id for node in network.nodes}
         self.unfinished = 0
+        self._open = (0.0, 0.0, 0.0)
+        """Accelerator-seconds held, lost and overhead of jobs that did not end."""
         self._deadlines: dict[object, float] = {}
         self._missed = 0
         self._judged = 0
@@ -183,6 +197,9 @@ class Measures:
                 item.overhead_s,
                 job.deadline_s,
                 job.value,
+                held_device_s=item.held_device_s,
+                lost_device_s=item.lost_device_s,
+                overhead_device_s=item.overhead_device_s,
             )
         )
         self.preempted_runs += item.interruptions
@@ -195,14 +212,20 @@ class Measures:
         self,
         now_s: float,
         *,
+        open_jobs: Sequence[SimulatedJob],
         waiting: int,
         running: int,
         energy: Mapping[str, DomainEnergy],
         wan: Wan,
         decision_s: Sequence[float],
     ) -> None:
-        """The simulation is over."""
+        """The simulation is over; ``open_jobs`` have not ended."""
         self.unfinished = waiting + running
+        self._open = (
+            sum(item.held_device_s for item in open_jobs),
+            sum(item.lost_device_s for item in open_jobs),
+            sum(item.overhead_device_s for item in open_jobs),
+        )
         self.energy = energy
         self.wan_bytes = sum(wan.moved_bytes().values())
         self.wan_micro_units = sum(wan.money_micro_units().values())
@@ -232,9 +255,10 @@ class Measures:
         rho = np.array([job.rho for job in self.jobs if not math.isnan(job.rho)])
         decisions = np.array(self.decision_s)
         end_s = max((job.finish_s for job in self.jobs), default=self.now_s)
-        held = sum(job.ran_s * job.devices for job in self.jobs)
-        wasted = sum((job.lost_s + job.overhead_s) * job.devices for job in self.jobs)
-        used = max(held - wasted, 0.0)
+        held = sum(job.held_device_s for job in self.jobs) + self._open[0]
+        lost = sum(job.lost_device_s for job in self.jobs) + self._open[1]
+        overhead = sum(job.overhead_device_s for job in self.jobs) + self._open[2]
+        used = max(held - lost - overhead, 0.0)
         overdue = sum(deadline_s < self.now_s for deadline_s in self._deadlines.values())
         missed, with_deadline = self._missed + overdue, self._judged + overdue
         loaded_held, loaded_up = self._loaded
@@ -266,8 +290,8 @@ class Measures:
             "fairness_rho_p99": _quantile(rho, 0.99),
             "restarts": float(self.starts - len(self._started)),
             "interruptions": float(sum(job.interruptions for job in self.jobs)),
-            "lost_accelerator_hours": sum(job.lost_s * job.devices for job in self.jobs) / 3600.0,
-            "overhead_accelerator_hours": sum(job.overhead_s * job.devices for job in self.jobs) / 3600.0,
+            "lost_accelerator_hours": lost / 3600.0,
+            "overhead_accelerator_hours": overhead / 3600.0,
             "decision_p50_ms": _quantile(decisions, 0.5) * 1e3,
             "decision_p99_ms": _quantile(decisions, 0.99) * 1e3,
             **self.extra,

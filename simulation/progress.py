@@ -179,9 +179,12 @@ class Progress(World):
         if item.running is None:
             return
         self._settle(item)
-        if not graceful:
-            kept = self._checkpoints.kept(item.job, item.done)
+        if graceful:
+            item.saved = item.done
+        else:
+            kept = max(self._checkpoints.kept(item.job, item.done), item.saved)
             item.lost += (item.done - kept) / item.reference_rate
+            item.lost_device_s += self._took_s(item, kept) * item.running.unit.devices
             item.done = kept
             if self.levels is not None:
                 self.levels.lost(item.key, self.now_s)
@@ -189,14 +192,28 @@ class Progress(World):
         self._leave(item)
         item.epoch += 1
 
-    def _leave(self, item: SimulatedJob) -> None:
-        running = item.running
-        assert running is not None
+    def _took_s(self, item: SimulatedJob, kept: float) -> float:
+        """How long this run worked, at its present speed, for what it did beyond ``kept``."""
+        if item.done <= kept or item.rate * item.factor <= 0:
+            return 0.0
+        if item.curve is not None:
+            work, seconds = item.curve
+            return float(np.interp(item.done, work, seconds) - np.interp(kept, work, seconds)) / item.factor
+        return (item.done - kept) / (item.rate * item.factor)
+
+    def _count_run(self, item: SimulatedJob, running: RunningUnit) -> None:
+        """Account for what a run has held up to now."""
         item.ran_s += self.now_s - item.since_s
         item.held_device_s += (self.now_s - item.since_s) * running.unit.devices
         begun_s = self.now_s if item.staging else min(item.ready_s, self.now_s)
         item.overhead_s += begun_s - item.since_s
+        item.overhead_device_s += (begun_s - item.since_s) * running.unit.devices
         self.measures.left(item, running, self.now_s)
+
+    def _leave(self, item: SimulatedJob) -> None:
+        running = item.running
+        assert running is not None
+        self._count_run(item, running)
         self.cluster.release(item.key, self.now_s)
         for row, devices in running.rows:
             self._node_milli[row] -= len(devices) * running.unit.demand.device_milli

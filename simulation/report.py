@@ -102,7 +102,7 @@ def _sliced(jobs: Sequence[JobRecord]) -> dict[str, float]:
         "jct_p99_h": float(np.quantile(jct, 0.99)) / 3600.0,
         "wait_mean_h": sum(job.wait_s for job in jobs) / len(jobs) / 3600.0,
         "slowdown_mean": sum(job.slowdown for job in jobs) / len(jobs),
-        "accelerator_hours": sum(job.ran_s * job.devices for job in jobs) / 3600.0,
+        "accelerator_hours": sum(job.held_device_s for job in jobs) / 3600.0,
     }
 
 

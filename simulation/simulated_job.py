@@ -45,6 +45,10 @@ class SimulatedJob:
     data_domain: str = ""
     copies: tuple[str, ...] = ()
     held_device_s: float = 0.0
+    lost_device_s: float = 0.0
+    overhead_device_s: float = 0.0
+    saved: float = 0.0
+    """Progress at the checkpoint that it wrote when it was last stopped with notice."""
     curve: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
     """Work done and the seconds that it takes, both ascending from 0, where the rate changes as the job goes on."""
 

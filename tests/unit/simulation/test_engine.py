@@ -252,3 +252,55 @@ def test_equal_inputs_equal_outcomes() -> None:
     runs = [[(r.job_id, r.finish_s) for r in simulation(where, jobs, seed=seed).run().jobs] for seed in (1, 1, 2)]
     assert runs[0] == runs[1]
     assert runs[0] != runs[2]
+
+
+def test_failure_keeps_what_a_preempted_job_wrote() -> None:
+    """Checkpoints every 60 s. Preempted at 100, it writes one with 100 s of work; it works again from 210 on. At 220 its node fails: the
+    10 s since are lost, not the 50 since the grid's 60. On the other node from 230 on 900 s are left: 1130."""
+    jobs = [job("long", 0, 1000, checkpoint_interval_s=60.0), job("short", 100, 100)]
+    events = [NodeEvent(10.0, "a-1", "down"), NodeEvent(220.0, "a-0", "down"), NodeEvent(220.0, "a-1", "up")]
+    long = finished(simulation(network(2), jobs, SRTF, failures=events))["long"]
+    assert long.finish_s == pytest.approx(1130)
+    assert long.lost_s == pytest.approx(10)
+
+
+def test_failure_before_it_works_again_loses_nothing() -> None:
+    """The same, but the node fails at 205, within the restart: 10 s of restart again, 900 s are left: 1115."""
+    jobs = [job("long", 0, 1000, checkpoint_interval_s=60.0), job("short", 100, 100)]
+    events = [NodeEvent(10.0, "a-1", "down"), NodeEvent(205.0, "a-0", "down"), NodeEvent(205.0, "a-1", "up")]
+    long = finished(simulation(network(2), jobs, SRTF, failures=events))["long"]
+    assert long.finish_s == pytest.approx(1115)
+    assert long.lost_s == 0
+
+
+def elastic_run(**more: object) -> Simulation:
+    """One job on two devices for 300 s, on one beside another job from the second round on, and on two again."""
+    known = Throughputs()
+    known.rates["p", 1], known.rates["p", 2] = {"v100": 1.0}, {"v100": 2.0}
+    fields = {"min_ranks": 1, "max_ranks": 2, "profile": "p"}
+    jobs = [job("one", 0, 1000, work=1000.0, **fields), job("two", 300, 300, work=300.0, **fields)]
+    return simulation(network(2), jobs, setting("greedy-elastic"), throughputs=known, **more)
+
+
+def test_an_elastic_job_is_charged_what_it_held() -> None:
+    """What jobs held is what the domains gave, whatever number of ranks a job asked for; a slice by tenant says the same."""
+    run = elastic_run()
+    found = finished(run)
+    figures = run.measures.figures()
+    given = sum(run.measures.held_by_domain.values()) / 3600
+    assert found["one"].interruptions >= 1
+    assert max(held for _, held, _, _ in run.measures.series) == 2
+    assert figures["accelerator_hours"] == pytest.approx(given)
+    used = (figures["used_share_of_held"] or 0.0) * given * 3600
+    # Two devices do two units a second: work done is device-seconds that were used.
+    assert used == pytest.approx(1300)
+
+
+def test_what_an_unfinished_job_held_counts() -> None:
+    """Ended at 100: one job held its device for 50 s, one for 40, one that goes on for 60."""
+    jobs = [job("a", 0, 50), job("b", 0, 40), job("c", 40, 500)]
+    run = simulation(network(2), jobs, until_s=100.0)
+    finished(run)
+    figures = run.measures.figures()
+    assert figures["accelerator_hours"] == pytest.approx((50 + 40 + 60) / 3600)
+    assert figures["used_share_all"] == pytest.approx(150 / 200)
