@@ -242,7 +242,7 @@ class Candidates:
                 ranks += free.item(row, column) // each
             fit = min(fit, ranks)
         if fit > 0 and demand.cpus > 0:
-            fit = min(fit, int((view.free_cpus.item(row) + SLACK) // demand.cpus))
+            fit = int(min(fit, (view.free_cpus.item(row) + SLACK) // max(demand.cpus, SLACK)))
         if fit > 0 and demand.memory_bytes > 0:
             fit = min(fit, view.free_memory_bytes.item(row) // demand.memory_bytes)
         return max(fit, 0)

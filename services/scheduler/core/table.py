@@ -446,7 +446,9 @@ class View:
             self.free_memory_bytes[row] += sign * demand.memory_bytes
         self.taken.append(row)
         for name, amount in demand.resources:
-            self.free_resources[row, self.table.resource_names.index(name)] += sign * amount
+            # No node has what nobody needs to have (an amount of 0), nor what left the fleet while it was held.
+            if name in self.table.resource_names:
+                self.free_resources[row, self.table.resource_names.index(name)] += sign * amount
         for label in demand.labels:
             counts = self.labels.setdefault(label, {})
             counts[row] = counts.get(row, 0) - sign
@@ -552,7 +554,7 @@ def fits(table: Table, free: Free, demand: Demand, columns: Ints, rows: Any = sl
     """How many ranks of a demand fit into what is free on each node of ``rows``."""
     fit = np.full(free.cpus[rows].shape, UNBOUNDED, dtype=np.int64)
     if demand.cpus > 0:
-        np.minimum(fit, ((free.cpus[rows] + SLACK) // demand.cpus).astype(np.int64), out=fit)
+        np.minimum(fit, _times(free.cpus[rows], demand.cpus), out=fit)
     if demand.memory_bytes > 0:
         np.minimum(fit, free.memory_bytes[rows] // demand.memory_bytes, out=fit)
     if demand.accelerators > 0:
@@ -563,10 +565,16 @@ def fits(table: Table, free: Free, demand: Demand, columns: Ints, rows: Any = sl
         if name not in table.resource_names:
             return np.zeros_like(fit)
         column = free.resources[rows][:, table.resource_names.index(name)]
-        np.minimum(fit, ((column + SLACK) // amount).astype(np.int64), out=fit)
+        np.minimum(fit, _times(column, amount), out=fit)
     if demand.service_port:
         np.minimum(fit, 1, out=fit)
     return np.maximum(fit, 0)
+
+
+def _times(free: Floats, amount: float) -> Ints:
+    """How often a fraction goes into what is free, up to `UNBOUNDED`; what is less than `SLACK` counts as that much."""
+    found: Ints = np.minimum((free + SLACK) // max(amount, SLACK), UNBOUNDED).astype(np.int64)
+    return found
 
 
 def _devices_that_fit(table: Table, free: Free, demand: Demand, columns: Ints, rows: Any) -> Ints:

@@ -10,6 +10,9 @@ from services.scheduler.core.state import Demand, JobKind, JobSpec, UnitSpec, Wo
 MAX_UNITS = 100_000
 """A job with more units is refused: the book of one scheduler is held in memory."""
 
+MOST_AMOUNT = 1e15
+"""Of cpus and resources that users define, for a rank: as in job files. Quotas count thousandths."""
+
 
 def units_of(spec: JobSpec) -> tuple[UnitSpec, ...]:
     """The units of a job, by index. MalformedJobError when no network could ever run it."""
@@ -37,11 +40,14 @@ def units_of(spec: JobSpec) -> tuple[UnitSpec, ...]:
 
 
 def check_demand(demand: Demand) -> None:
-    """MalformedJobError when an amount is negative."""
+    """MalformedJobError when an amount is negative, or more than any node may have."""
     for name in ("cpus", "memory_bytes", "accelerators"):
         # Written so that NaN fails too.
         if not getattr(demand, name) >= 0:
             raise MalformedJobError(f"resources.{name} must not be negative")
+    for name, amount in (("cpus", demand.cpus), *((f"user_resources.{name}", most) for name, most in demand.resources)):
+        if not 0 <= amount <= MOST_AMOUNT:
+            raise MalformedJobError(f"resources.{name} must be 0-{MOST_AMOUNT:g}, not {amount:g}")
     if not 1 <= demand.device_milli <= 1000:
         raise MalformedJobError(f"resources.accelerator_milli must be 1-1000, not {demand.device_milli}")
     if demand.device_milli < 1000 and demand.accelerators != 1:

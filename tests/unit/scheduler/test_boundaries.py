@@ -33,7 +33,7 @@ ALLOWED = {
     "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "enum", "functools", "hashlib", "heapq", "itertools", "json", "math", "numpy", "re",
     "typing", "weakref", "zlib",
 }  # fmt: skip
-PURE = {"meridian.errors", "meridian.hardware.parts"}
+PURE = {"meridian.errors", "meridian.hardware.accelerator_types", "meridian.hardware.parts"}
 """Modules of the house that do no more than the core itself may."""
 
 
