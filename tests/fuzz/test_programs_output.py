@@ -70,10 +70,11 @@ def _stands_between(indices: Iterable[int], text: str) -> bool:
 def test_a_spoiled_queue_has_jobs_with_numbers_that_it_names() -> None:
     for text in spoiled(QUEUE):
         try:
-            jobs = queue_of(text)
+            jobs, odd = queue_of(text)
         except ValueError:
             continue
         assert jobs.keys() <= _numbers(text), text
+        assert set(odd) <= set(text.split("\n")), text
         for job in jobs.values():
             assert job.starts_at is None or str(job.starts_at.year).zfill(4) in text, text
 

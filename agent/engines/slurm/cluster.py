@@ -69,6 +69,7 @@ class Cluster:
         self.nodes: Mapping[str, words.SlurmNode] = {}
         self.heard_at_s = float("-inf")
         self.jobs_at_s = float("-inf")
+        self._odd: frozenset[str] = frozenset()
         self._asking = asyncio.Lock()
         self._ordering = asyncio.Semaphore(ORDERS_AT_ONCE)
         self._node_of = {name: node_id for node_id, name in settings.node_names.items()}
@@ -124,10 +125,18 @@ class Cluster:
             asked_s = asyncio.get_running_loop().time()
             text = await self._ask("squeue", "-h", "-a", "-t", "all", "-u", mine, "-o", words.QUEUE_FORMAT)
             try:
-                self.jobs = words.queue_of(text)
+                self.jobs, odd = words.queue_of(text)
             except ValueError as error:
                 raise SlurmSilentError(str(error)) from None
+            self._tell(odd)
             self.jobs_at_s = asked_s
+
+    def _tell(self, odd: tuple[str, ...]) -> None:
+        """Log lines of the queue that cannot be read, each once as long as it is there."""
+        for line in odd:
+            if line not in self._odd:
+                _log.warning("squeue: %r is not of the form that was asked for; the other jobs are known", line[:80])
+        self._odd = frozenset(odd)
 
     async def look_at_nodes(self) -> None:
         """Ask for the nodes.

@@ -102,21 +102,37 @@ class SlurmNode:
         return self.lives and not self.states & _CLOSED_NODE
 
 
-def queue_of(text: str) -> dict[int, QueuedJob]:
-    """Jobs by number, of ``squeue -o QUEUE_FORMAT``.
+def queue_of(text: str) -> tuple[dict[int, QueuedJob], tuple[str, ...]]:
+    """Jobs by number, of ``squeue -o QUEUE_FORMAT``, and the lines that are not of that form.
 
-    :raises ValueError: a line that is none of that form.
+    The name is free text: it may hold separators, and one with line breaks is several lines. Of a line in which only name,
+    reason or nodes cannot be read the job is known without them; of others nothing.
+
+    :raises ValueError: no line is of that form, though there are some.
     """
     jobs: dict[int, QueuedJob] = {}
-    for line in filter(None, text.split("\n")):
-        words = [word.strip() for word in line.split(SEPARATOR)]
-        if len(words) != 6 or not _WHOLE.fullmatch(words[0]):
-            raise ValueError(f"squeue: {line[:80]!r} is not of the form that was asked for")
-        number, state, start, nodes, name, reason = words
+    odd: list[str] = []
+    lines = [line for line in text.split("\n") if line]
+    for line in lines:
+        number, *words = line.split(SEPARATOR, 4)
+        if len(words) != 4 or not _WHOLE.fullmatch(number.strip()):
+            odd.append(line)
+            continue
+        state, start, nodes = (word.strip() for word in words[:3])
+        name, ends, reason = words[3].rpartition(SEPARATOR)
+        try:
+            hosts = hosts_of(nodes)
+        except ValueError:
+            hosts, ends = (), ""
+        if not ends:
+            odd.append(line)
+        reason = reason.strip() if ends else ""
         jobs[int(number)] = QueuedJob(
-            int(number), state, "" if reason == "None" else reason, time_of(start), hosts_of(nodes), name
+            int(number), state, "" if reason == "None" else reason, time_of(start), hosts, name
         )
-    return jobs
+    if lines and not jobs:
+        raise ValueError(f"squeue: {lines[0][:80]!r} is not of the form that was asked for")
+    return jobs, tuple(odd)
 
 
 def time_of(text: str) -> datetime | None:

@@ -72,7 +72,8 @@ def test_the_queue() -> None:
         ("1", "RUNNING", "2026-11-22T01:42:01", "n[1-2]", "meridian:north:job-1:0:1", "None"),
         ("7", "PENDING", "2026-11-22T02:00:00", "", "wrap", "Resources"),
     ]
-    jobs = queue_of("\n".join(SEPARATOR.join(row) for row in rows) + "\n")
+    jobs, odd = queue_of("\n".join(SEPARATOR.join(row) for row in rows) + "\n")
+    assert not odd
     assert jobs[1] == QueuedJob(
         1, "RUNNING", "", datetime(2026, 11, 22, 1, 42, 1, tzinfo=UTC), ("n1", "n2"), "meridian:north:job-1:0:1"
     )
@@ -80,6 +81,32 @@ def test_the_queue() -> None:
     assert jobs[7].starts_at == datetime(2026, 11, 22, 2, tzinfo=UTC)
     with pytest.raises(ValueError, match="squeue"):
         queue_of("slurm_load_jobs error: Unable to contact slurm controller")
+
+
+OWN = SEPARATOR.join(("1", "RUNNING", "2026-11-22T01:42:01", "n[1-2]", "meridian:north:job-1:0:1", "None"))
+
+
+@pytest.mark.parametrize("name", ["a" + SEPARATOR + "b", SEPARATOR, SEPARATOR * 9, "%j|,;", "x:y"])
+def test_a_name_may_hold_what_separates_words(name: str) -> None:
+    """``sbatch --job-name`` takes any character, and other jobs of the user are named by others."""
+    row = SEPARATOR.join(("7", "PENDING", "N/A", "", name, "Resources"))
+    jobs, odd = queue_of(f"{row}\n{OWN}\n")
+    assert (jobs[7].state, jobs[7].name, jobs[7].reason) == ("PENDING", name, "Resources")
+    assert jobs[1].name == "meridian:north:job-1:0:1"
+    assert not odd
+
+
+def test_a_line_that_cannot_be_read_costs_itself_only_and_is_told() -> None:
+    broken = SEPARATOR.join(("7", "RUNNING", "2026-11-22T02:00:00", "n3", "two\nlines", "None"))
+    nodes = SEPARATOR.join(("8", "RUNNING", "N/A", "n[1-", "wrap", "None"))
+    for text in (f"{broken}\n{OWN}\n{nodes}\n", f"{OWN}\nfree words\n{nodes}\n{broken}\n"):
+        jobs, odd = queue_of(text)
+        assert jobs[1].nodes == ("n1", "n2")
+        assert (jobs[7].state, jobs[7].nodes, jobs[8].state, jobs[8].nodes) == ("RUNNING", ("n3",), "RUNNING", ())
+        assert set(odd) == {line for line in text.split("\n") if line and not line.startswith("1" + SEPARATOR)}
+    cut, odd = queue_of(f"{OWN}\n7{SEPARATOR}COMP")
+    assert cut.keys() == {1}
+    assert odd == ("7" + SEPARATOR + "COMP",)
 
 
 @pytest.mark.parametrize(
