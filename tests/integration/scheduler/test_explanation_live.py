@@ -150,7 +150,7 @@ async def test_what_if_says_when_and_what_it_would_displace(database_url: str) -
         assert answer.status_code == 200, answer.text
         assert answer.json()["placeable"]
         assert [item["unit"] for item in answer.json()["displaces"]["preempted"]] == ["holder.0"]
-        assert (await explained(service, "holder"))["units"][0]["state"] == "running"
+        await until(service, lambda body: body["units"][0]["state"] == "running", "/v1/jobs/holder/explanation")
 
 
 async def test_the_scheduler_reads_what_the_gateway_sends(database_url: str) -> None:

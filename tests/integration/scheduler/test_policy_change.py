@@ -289,17 +289,23 @@ async def test_each_decision_bears_a_version_that_was_in_force(database_url: str
         await bus.publish(graph("beijing", 4, cpus=64))
         await until(service, lambda body: len(body["items"]) == 4, "/v1/nodes")
 
-        async def submit() -> None:
-            for number in range(120):
+        async def submit(numbers: range) -> None:
+            for number in numbers:
                 await bus.publish(submission(f"job-{number}"))
 
-        async def change() -> list[str]:
-            answers = [await put(service, f"name: p{number}\ninterval_s: {number}") for number in range(30)]
+        async def change(numbers: range) -> list[str]:
+            answers = [await put(service, f"name: p{number}\ninterval_s: {number}") for number in numbers]
             return [answer.json()["version"] for answer in answers]
 
-        _, versions = await asyncio.gather(submit(), change())
-        await bus.expect(JobPlaced, count=120)
-        used = [event.policy_version for event in bus.events(JobPlaced)]
+        versions = []
+        for part in range(3):
+            # The jobs of each part come after a policy of their own, so that some policies are used however late they come.
+            versions += await change(range(10 * part, 10 * part + 1))
+            work = submit(range(40 * part, 40 * part + 40)), change(range(10 * part + 1, 10 * part + 10))
+            versions += (await asyncio.gather(*work))[1]
+            await bus.expect(JobPlaced, count=40 * part + 40)
+        decided = sorted(bus.events(JobPlaced), key=lambda event: event.placed_at.ToNanoseconds())
+        used = [event.policy_version for event in decided]
         known = [item["version"] for item in reversed(await changes(service))]
         assert known == [BALANCED, *versions]
         assert set(used) <= set(known)

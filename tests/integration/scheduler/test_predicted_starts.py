@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunFinished, RunStarted
 from services.scheduler.core.state import UnitKey
@@ -18,7 +20,11 @@ def predicted_starts(service: RunningService) -> PredictedStarts:
     return next(owner for owner in owners if isinstance(owner, PredictedStarts))
 
 
-async def test_a_waiting_unit_is_counted_when_it_starts_and_a_restart_knows(database_url: str) -> None:
+async def test_a_waiting_unit_is_counted_when_it_starts_and_a_restart_knows(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The test says when to look.
+    monkeypatch.setattr("services.scheduler.predicted_starts._LOOK_EVERY_S", 3600.0)
     async with environment(database_url) as stack:
         async with stack.service("scheduler") as service:
             said = await counted(stack, service)

@@ -16,11 +16,10 @@ from meridian.contracts.graph.v1.graph_pb2 import GraphUpdated
 from meridian.contracts.job.v1.job_pb2 import JobFinished
 from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunFailed, RunFinished, RunStarted
-from services.scheduler.events import event_name
 from services.scheduler.replay import replay
 from tests.harness import PATIENCE_S, RunningService, environment
 from tests.integration.scheduler.messages import graph, report, submission
-from tests.integration.scheduler.test_replay_live import begun, drive, placed, recorded
+from tests.integration.scheduler.test_replay_live import Agents, begun, caught_up, drive, placed
 from tests.integration.scheduler.test_service import live_of, starts
 
 ONE: dict[str, Any] = {"resources": Resources(cpus=1, accelerators=1)}
@@ -58,8 +57,8 @@ async def put(service: RunningService, text: str) -> str:
 
 
 def kept(body: Any) -> bool:
-    """A whole window with both domains in use."""
-    return any(whole(window) for window in body["windows"])
+    """A whole window that is over, with both domains in use."""
+    return any(window["over"] and whole(window) for window in body["windows"])
 
 
 def whole(window: Any) -> bool:
@@ -133,7 +132,7 @@ async def test_service_levels_are_counted_from_events_and_survive_a_crash(databa
             assert {item["tenant_id"] for item in body["items"]} == {"lab"}
             wait = row(body, "average_wait")
             assert (wait["observations"], wait["met"], wait["violations"]) == (1, True, 0)
-            assert 0 <= wait["value"] < 60
+            assert 0 <= wait["value"] <= 3600
             # The node dies; the run goes on elsewhere: a recovery that took longer than promised (0 s).
             node_id = first.ranks[0].node_id
             await bus.publish(report(RunFailed, first, kind=run_pb2.RUN_FAILURE_KIND_NODE_LOST))
@@ -165,6 +164,7 @@ async def _nothing(*_: object) -> None:
     """The process ends before it could save anything."""
 
 
+@pytest.mark.timeout(10 * PATIENCE_S)
 async def test_decisions_that_rest_on_promises_are_made_again(database_url: str) -> None:
     source = random.Random(5)
     names = {f"tenant-{number}": 10.0 * (number + 1) for number in range(3)}
@@ -183,10 +183,11 @@ async def test_decisions_that_rest_on_promises_are_made_again(database_url: str)
             await drive(stack, service, source, range(70, 110))
             await put(service, text.replace("beijing: 3", "beijing: 1"))
             await drive(stack, service, source, range(110, 130))
-            async with asyncio.timeout(PATIENCE_S):
-                while (entries := await recorded(service)) and set(begun(entries)) != placed(stack):
+            async with asyncio.timeout(4 * PATIENCE_S):
+                while len(placed(stack)) <= 100:
+                    await Agents(stack, source).answer()
                     await asyncio.sleep(0.1)
-        events = {event_name(item): item for item in stack.bus.seen}
+            entries, events = await caught_up(stack, service)
         found = replay(entries, events)
         assert found.differences == []
         # One for each instance that led; a busy machine may make one lose its place and take it again.

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from meridian.codec import Envelope
 from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.failover.v1.failover_pb2 import NodeFailed, NodeRecovered, RecoveryPlanned
 from meridian.contracts.graph.v1.graph_pb2 import GraphUpdated
@@ -81,6 +84,8 @@ async def drive(stack: Environment, service: RunningService, source: random.Rand
     """Submit jobs while others run, fail and are cancelled and a node dies and comes back."""
     bus, agents = stack.bus, Agents(stack, source)
     for number in numbers:
+        if number % 50 == 30:
+            await bus.expect(Assignment, lambda item: item.action == START)
         await bus.publish(job(number, source))
         if number % 20 == 7:
             await bus.publish(JobCancelRequested(job_id=f"job-{number - 1}", tenant_id="lab"))
@@ -113,11 +118,38 @@ def begun(entries: list[Entry]) -> list[str]:
     return [run_id for entry in entries if entry.kind == "cycle" for run_id, _ in entry.body["placed"]]
 
 
+def taken_off(entries: list[Entry]) -> list[str]:
+    return [run_id for entry in entries if entry.kind == "cycle" for run_id, _ in entry.body["preempted"]]
+
+
 def placed(stack: Environment) -> set[str]:
     return {event.run_id for event in stack.bus.events(JobPlaced)}
 
 
-async def test_every_decision_is_made_again(database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def preempted(stack: Environment) -> set[str]:
+    return {event.run_id for event in stack.bus.events(JobPreempted)}
+
+
+async def caught_up(stack: Environment, service: RunningService) -> tuple[list[Entry], dict[str, Envelope]]:
+    """The journal and the events, once this test has seen what the scheduler has heard and said: relay and consumer are a little
+    behind."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            entries = await recorded(service)
+            events = {event_name(item): item for item in stack.bus.seen}
+            heard = {name for entry in entries if entry.kind == "events" for name in entry.body["events"]}
+            said = set(begun(entries)) == placed(stack) and set(taken_off(entries)) <= preempted(stack)
+            if said and heard <= events.keys():
+                return entries, events
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.timeout(10 * PATIENCE_S)
+async def test_every_decision_is_made_again(
+    database_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Recording is measured by the processor time of this thread: it is the same when the machine has other things to do.
+    monkeypatch.setattr("services.scheduler.live.time", SimpleNamespace(perf_counter=time.thread_time))
     source = random.Random(11)
     async with environment(database_url) as stack:
         async with stack.service("scheduler") as service:
@@ -127,21 +159,21 @@ async def test_every_decision_is_made_again(database_url: str, capsys: pytest.Ca
         # A restart in the middle: the next leader begins a book in the same journal.
         async with stack.service("scheduler") as service:
             await drive(stack, service, source, range(JOBS // 2, JOBS))
-            async with asyncio.timeout(PATIENCE_S):
-                while (entries := await recorded(service)) and set(begun(entries)) != placed(stack):
-                    # The relay and this test's consumer are a little behind.
+            async with asyncio.timeout(4 * PATIENCE_S):
+                # Who asks all agents again is told of some runs that were said nothing of before: that makes room.
+                while len(placed(stack)) < JOBS or not preempted(stack):
+                    await Agents(stack, source).answer()
                     await asyncio.sleep(0.1)
+            entries, events = await caught_up(stack, service)
             metrics = (await service.http.get("/metrics")).text
-            events = {event_name(item): item for item in stack.bus.seen}
         found = replay(entries, events)
         assert found.differences == []
         assert found.books >= 2
         in_journal = begun(entries)
         assert len(set(in_journal)) == len(in_journal), "a run was begun twice"
         assert found.placements == len(in_journal) >= JOBS
-        taken_off = [run_id for entry in entries if entry.kind == "cycle" for run_id, _ in entry.body["preempted"]]
-        assert found.preemptions == len(taken_off) > 0
-        assert set(taken_off) <= {event.run_id for event in stack.bus.events(JobPreempted)}
+        assert found.preemptions == len(taken_off(entries)) > 0
+        assert set(taken_off(entries)) <= preempted(stack)
         assert {entry.kind for entry in entries} == {"begin", "events", "tick", "policy", "cycle"}
         assert stack.bus.events(JobFinished)
         recording_s, writing_s, cycle_s = (
@@ -151,8 +183,8 @@ async def test_every_decision_is_made_again(database_url: str, capsys: pytest.Ca
         with capsys.disabled():
             print(
                 f"\nreplayed {found.cycles} cycles, {found.placements} placements, {found.preemptions} preemptions, "
-                f"{found.events} events; recording took {100 * recording_s / cycle_s:.2f} % of the cycles' time, "
-                f"writing it out beside them {100 * writing_s / cycle_s:.1f} %"
+                f"{found.events} events; recording took {100 * recording_s / cycle_s:.2f} % of the cycles' processor time, "
+                f"writing it out beside them {writing_s:.2f} s"
             )
         assert recording_s < 0.05 * cycle_s
 

@@ -11,7 +11,7 @@ from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.job.v1.job_pb2 import JobCancelRequested, JobFinished, JobPreempted, JobQueued, ReplicaScaling
 from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunFailed, RunProgress, RunStarted
-from services.scheduler.core.state import UnitKey, UnitState
+from services.scheduler.core.state import UnitState
 from tests.harness import PATIENCE_S, RunningService, environment
 from tests.integration.scheduler.messages import START, STOP, graph, report, submission
 from tests.integration.scheduler.test_planner_live import check_replay
@@ -19,17 +19,17 @@ from tests.integration.scheduler.test_service import live_of
 from tests.integration.scheduler.test_with_agents import network
 
 
-def service(name: str, down_after_s: float, **more: Any) -> Any:
-    """One to four replicas with a load of 10 each."""
-    scaling = ReplicaScaling(min_replicas=1, max_replicas=4, target=10, down_after_s=down_after_s, cooldown_s=0.5)
+def service(name: str, down_after_s: float, most: int = 4, **more: Any) -> Any:
+    """One to ``most`` replicas with a load of 10 each."""
+    scaling = ReplicaScaling(min_replicas=1, max_replicas=most, target=10, down_after_s=down_after_s, cooldown_s=0.5)
     fields: dict[str, Any] = {"resources": Resources(cpus=0.1), "replicas": 1, "scaling": scaling, **more}
     return submission(name, kind=job_pb2.JOB_KIND_SERVICE, **fields)
 
 
 def active(service: RunningService) -> set[int]:
     """Replicas of "web" that are wanted."""
-    units = live_of(service).book.units
-    return {index for index in range(4) if units[UnitKey("web", index)].state is not UnitState.BLOCKED}
+    units = live_of(service).book.units.values()
+    return {unit.key.unit_index for unit in units if unit.key.job_id == "web" and unit.state is not UnitState.BLOCKED}
 
 
 async def until_active(service: RunningService, wanted: set[int]) -> None:
@@ -87,6 +87,7 @@ async def test_replicas_come_and_go_over_a_restart_and_all_is_decided_again(data
             assert queued.units == 1
             replicas.load = 35.0
             await replicas.until(scheduler, {0, 1, 2, 3})
+            await bus.expect(JobQueued, lambda event: event.HasField("unit_index"), count=3)
             more = [event for event in bus.events(JobQueued) if event.HasField("unit_index")]
             assert [event.unit_index for event in more] == [1, 2, 3]
             assert "4 instead of 1 replicas: load is 35 per replica" in more[0].reason
@@ -97,6 +98,7 @@ async def test_replicas_come_and_go_over_a_restart_and_all_is_decided_again(data
             assert active(scheduler) == {0, 1, 2, 3}
             replicas.load = 12.0
             await replicas.until(scheduler, {0, 1})
+            await bus.expect(JobPreempted, count=2)
             assert [event.unit_index for event in bus.events(JobPreempted)] == [3, 2]
             waiting = (await scheduler.http.get("/v1/jobs/web/explanation")).json()["units"][3]["waiting"]
             assert "2 instead of 4 replicas" in waiting["reason"]
@@ -123,7 +125,9 @@ async def test_real_replicas_follow_what_they_report(database_url: str, tmp_path
         await found.use("extends: balanced\nname: quick\ninterval_s: 1\n")
         load = tmp_path / "load"
         load.write_text("18.5\n")
-        await bus.publish(service("web", 3.0, command=["sh", "-c", PROGRAM], working_dir=str(tmp_path), max_restarts=0))
+        # Two at the most: the second reports the load of the first until it is told another.
+        command = ["sh", "-c", PROGRAM]
+        await bus.publish(service("web", 3.0, 2, command=command, working_dir=str(tmp_path), max_restarts=0))
         await bus.expect(RunStarted)
         await until_active(found.scheduler, {0, 1})
         load.write_text("9.5\n")

@@ -16,7 +16,7 @@ from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunFailed, RunProgress, RunStarted
 from services.scheduler.core.measured import Cell
 from services.scheduler.core.state import UnitKey
-from tests.harness import PATIENCE_S, Environment, RunningService, environment
+from tests.harness import PATIENCE_S, Environment, Probe, RunningService, environment
 from tests.integration.scheduler.messages import graph, report, submission
 from tests.integration.scheduler.test_planner_live import RULES, check_replay
 from tests.integration.scheduler.test_service import live_of, starts, until
@@ -63,7 +63,7 @@ async def learned(service: RunningService, check: Callable[[], bool]) -> None:
             await asyncio.sleep(0.1)
 
 
-@pytest.mark.parametrize("policy", [SRPT, SJF])
+@pytest.mark.parametrize("policy", [SRPT, SJF], ids=["srpt", "sjf"])
 async def test_a_run_whose_steps_say_that_it_is_long_gives_way(database_url: str, policy: str) -> None:
     """100 000 steps at two per second are more than what is expected of a job of which nothing is known."""
     async with environment(database_url) as stack:
@@ -99,17 +99,30 @@ async def test_a_run_whose_steps_say_that_it_is_long_gives_way(database_url: str
             await check_replay(stack, service)
 
 
+async def until_seen(bus: Probe, rate: float) -> None:
+    """Until reports are seen of which this is the rate: steps between two of them over the time between them."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            told = [(event.at.ToNanoseconds() / 1e9, event.step) for event in bus.events(RunProgress)]
+            rates = {
+                (step - before) / (at_s - first_s) for first_s, before in told for at_s, step in told if at_s > first_s
+            }
+            if any(found == pytest.approx(rate, rel=1e-3) for found in rates):
+                return
+            await asyncio.sleep(0.1)
+
+
 PROGRAM = (
-    "n=0; while [ $n -lt 400 ]; do n=$((n+1));"
-    ' echo "@meridian {\\"progress\\": {\\"step\\": $n, \\"total_steps\\": 400}}"; sleep 0.1; done'
+    "n=0; while [ $n -lt 4000 ]; do n=$((n+1));"
+    ' echo "@meridian {\\"progress\\": {\\"step\\": $n, \\"total_steps\\": 4000}}"; sleep 0.1; done'
 )
 
 
 async def test_rates_of_real_programs_are_learned(database_url: str, tmp_path: Path) -> None:
-    """A step takes a tenth of a second and a little: at most ten per second."""
+    """A step takes a tenth of a second and a little."""
     async with network(database_url, tmp_path, accelerators=1) as found:
         await found.use(SRPT.replace("order: [shortest_remaining, age]", "order: [shortest_remaining, smallest, age]"))
-        bus = found.stack.bus
+        bus, begun_s = found.stack.bus, time.time()
         resources = Resources(cpus=0.1, accelerators=1)
         await bus.publish(submission("long", command=["sh", "-c", PROGRAM], resources=resources))
         await bus.expect(RunStarted)
@@ -118,13 +131,14 @@ async def test_rates_of_real_programs_are_learned(database_url: str, tmp_path: P
         await learned(found.scheduler, lambda: measured.knows("long"))
         [(job_id, cell, rate)] = measured.told().rates
         assert (job_id, cell.ranks) == ("long", 1)
-        assert 1.0 < rate <= 10.5
+        assert rate > 0.0
+        await until_seen(bus, rate)
         left = measured.steps_left(KEY)
         assert left is not None
-        assert left < 400
+        assert left < 4000
         book = live_of(found.scheduler).book
         end_s = book.cluster.running[KEY].expected_end_s
-        assert end_s - time.time() == pytest.approx(left / rate, abs=15.0)
+        assert begun_s - 15.0 <= end_s - left / rate <= time.time() + 15.0
         await bus.publish(JobCancelRequested(job_id="long", tenant_id="lab"))
         await bus.expect(RunStarted, lambda event: event.job_id == "later")
         await found.check_replay()

@@ -10,11 +10,10 @@ from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.graph.v1.graph_pb2 import GraphUpdated
 from meridian.contracts.job.v1.job_pb2 import JobPlaced
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunFinished
-from services.scheduler.events import event_name
 from services.scheduler.replay import replay
 from tests.harness import environment
 from tests.integration.scheduler.messages import graph, report, submission
-from tests.integration.scheduler.test_replay_live import recorded
+from tests.integration.scheduler.test_replay_live import caught_up
 from tests.integration.scheduler.test_service import starts, until
 
 WEIGHING = "name: weighing\nallocation:\n  scores: {chebyshev: 1}\n"
@@ -82,8 +81,8 @@ async def test_a_tenants_own_weights_decide_and_last(database_url: str) -> None:
             assert (gone["own"], gone["weights"]["idle"]) == (False, 0.25)
             assert "weights" not in (await service.http.get("/v1/policy")).json()["options"].get("chebyshev", {})
             await bus.publish(report(RunFinished, first))
-            entries = await recorded(service)
-        found = replay(entries, {event_name(item): item for item in bus.seen})
+            entries, events = await caught_up(stack, service)
+        found = replay(entries, events)
         assert (found.differences, found.placements) == ([], 1)
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from contextlib import ExitStack
 
 import asyncpg
+import pytest
 
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.job.v1.job_pb2 import JobFinished, JobPlaced
@@ -27,10 +28,12 @@ async def test_a_job_goes_through_both_levels(database_url: str) -> None:
             placed = await bus.expect(JobPlaced)
             assert (placed.run_id, placed.epoch, placed.accelerators) == ("job-1.0.1", 1, 2)
             assert [list(rank.accelerator_indices) for rank in start.ranks] == [[0, 1]]
+            await bus.expect(PlacementRequest, lambda event: bool(event.wanted))
+            await bus.expect(PlacementAnswer, lambda event: bool(event.placed))
+            await bus.expect(DomainSummary)
             asked = bus.events(PlacementRequest, lambda event: bool(event.wanted))
             assert [(item.domain_id, len(item.wanted)) for item in asked] == [(start.domain_id, 1)]
             assert len(bus.events(PlacementAnswer, lambda event: bool(event.placed))) == 1
-            assert bus.events(DomainSummary)
             await bus.publish(report(RunStarted, start), report(RunFinished, start))
             finished = await bus.expect(JobFinished)
             assert finished.outcome == job_pb2.JOB_OUTCOME_SUCCEEDED
@@ -42,6 +45,7 @@ async def test_a_job_goes_through_both_levels(database_url: str) -> None:
 JOBS = 200
 
 
+@pytest.mark.timeout(12 * PATIENCE_S)
 async def test_200_jobs_while_a_shard_and_a_decider_are_killed(database_url: str) -> None:
     """Two shards, two deciders, a second process for one of each that stands by and takes over."""
     async with environment(database_url) as stack:
@@ -66,7 +70,7 @@ async def test_200_jobs_while_a_shard_and_a_decider_are_killed(database_url: str
                     )
                 )
                 if begin == 50:
-                    await bus.expect(JobFinished, count=20)
+                    await bus.expect(JobFinished, count=20, timeout_s=2 * PATIENCE_S)
                     for process in first:
                         process.kill()
             await finished(stack, JOBS)
@@ -84,7 +88,7 @@ async def test_200_jobs_while_a_shard_and_a_decider_are_killed(database_url: str
 
 async def finished(stack: Environment, count: int) -> None:
     """Wait until so many jobs have ended well."""
-    async with asyncio.timeout(150):
+    async with asyncio.timeout(5 * PATIENCE_S):
         while len({event.job_id for event in stack.bus.events(JobFinished)}) < count:
             await asyncio.sleep(0.05)
     assert all(event.outcome == job_pb2.JOB_OUTCOME_SUCCEEDED for event in stack.bus.events(JobFinished))
@@ -124,6 +128,8 @@ async def test_of_two_processes_for_a_shard_one_writes(database_url: str) -> Non
         with parts.decider(), parts.shard(ready=False), parts.shard(ready=False), parts.decider(ready=False):
             await bus.publish(*(submission(f"job-{number}") for number in range(10)))
             await bus.expect(Assignment, count=10)
+            await bus.expect(PlacementRequest)
+            await bus.expect(PlacementAnswer)
             assert {(item.term, item.session) for item in bus.events(PlacementRequest)} == {(1, 1)}
             assert {item.domain_term for item in bus.events(PlacementAnswer)} == {1}
             starts = Counter(item.run_id for item in bus.events(Assignment) if item.action == START)
@@ -146,7 +152,7 @@ async def test_a_deposed_decider_ends_and_leaves_requests_to_its_successor(datab
             connection = await asyncpg.connect(database_url.replace("+asyncpg", ""))
             await connection.execute("UPDATE scheduler_domain.leadership SET term = term + 1")
             await bus.publish(submission("job-1"))
-            assert await asyncio.to_thread(former.wait, 30) == 1
+            assert await asyncio.to_thread(former.wait, PATIENCE_S) == 1
             assert await connection.fetchval("SELECT count(*) FROM scheduler_domain.unit_grant") == 0
             await connection.close()
             assert not bus.events(PlacementAnswer, lambda event: bool(event.placed))

@@ -23,6 +23,7 @@ from tests.integration.scheduler.two_levels import Agents, Parts, graph, submiss
 JOBS = 60
 
 
+@pytest.mark.timeout(10 * PATIENCE_S)
 async def test_each_shard_and_each_decider_decides_the_same_again_after_kills(database_url: str) -> None:
     async with environment(database_url) as stack:
         parts, bus = Parts(stack, shards=2), stack.bus
@@ -41,10 +42,11 @@ async def test_each_shard_and_each_decider_decides_the_same_again_after_kills(da
                 await bus.publish(JobCancelRequested(job_id=f"job-{begin + 19}", tenant_id=tenant(begin + 19)))
                 if begin == 20:
                     await bus.expect(JobFinished, count=10)
+                    await until_written(database_url)
                     # What they decided in their last second is not in the journal yet, and is lost to it.
                     for process in first:
                         process.kill()
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(3 * PATIENCE_S):
                 while len({event.job_id for event in bus.events(JobFinished)}) < JOBS:
                     await asyncio.sleep(0.05)
         acting.cancel()
@@ -84,6 +86,23 @@ def settings_of(stack: Environment) -> KernelSettings:
     return KernelSettings(
         kafka_bootstrap_servers=stack.bootstrap_servers, database_url=stack.database_url, data_dir=stack.data_dir
     )
+
+
+async def until_written(database_url: str) -> None:
+    """Until the journals of those that are killed next hold a good part of what they decided."""
+    async with asyncio.timeout(PATIENCE_S):
+        while len(await runs_begun(database_url, "scheduler_0")) < 2 or await granted(database_url) < JOBS // 4:
+            await asyncio.sleep(0.1)
+
+
+async def granted(database_url: str) -> int:
+    """Units that the decider has given nodes to, by its journal."""
+    try:
+        entries = await journal_of(database_url, "scheduler_domain")
+    except NotFoundError:
+        return 0
+    replies = [reply for entry in entries for reply in entry.body.get("outcome", {}).get("replies", ())]
+    return sum(len(placed) for _, _, _, placed, *_ in replies)
 
 
 async def runs_begun(database_url: str, part: str) -> list[str]:

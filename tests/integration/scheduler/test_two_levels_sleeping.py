@@ -17,9 +17,9 @@ from services.scheduler.replay_command import replayed
 from tests.harness import PATIENCE_S, Environment, RunningService, environment
 from tests.integration.agent.agent_process import agent_running, configuration
 from tests.integration.scheduler.test_service import live_of, starts, until
-from tests.integration.scheduler.two_levels import Parts, graph, report, submission
+from tests.integration.scheduler.two_levels import ANSWER_LIMIT_S, Parts, graph, report, submission
 
-TWO = {"MERIDIAN_SCHEDULER_LEVELS": "two"}
+TWO = {"MERIDIAN_SCHEDULER_LEVELS": "two", "MERIDIAN_SCHEDULER_ANSWER_LIMIT_S": str(ANSWER_LIMIT_S)}
 RESTING = "extends: balanced\nname: rest\nidle_nodes: {{sleep_after_s: 2, reserve: {reserve}}}\n"
 
 
@@ -99,7 +99,7 @@ async def test_an_agent_puts_nodes_to_sleep_and_wakes_one_for_work(database_url:
     async with environment(database_url) as stack:
         bus, parts = stack.bus, deciding(stack, tmp_path, reserve=1)
         await parts.prepare()
-        settings = configuration(tmp_path, stack.bootstrap_servers)
+        settings = configuration(tmp_path, stack.bootstrap_servers, lease_s=2 * PATIENCE_S)
         group = {**settings["domain"]["nodes"][0]["accelerators"][0], "count": 1}
         settings["domain"]["nodes"] = [
             {"node_id": f"north-{n}", "cpus": 8, "memory_bytes": 2**34, "accelerators": [group], "wake_s": 4.0}
@@ -118,7 +118,7 @@ async def test_an_agent_puts_nodes_to_sleep_and_wakes_one_for_work(database_url:
                         await asyncio.sleep(0.1)
                 sleeping = told(bus, SLEEP)
                 assert len(sleeping) == len(set(sleeping)) == 2
-                await bus.publish(submission("first", command=["sleep", "120"], **one))
+                await bus.publish(submission("first", command=["sleep", "3600"], **one))
                 awake = await bus.expect(RunStarted)
                 assert set(awake.node_ids).isdisjoint(sleeping)
                 assert told(bus, WAKE) == []

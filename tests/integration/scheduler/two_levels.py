@@ -18,11 +18,15 @@ from meridian.database import migrate
 from meridian.embedded.probes import tcp_accepts
 from meridian.embedded.process import ProcessSpec
 from tests.fixtures_embedded import free_port, running
-from tests.harness import ROOT, Environment, Probe
+from tests.harness import PATIENCE_S, ROOT, Environment, Probe
 from tests.integration.scheduler import messages
 from tests.integration.scheduler.messages import START, STOP, graph, report
 
-__all__ = ["START", "Agents", "Parts", "graph", "report", "submission"]
+__all__ = ["ANSWER_LIMIT_S", "START", "Agents", "Parts", "graph", "report", "submission"]
+
+
+ANSWER_LIMIT_S = 20.0
+"""A domain that answers late, because the machine has other things to do, does not count as full."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class Parts:
                 "MERIDIAN_SCHEDULER_LEVELS": "two",
                 "MERIDIAN_SCHEDULER_SHARDS": str(self.shards),
                 "MERIDIAN_SCHEDULER_DOMAIN_PARTS": str(self.deciders),
+                "MERIDIAN_SCHEDULER_ANSWER_LIMIT_S": str(ANSWER_LIMIT_S),
                 f"MERIDIAN_{service.upper()}_HTTP_PORT": str(port),
                 **variables,
                 **self.env,
@@ -80,6 +85,9 @@ class Parts:
             cwd=ROOT,
             log_path=self.stack.data_dir / f"{name}-{port}.log",
             ready=tcp_accepts("127.0.0.1", port) if ready else None,
+            ready_timeout_s=2 * PATIENCE_S,
+            # The end of the journal is written when it stops.
+            stop_timeout_s=PATIENCE_S,
         )
         with running(spec) as process:
             yield process
