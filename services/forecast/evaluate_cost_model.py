@@ -48,10 +48,7 @@ def cost_model(rows_path: Path, probes: int, seed: int, out: Path | None, list_r
     from services.forecast.cost_model.evaluation.report import rows_of
     from services.forecast.cost_model.evaluation.runs import read_runs
 
-    try:
-        runs, rejected = read_runs(rows_path)
-    except UnicodeDecodeError as error:
-        raise refused("ROWS.csv", f"{rows_path.name} is no UTF-8 text: {error}") from None
+    runs, rejected = read_runs(rows_path)
     _say_what_was_left_aside(rejected)
     if not runs:
         raise refused("ROWS.csv", f"{rows_path.name}: none of {len(rejected)} rows can be used")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meridian.errors import FieldError, InvalidArgumentError
+from meridian.text_table import TextTable, UnreadableTableError
 from services.forecast.cost_model.known_models import model_named, model_of_config
 from services.forecast.cost_model.layout import Recompute, TrainingLayout, check, precision_named, recompute_named
 from services.forecast.cost_model.machine import Machine, machine_of
@@ -56,28 +56,27 @@ class Rejected:
 
 
 def read_runs(path: Path) -> tuple[list[Run], list[Rejected]]:
-    """The runs of a CSV file, and the rows left aside. InvalidArgumentError when the file is no such table."""
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        reader = csv.DictReader(stream)
-        columns = {(name or "").strip() for name in reader.fieldnames or ()}
+    """The runs of a CSV file, and the rows left aside, each with its last line in the file. InvalidArgumentError when the file
+    is no such table."""
+    try:
+        table = TextTable(path)
+        columns = {(name or "").strip() for name in table.columns}
         missing = [name for name in ("accelerator", "seq", "gbs") if name not in columns]
         if not columns & {"model", "layers"}:
             missing.append("model (or layers and hidden)")
         if missing:
             detail = f"{path.name}, line 1: needs {', '.join(missing)}"
             raise InvalidArgumentError(detail, errors=(FieldError("/columns", detail),))
-        try:
-            rows = list(reader)
-        except csv.Error as error:
-            detail = f"{path.name}, line {reader.line_num}: {error}"
-            raise InvalidArgumentError(detail, errors=(FieldError("/rows", detail),)) from None
+        rows = list(table.rows())
+    except UnreadableTableError as error:
+        raise InvalidArgumentError(str(error), errors=(FieldError("/rows", str(error)),)) from None
     runs, rejected = [], []
-    for number, row in enumerate(rows, start=2):
+    for line, row in rows:
         try:
-            runs.append(run_of(row, number, path.parent))
+            runs.append(run_of(row, line, path.parent))
         except InvalidArgumentError as error:
             fields = tuple(item.pointer[1:] for item in error.errors)
-            rejected.append(Rejected(number, error.detail, fields))
+            rejected.append(Rejected(line, error.detail, fields))
     return runs, rejected
 
 

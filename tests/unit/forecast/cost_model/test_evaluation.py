@@ -314,6 +314,25 @@ def test_rows_are_numbered_as_in_the_file(tmp_path: Path) -> None:
     assert [item.line for item in rejected] == [7, 8]
 
 
+def test_blank_lines_and_cells_of_several_lines_count_as_lines(tmp_path: Path) -> None:
+    """A row is numbered by its last line, as in the other evaluations."""
+    runs, rejected = read_runs(
+        _file(tmp_path, ["", ROWS[0], "", "", ROWS[3][: -len(",")] + ',"two\nlines"', "", ROWS[6]])
+    )
+    assert [run.line for run in runs] == [3, 7]
+    assert [item.line for item in rejected] == [9]
+
+
+def test_a_line_that_is_no_text_is_named_and_nothing_is_told_of_others(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes("\n".join([COLUMNS, ROWS[0], "", ""]).encode() + b"H100,\xff\n" + ROWS[6].encode())
+    answer = CliRunner().invoke(cost_model, [str(path)])
+    assert isinstance(answer.exception, InvalidArgumentError)
+    assert answer.exception.detail == "rows.csv, line 4: is no UTF-8 text"
+    assert [error.pointer for error in answer.exception.errors] == ["/rows"]
+    assert not answer.stderr
+
+
 COMMON = ["--model", "llama3-8b", "--accelerator", "H100-SXM5-80GB", "--seq", "8192", "--gbs", "128"]
 
 
