@@ -44,6 +44,7 @@ from services.scheduler.core.prediction import SHORTEST_S, Features, Prediction,
 Array = NDArray[np.float64]
 Band = tuple[float, float]
 PAIRS_PER_JOB = 64
+MINUTE_S = 60.0
 TSAFRIR_EXTENSIONS_S = (60, 300, 900, 1800, 3600, 7200, 18_000, 36_000, 72_000, 180_000, 360_000)
 QUANTUM_S = 300.0
 LOAD = 0.9
@@ -108,7 +109,7 @@ def read_philly(path: Path) -> Log:
 
 
 def read_chronus(path: Path) -> Log:
-    """Jobs of a Chronus workload: model name as the job's name."""
+    """Jobs of a Chronus workload, whose times are minutes: model name as the job's name."""
     with path.open(newline="") as stream:
         jobs = [
             Recorded(
@@ -116,10 +117,10 @@ def read_chronus(path: Path) -> Log:
                     user=row["user"],
                     name=row["model_name"],
                     accelerators=int(row["num_gpu"]),
-                    submit_s=float(row["submit_time"]),
+                    submit_s=MINUTE_S * float(row["submit_time"]),
                 ),
-                float(row["submit_time"]),
-                float(row["duration"]),
+                MINUTE_S * float(row["submit_time"]),
+                MINUTE_S * float(row["duration"]),
             )
             for row in csv.DictReader(stream)
         ]

@@ -20,6 +20,7 @@ from bench.run_time_prediction import (
     concordance,
     in_order,
     pinball,
+    read_chronus,
     replay,
     waiting_pairs,
 )
@@ -35,6 +36,7 @@ from services.scheduler.core.prediction import (
 )
 from services.scheduler.core.prediction.service_index import EDGES_S
 from services.scheduler.core.prediction.window import Window, quantile, tail_exponent
+from simulation.traces import load
 
 USER_SHARE = EXPERTS.index("share of the estimate that this user uses")
 
@@ -406,3 +408,16 @@ def test_measures_of_the_comparison_by_hand() -> None:
     truth = np.array([job.run_s for job in jobs])
     assert concordance(truth, truth, pairs) == (1.0, 4)
     assert concordance(np.array([1.0, 1.0, 2.0, 3.0]), truth, pairs) == ((0.5 + 0 + 1 + 1) / 4, 4)
+
+
+def test_recorded_times_are_those_of_the_simulator(tmp_path: Path) -> None:
+    """Times of a Chronus workload are minutes, in the comparison of methods as where jobs are simulated."""
+    header = "job_id,user,num_gpu,submit_time,iterations,model_name,duration,interval"
+    path = tmp_path / "workload.csv"
+    path.write_text(
+        f"{header},expect_time_list,expect_value_list,best_effort,job_type\n"
+        "0,vc,1,8555,50,vgg16,747,14,1105,10,0,strict\n1,vc,2,832,29,alexnet,98,8,832,10,1,best\n"
+    )
+    simulated = [(job.submit_s, job.duration_s) for job in load(path, "chronus").jobs]
+    assert [(job.start_s, job.run_s) for job in read_chronus(path).jobs] == simulated
+    assert simulated == [(832 * 60, 98 * 60), (8555 * 60, 747 * 60)]
