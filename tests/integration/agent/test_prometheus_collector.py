@@ -120,7 +120,7 @@ def test_only_http_is_scraped() -> None:
 def _scrape_file(name: str, exporter: str, now: datetime) -> dict[tuple[Metric, int | None], tuple[float | None, str]]:
     body = public_data("exposition", name).read_bytes()
     with _exporter(_page(body)) as url:
-        readings = PrometheusCollector(url, load_table(exporter), "n1").collect(now)
+        readings = PrometheusCollector(url, load_table(exporter), "n1", deadline_s=60.0).collect(now)
     return {(reading.metric, reading.accelerator_index): (reading.value, reading.reason) for reading in readings}
 
 
@@ -143,7 +143,7 @@ def test_dcgms_blank_value_in_its_own_readme_is_not_a_number_to_believe() -> Non
     body = public_data("exposition", "dcgm_exporter__blank_sentinel_from_README.prom").read_text()
     body = body.replace("DCGM_FI_DEV_MEMORY_TEMP{", "DCGM_FI_DEV_GPU_TEMP{")
     with _exporter(_page(body.encode())) as url:
-        readings = PrometheusCollector(url, load_table("dcgm-exporter"), "n1").collect(NOW)
+        readings = PrometheusCollector(url, load_table("dcgm-exporter"), "n1", deadline_s=60.0).collect(NOW)
     (temperature,) = [reading for reading in readings if reading.metric is Metric.TEMPERATURE]
     assert (temperature.value, temperature.reason) == (None, "DCGM has no value (blank)")
 
@@ -173,7 +173,7 @@ def test_a_real_node_exporter() -> None:
         pages.pop(0)(connection)
 
     with _exporter(next_page) as url:
-        collector = PrometheusCollector(url, load_table("node-exporter"), "n1")
+        collector = PrometheusCollector(url, load_table("node-exporter"), "n1", deadline_s=60.0)
         collector.collect(NOW)
         found = {reading.metric: reading for reading in collector.collect(NOW + timedelta(seconds=10))}
     assert found[Metric.BOOT_TIME].value == 1418183276
