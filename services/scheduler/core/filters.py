@@ -186,9 +186,19 @@ class CapacityFilter:
             free, total = int(view.free_memory_bytes[row]), int(view.table.memory_bytes[row])
             lacks.append(f"{free} of {total} bytes of memory free, {demand.memory_bytes} wanted")
         free_devices = view.free_devices[row, columns]
-        if demand.accelerators and int(free_devices.max(initial=0)) < demand.accelerators:
+        if demand.accelerators and demand.device_milli < 1000:
+            accepted = np.isin(view.table.device_columns[row], columns)
+            most = int(np.where(accepted, view.device_milli[row], 0).max(initial=0))
+            if most < demand.device_milli:
+                lacks.append(f"{most / 1000:g} of an accelerator free, {demand.device_milli / 1000:g} wanted")
+        elif demand.accelerators and int(free_devices.max(initial=0)) < demand.accelerators:
             total = int(view.table.devices[row, columns].sum())
             lacks.append(f"{int(free_devices.sum())} of {total} accelerators free, {demand.accelerators} wanted")
+        names = view.table.resource_names
+        for name, amount in demand.resources:
+            left = float(view.free_resources[row, names.index(name)]) if name in names else 0.0
+            if left + 1e-6 < amount:
+                lacks.append(f"{left:g} {name} free, {amount:g} wanted")
         return "; ".join(lacks) or "no room"
 
 

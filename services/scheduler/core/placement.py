@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -113,19 +114,15 @@ class Candidates:
         if demand.topology_required and self._groups is None:
             self._groups = np.full(len(self._table.nodes), -1, dtype=np.int64)
         everything = slice(None)
-        mask = np.ones(len(self._table.nodes), dtype=np.bool_)
-        static = mask.copy()
-        rejections = []
-        for item in plugins.filters:
-            if not applies(item, demand):
-                rejections.append(Rejection(item.name, 0, ()))
-                continue
-            passes = item.passes(view, demand, everything)
-            rejections.append(self._rejection(item, np.flatnonzero(mask & ~passes)))
-            mask &= passes
-            if not item.dynamic:
-                static &= passes
-        self.rejections = tuple(rejections)
+        lasting = tuple(takewhile(lambda item: not item.dynamic, plugins.filters))
+        everywhere = np.ones(len(self._table.nodes), dtype=np.bool_)
+        static, self._lasting_rejections = self._filtered(lasting, everywhere)
+        self._lasting, self._other_filters = static, plugins.filters[len(lasting) :]
+        mask, self._rejections = self._filtered(self._other_filters, static)
+        self._rejected_at = len(view.taken)
+        for item in self._other_filters:
+            if not item.dynamic and applies(item, demand):
+                static = static & item.passes(view, demand, everything)
         self._allowed = static
         self.fits: Ints = np.where(mask, view.ranks_that_fit(demand, columns), 0)
         self.domain_fits: Ints = self._per_domain(self.fits)
@@ -331,6 +328,27 @@ class Candidates:
         sums = np.bincount(self._table.node_domain, weights=values, minlength=len(self._table.domain_ids))
         return sums.astype(np.int64)
 
+    @property
+    def rejections(self) -> tuple[Rejection, ...]:
+        """What each filter rejects of what those before it have left, as it is now. The first ones that read nothing of what is
+        free are asked once."""
+        if self._rejected_at != len(self._view.taken):
+            self._rejected_at = len(self._view.taken)
+            _, self._rejections = self._filtered(self._other_filters, self._lasting)
+        return self._lasting_rejections + self._rejections
+
+    def _filtered(self, chain: Sequence[Filter], mask: Bools) -> tuple[Bools, tuple[Rejection, ...]]:
+        """The nodes of a mask (N) that filters let pass, and what each of them rejects."""
+        rejections = []
+        for item in chain:
+            if not applies(item, self._demand):
+                rejections.append(Rejection(item.name, 0, ()))
+                continue
+            passes = item.passes(self._view, self._demand, slice(None))
+            rejections.append(self._rejection(item, np.flatnonzero(mask & ~passes)))
+            mask = mask & passes
+        return mask, tuple(rejections)
+
     def _rejection(self, item: Filter, rows: Ints) -> Rejection:
         shown = rows[: self._policy.shown_nodes]
         examples = tuple(
@@ -406,7 +424,7 @@ class Candidates:
     def most_ranks(self) -> int:
         """How many ranks would fit if nothing ran: in one domain, or in all when it may span them."""
         per_domain = self._could()
-        return int(per_domain.sum()) if self._demand.cross_domain else int(per_domain.max(initial=0))
+        return int(per_domain.sum()) if self._spans else int(per_domain.max(initial=0))
 
     def could_fit(self) -> bool:
         """Whether it would fit if nothing ran."""
@@ -606,10 +624,11 @@ class Candidates:
             return "fleet", "no node is known yet"
         if not self._allowed.any():
             return "filters", f"no node qualifies: {self._counted()}"
-        could = self._could()
-        most = int(could.sum()) if demand.cross_domain else int(could.max(initial=0))
+        most = self.most_ranks()
         if most < demand.ranks:
-            scope = "all qualifying domains together" if demand.cross_domain else "any qualifying domain"
+            scope = "all qualifying domains together" if self._spans else "any qualifying domain"
+            if demand.topology_required:
+                scope = f"any {demand.topology} of a qualifying domain"
             text = f"too large for what is there now: {demand.ranks} ranks wanted, {scope} could hold {most} when empty"
             return "size", text
         if self._refused():

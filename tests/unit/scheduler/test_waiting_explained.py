@@ -1,0 +1,59 @@
+"""What is said of a unit that waits is as it is now, whatever was judged before, and as it is wanted."""
+
+from __future__ import annotations
+
+from services.scheduler.core.explanation import Explanation
+from tests.unit.scheduler.world import World, a_fleet, gang, task
+
+
+def waiting(world: World) -> Explanation:
+    return world.cycle().waiting[0].explanation
+
+
+def rejected(explanation: Explanation) -> dict[str, int]:
+    return {item.filter: item.rejected for item in explanation.rejections if item.rejected}
+
+
+def test_nodes_that_filled_up_since_a_class_was_judged_are_counted() -> None:
+    world = World(a_fleet({"a": 2}, devices=1))
+    for name in ("first", "second"):
+        world.submit(name, task(accelerators=1))
+        world.cycle()
+    world.submit("third", task(accelerators=1))
+    found = waiting(world)
+    assert rejected(found) == {"capacity": 2}
+    assert found.reason.endswith("of 2 nodes rejected: 2 by capacity")
+    assert found.rejections[-1].examples[0] == ("a-0", "0 of 1 accelerators free, 1 wanted")
+    world.restart()
+    assert waiting(world).reason == found.reason
+
+
+def test_nodes_that_came_free_since_are_not_counted() -> None:
+    world = World(a_fleet({"a": 2}, devices=1))
+    for name in ("first", "second"):
+        world.submit(name, task(accelerators=1))
+    world.cycle()
+    world.submit("wide", gang(2, accelerators=1))
+    assert rejected(waiting(world)) == {"capacity": 2}
+    world.finish(world.run("first"))
+    assert rejected(waiting(world)) == {"capacity": 1}
+
+
+def test_ranks_that_must_share_a_rack_cannot_span_domains_whatever_they_may_otherwise() -> None:
+    world = World(a_fleet({"a": 1, "b": 1}, devices=1, topology={"rack": "r"}))
+    world.submit("job", gang(2, accelerators=1, cross_domain=True, topology="rack", topology_required=True))
+    found = waiting(world)
+    assert found.stage == "size"
+    assert "2 ranks wanted, any rack of a qualifying domain could hold 1 when empty" in found.reason
+
+
+def test_a_part_of_an_accelerator_lacks_only_where_no_device_has_it_free() -> None:
+    world = World(a_fleet({"a": 1}, devices=1, cpus=2.0, resources={"licence": 1.0}))
+    world.submit("job", task(cpus=2.0, accelerators=1, device_milli=300, resources=(("licence", 1.0),)))
+    world.cycle()
+    world.submit("same", task(cpus=1.0, accelerators=1, device_milli=300))
+    assert waiting(world).rejections[-1].examples == (("a-0", "0 of 2 cpus free, 1 wanted"),)
+    world.cancel("same")
+    world.submit("more", task(cpus=0.0, accelerators=1, device_milli=800, resources=(("licence", 1.0),)))
+    lacks = "0.7 of an accelerator free, 0.8 wanted; 0 licence free, 1 wanted"
+    assert waiting(world).rejections[-1].examples == (("a-0", lacks),)
