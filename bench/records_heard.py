@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import random
+import shlex
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -102,7 +104,7 @@ def rows(count: int, rounds: int) -> list[Row]:
     return found
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.records_heard", description=__doc__.splitlines()[0] if __doc__ else ""
@@ -110,11 +112,14 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", metavar="OUT")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     found = rows(options.records, options.rounds)
     print_table(found)
     if options.json:
-        write(options.json, "python -m bench.records_heard", [], SEED, Setting.REAL, found)
+        command = shlex.join(
+            ["python", "-m", "bench.records_heard", *(sys.argv[1:] if arguments is None else arguments)]
+        )
+        write(options.json, command, [], SEED, Setting.REAL, found)
     return 0
 
 

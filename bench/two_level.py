@@ -22,7 +22,9 @@ from __future__ import annotations
 
 import argparse
 import random
+import shlex
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -345,7 +347,7 @@ def rows_of(subject: str, where: str, figures: Figures, *, baseline: bool) -> li
     return found
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.two_level", description=__doc__.splitlines()[0] if __doc__ else ""
@@ -355,7 +357,8 @@ def main() -> int:
     parser.add_argument("--units", type=int, nargs="+", help="only these numbers of units per step")
     parser.add_argument("--bus", action="store_true", help="the services over the embedded broker")
     parser.add_argument("--json", metavar="OUT")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    command = shlex.join(["python", "-m", "bench.two_level", *(sys.argv[1:] if arguments is None else arguments)])
     rows: list[Row] = []
     if options.bus:
         shapes = two_level_bus.SHAPES
@@ -364,7 +367,7 @@ def main() -> int:
         rows = two_level_bus.rows(options.steps, shapes)
         print_table(rows)
         if options.json:
-            write(options.json, "python -m bench.two_level --bus", [], two_level_bus.SEED, Setting.REAL, rows)
+            write(options.json, command, [], two_level_bus.SEED, Setting.REAL, rows)
         return 0
     chosen = [
         (domains, count)
@@ -390,7 +393,7 @@ def main() -> int:
     )
     print_table(rows)
     if options.json:
-        write(options.json, "python -m bench.two_level", [], SEED, Setting.REAL, rows)
+        write(options.json, command, [], SEED, Setting.REAL, rows)
     return 0
 
 
