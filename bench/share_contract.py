@@ -24,6 +24,9 @@ preemptive policy "meridian" (one copy of the trace on domains of 7, 5, 4, 4 and
 from __future__ import annotations
 
 import argparse
+import math
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +58,11 @@ SUBJECTS: tuple[tuple[str, tuple[tuple[str, float], ...], bool, Mapping[str, Any
     ),
 )
 SKIPPED_S = 2 * 86_400.0
+
+OF_JOBS = frozenset(
+    {"uninterrupted_ratio", "interruptions_count", "jct_mean_h", "wait_mean_h", "allocated_share_ratio"}
+)
+"""Figures over all jobs of a run, not over windows."""
 
 
 def network(nodes: Sequence[int]) -> Network:
@@ -93,7 +101,15 @@ def contract_rows(trace: Trace, loads: Sequence[float], plans: Sequence[str]) ->
                     "allocated_share_ratio": figures["allocated_share"],
                 }
                 rows += [
-                    Row(name, measure, value, where, n=report.windows, baseline=baseline)
+                    Row(
+                        name,
+                        measure,
+                        value,
+                        where,
+                        n=len(measures.jobs) if measure in OF_JOBS else report.windows,
+                        baseline=baseline,
+                        reason="no window counts" if value is None or math.isnan(value) else None,
+                    )
                     for measure, value in values.items()
                 ]
     return rows
@@ -116,7 +132,7 @@ def stability_rows(trace: Trace) -> list[Row]:
     return rows
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.share_contract", description=__doc__.splitlines()[0] if __doc__ else ""
@@ -128,7 +144,7 @@ def main() -> int:
     parser.add_argument("--skip", type=int, default=0, help="so many jobs of the trace first")
     parser.add_argument("--copies", type=int, default=4)
     parser.add_argument("--json", metavar="OUT")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     whole = load(options.philly, "philly")
     trace = limited(replace(whole, jobs=whole.jobs[options.skip :]), options.jobs)
     rows = stability_rows(trace)
@@ -136,7 +152,10 @@ def main() -> int:
     print_table(rows)
     if options.json:
         source = DataSource.of(options.philly)
-        write(options.json, "python -m bench.share_contract", [source], 0, ResultSetting.SIMULATED, rows)
+        command = shlex.join(
+            ["python", "-m", "bench.share_contract", *(sys.argv[1:] if arguments is None else arguments)]
+        )
+        write(options.json, command, [source], 0, ResultSetting.SIMULATED, rows)
     return 0
 
 

@@ -16,8 +16,10 @@ import argparse
 import heapq
 import math
 import os
+import shlex
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +80,7 @@ def timed(network: Network, trace: Trace, name: str) -> tuple[float, Simulation]
     return time.process_time() - begun, simulation
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.simulator", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--jobs", type=int, default=80_000)
@@ -86,7 +88,7 @@ def main() -> int:
     parser.add_argument("--policy", action="append", choices=sorted(SETTINGS), metavar="NAME")
     parser.add_argument("--load", type=float, default=0.9)
     parser.add_argument("--json", metavar="OUT")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     jobs = 4_000 if options.quick else options.jobs
     folder = os.environ.get("MERIDIAN_DATA")
     sources: list[DataSource] = []
@@ -126,7 +128,8 @@ def main() -> int:
         print(f"{name}: {jobs / spent:,.0f} jobs/s", file=sys.stderr)
     print_table(rows)
     if options.json:
-        write(options.json, "python -m bench.simulator", sources, SEED, Setting.SIMULATED, rows)
+        command = shlex.join(["python", "-m", "bench.simulator", *(sys.argv[1:] if arguments is None else arguments)])
+        write(options.json, command, sources, SEED, Setting.SIMULATED, rows)
     return 0
 
 
