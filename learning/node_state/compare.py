@@ -12,7 +12,10 @@ declared asleep is asleep; the slice "without facts" gives each method's own wor
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
+import shlex
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,9 +28,10 @@ import torch
 from learning.node_state import rivals
 from learning.node_state.dataset import CLASSES, UNKNOWN_LOAD, Snapshot, Sources, snapshots, sources
 from learning.node_state.faults import FOLDS, Kind
+from learning.node_state.loads import SERIES_FILE
 from learning.node_state.scores import f1_scores, interval, macro_f1
 from learning.node_state.training import answers, trained
-from meridian.result import Row, Setting, print_table, write
+from meridian.result import DataSource, Row, Setting, print_table, write
 from services.graph.node_state import NodeState
 from services.graph.recognition.features import Quantity
 
@@ -176,6 +180,19 @@ def data_folder() -> Path | None:
     return Path(named) if named and Path(named).is_dir() else None
 
 
+def recorded(folder: Path | None, found: Sources) -> list[DataSource]:
+    """The recorded data that ``found`` was made of: the load series, and all topologies as one (names and contents in order)."""
+    if folder is None or not found.real:
+        return []
+    digest = hashlib.sha256()
+    for path in sorted((folder / "net/topologyzoo").glob("*.gml")):
+        digest.update(f"{path.name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return [
+        DataSource.of(folder / "figures" / SERIES_FILE),
+        DataSource("topologyzoo", digest.hexdigest()),
+    ]
+
+
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m learning.node_state.compare", description=__doc__)
@@ -197,8 +214,8 @@ def main() -> int:
     rows = rows_of([played(found, seed, options.fabrics, options.epochs, options.keep) for seed in seeds])
     print_table(rows)
     if options.json:
-        command = f"python -m learning.node_state.compare --seeds {options.seeds} --fabrics {options.fabrics} --epochs {options.epochs}"
-        write(options.json, command, [], options.first_seed, Setting.SIMULATED, rows)
+        command = shlex.join(["python", "-m", "learning.node_state.compare", *sys.argv[1:]])
+        write(options.json, command, recorded(data_folder(), found), options.first_seed, Setting.SIMULATED, rows)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,12 @@ import onnxruntime
 import pytest
 import torch
 
+from learning.node_state.compare import recorded
 from learning.node_state.dataset import CLASSES, snapshots, sources
 from learning.node_state.export import exported, tensors
 from learning.node_state.fabrics import read_gml
 from learning.node_state.faults import FOLDS, Kind
+from learning.node_state.loads import SERIES_FILE
 from learning.node_state.network import NodeStateNetwork
 from learning.node_state.parity import CHECKED, TRACED, random_graph
 from learning.node_state.scores import f1_scores, interval, macro_f1
@@ -83,3 +86,21 @@ def test_scores_by_hand() -> None:
     assert macro_f1(truth, answer) == pytest.approx((2 / 3 + 0.8) / 2)
     low, high = interval([0.5, 0.5, 0.5])
     assert (low, high) == (0.5, 0.5)
+
+
+def test_a_comparison_on_recorded_data_names_it(tmp_path: Path) -> None:
+    assert recorded(None, sources(None)) == []
+    zoo, figures = tmp_path / "net/topologyzoo", tmp_path / "figures"
+    zoo.mkdir(parents=True)
+    figures.mkdir()
+    ring = "".join(f"  node [\n    id {n}\n  ]\n" for n in range(4))
+    ring += "".join(f"  edge [\n    source {n}\n    target {(n + 1) % 4}\n  ]\n" for n in range(4))
+    (zoo / "Ring.gml").write_text(f"graph [\n{ring}]\n")
+    with gzip.open(figures / SERIES_FILE, "wt") as stream:
+        stream.write("series,time,running_gpu_num,total_gpu_num\n" + "a,0,1,2\n" * 20)
+    found = sources(tmp_path)
+    assert found.real
+    before = recorded(tmp_path, found)
+    assert [source.name for source in before] == [SERIES_FILE, "topologyzoo"]
+    (zoo / "Ring.gml").rename(zoo / "Other.gml")
+    assert recorded(tmp_path, found)[1] != before[1]
