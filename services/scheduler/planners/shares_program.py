@@ -1,7 +1,8 @@
 """The linear programs of `gavel` over time shares: their rows are laid out once, column by column, as the solver takes them.
 
 Over X (J, T) >= 0 every program has the rows sum_t X[j, t] <= 1 of each job and sum_j X[j, t] scale[j] <= capacity[t] of each
-type; some have a row for what each job gains, and a variable that all rows of that kind share.
+type; some have a row for what each job gains, and a variable that all rows of that kind share. On a single type those without
+floors are knapsacks of shares, and need no solver (`single_type`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.planners import single_type
 from services.scheduler.planners.checks import FloatArray, IntArray
 
 
@@ -38,19 +40,17 @@ class SharesProgram:
 
     def greatest_sum(self, worth: FloatArray, gain: FloatArray | None = None, least: float = 0.0) -> FloatArray:
         """X (J, T) of the greatest sum of worth X; with ``gain`` (J, T) each job has sum_t gain X >= ``least``."""
+        if gain is None and worth.shape[1] == 1:
+            return single_type.greatest_sum(worth[:, 0], self._scale, float(self._capacity[0]))[:, None]
         if gain is None:
             return self._solve(-worth.ravel(), worth, None, None, self._limits)
         limits = np.concatenate([self._limits, np.full(self._scale.size, -least)])
         return self._solve(-worth.ravel(), gain, gain, None, limits)
 
     def greatest_least(self, gain: FloatArray) -> tuple[FloatArray, float]:
-        """X (J, T) of the greatest least sum_t gain X, and what that is.
-
-        On a single type by arithmetic: each job needs the share least / gain, which is at most 1, and all have to fit.
-        """
+        """X (J, T) of the greatest least sum_t gain X, and what that is."""
         if gain.shape[1] == 1:
-            alone = gain[:, 0]
-            least = min(float(alone.min()), float(self._capacity[0] / (self._scale / alone).sum()))
+            least = single_type.greatest_least(gain[:, 0], self._scale, float(self._capacity[0]))
             return least / gain, least
         jobs = self._scale.size
         cost = np.zeros(gain.size + 1)

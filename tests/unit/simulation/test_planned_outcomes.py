@@ -24,6 +24,7 @@ from simulation.model import Network, Throughputs, Trace, TraceJob
 from simulation.policies import SETTINGS
 from simulation.simulated_job import SimulatedJob
 from simulation.traces import limited, load, scaled
+from tests.unit.scheduler.plans.small import network as one_node
 
 ROOT = Path(__file__).parents[3]
 KNOWN = Path(__file__).with_name("planned_outcomes.json")
@@ -74,7 +75,14 @@ def elastic() -> Trace:
     return Trace("elastic", jobs, rates)
 
 
-TRACES = {"rigid": rigid, "elastic": elastic}
+def alike() -> Trace:
+    """The rigid jobs without data, for a network of one domain."""
+    trace = rigid()
+    return replace(trace, jobs=[replace(job, data_domain="", data_bytes=0.0, home_domain="") for job in trace.jobs])
+
+
+TRACES = {"rigid": rigid, "elastic": elastic, "alike": alike}
+"""``alike`` is on a single node of eight accelerators, the others on the shipped network of two types."""
 CASES = [f"{name} {trace} {load}" for name, trace, load in itertools.product(NAMES, TRACES, LOADS)]
 
 
@@ -93,7 +101,10 @@ class Recorded(Simulation):
 
 def digest(case: str) -> str:
     name, trace, load_ = case.split()
-    network = read_network(ROOT / "simulation" / "networks" / "small.yaml")
+    if trace == "alike":
+        network = one_node({"v100": 8})
+    else:
+        network = read_network(ROOT / "simulation" / "networks" / "small.yaml")
     simulation = Recorded(network, scaled(TRACES[trace](), network, float(load_)), name)
     ends = [(job.job_id, round(job.finish_s, 3), job.interruptions) for job in simulation.run().jobs]
     return hashlib.sha256(json.dumps([simulation.starts, ends]).encode()).hexdigest()[:16]

@@ -85,3 +85,29 @@ def test_who_is_alone_on_the_fastest_type_gets_the_same_from_the_program(case):
     if fastest is not None:
         solved = SharesProgram(scale, capacity).greatest_sum(gain / gain.max(axis=1, keepdims=True))
         assert solved == pytest.approx(np.eye(capacity.size)[fastest], abs=1e-9)
+
+
+@given(CLUSTERS.map(lambda case: (case[0], 1, case[2])))
+@settings(max_examples=40, deadline=None)
+def test_single_type_is_the_program_with_a_type_that_nobody_uses(case):
+    # A second type without devices makes the same program one for the solver.
+    gain, scale, capacity = drawn(case)
+    worth = np.random.default_rng(case[2]).choice([1.0, 2.0], gain.shape)
+    alone, solved = SharesProgram(scale, capacity), SharesProgram(scale, np.append(capacity, 0.0))
+    wide_gain, wide_worth = (np.hstack([values, np.zeros_like(values)]) for values in (gain, worth))
+    shares, least = alone.greatest_least(gain)
+    assert least == pytest.approx(solved.greatest_least(wide_gain)[1], rel=1e-9)
+    assert (shares * gain).min() == pytest.approx(least)
+    found = alone.greatest_sum(worth)
+    assert (worth * found).sum() == pytest.approx((wide_worth * solved.greatest_sum(wide_worth)).sum(), rel=1e-9)
+    assert ((found >= 0.0) & (found <= 1.0)).all()
+    assert scale @ found[:, 0] <= capacity[0] + 1e-9
+
+
+def test_shares_go_by_worth_per_device_the_last_first():
+    program = SharesProgram(np.array([1.0, 2.0, 1.0, 1.0]), np.array([2.5]))
+    assert program.greatest_sum(np.ones((4, 1))).ravel().tolist() == [0.5, 0.0, 1.0, 1.0]
+    assert program.greatest_sum(np.array([[1.0], [6.0], [1.0], [1.0]])).ravel().tolist() == [0.0, 1.0, 0.0, 0.5]
+    # Not enough for one of the best: the first.
+    program = SharesProgram(np.full(3, 2.0), np.array([1.5]))
+    assert program.greatest_sum(np.ones((3, 1))).ravel().tolist() == [0.75, 0.0, 0.0]
