@@ -257,7 +257,10 @@ class Translator:
         ]
         readings = self._with_edges(device, readings, families, moment)
         readings = consistent(self._table, samples, readings)
-        return [self._of_part(device, reading, families, samples) for reading in readings]
+        readings = [self._of_part(device, reading, families) for reading in readings]
+        if self._table.partitioned_family and not device.partition:
+            readings = self._of_divided(readings, samples)
+        return readings
 
     def _first(
         self, device: Device, metric: Metric, samples: DeviceSamples, peak: float | None, model: str, now: datetime
@@ -314,9 +317,7 @@ class Translator:
                 readings = [_after_edge(item, edge.health if was_seen else None, code) for item in readings]
         return readings
 
-    def _of_part(
-        self, device: Device, reading: Reading, families: Mapping[str, list[Sample]], samples: DeviceSamples
-    ) -> Reading:
+    def _of_part(self, device: Device, reading: Reading, families: Mapping[str, list[Sample]]) -> Reading:
         """What a part of a device cannot say: figures of the whole chip, and zeros that stand for them."""
         parts = self._table.partitioning
         if parts is not None and reading.metric in parts.whole:
@@ -328,15 +329,24 @@ class Translator:
                 return _unknown_from(
                     reading, UnknownKind.PARTITIONED, f"partition {label}: the chip is measured at its primary one"
                 )
-        if self._table.partitioned_family and reading.kind is UnknownKind.NOT_EXPORTED:
-            try:
-                partitioned = samples.single(self._table.partitioned_family) == 1
-            except UnknownError:
-                partitioned = False
-            if partitioned:
-                reason = "the device is partitioned: known by part only"
-                return replace(_unknown_from(reading, UnknownKind.PARTITIONED, reason), in_parts=True)
         return reading
+
+    def _of_divided(self, readings: list[Reading], samples: DeviceSamples) -> list[Reading]:
+        """What is told of a device as a whole, of which a family says whether it is divided now."""
+        try:
+            divided = samples.single(self._table.partitioned_family) == 1
+        except UnknownError:
+            divided = False
+        if not divided:
+            return readings
+        reason = "the device is partitioned: known by part only"
+        return [
+            replace(
+                _unknown_from(item, UnknownKind.PARTITIONED, reason) if item.kind is UnknownKind.NOT_EXPORTED else item,
+                in_parts=True,
+            )
+            for item in readings
+        ]
 
     def _unless_frozen(
         self, device: Device, taken: list[Reading], families: Mapping[str, list[Sample]], moment: Moment

@@ -139,6 +139,46 @@ def test_a_chip_of_which_only_its_mode_is_known_is_divided_into_unknown_parts() 
     assert observed({}, _readings(translator, page)) == {("n1", 0): ()}
 
 
+MIG_MODE = 'DCGM_FI_DEV_MIG_MODE{gpu="0",UUID="GPU-aa"} '
+
+
+def test_a_chip_in_mig_mode_without_instances_is_not_whole() -> None:
+    """DCGM tells of such a chip as of a whole one (dcgm-exporter, devices "f"), and of the mode where the counter is configured
+    (dcgm_fields.h: 1 is enabled); no program can use it (NVIDIA, "MIG User Guide", creating GPU instances)."""
+    for page, power_w in ((WHOLE, 310.5), ('DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-aa"} 70\n', 70.0)):
+        assert observed({}, _readings(_translator(), page)) == {}
+        assert observed({}, _readings(_translator(), page + MIG_MODE + "0\n")) == {}
+        readings = _readings(_translator(), page + MIG_MODE + "1\n")
+        assert observed({}, readings) == {("n1", 0): ()}
+        of_chip = {item.metric: item for item in readings if item.accelerator_index == 0}
+        assert of_chip[Metric.POWER].value == power_w
+        assert of_chip[Metric.GPU_UTILIZATION].kind is UnknownKind.PARTITIONED
+        assert of_chip[Metric.GPU_UTILIZATION].reason
+    collector = AllocationCollector({"n1": 1}, lambda: {"n1": set()}, lambda: observed({}, readings))
+    (free,) = collector.collect(NOW)
+    assert (free.value, free.kind) == (None, UnknownKind.PARTITIONED)
+    assert free.reason
+
+
+def test_the_mode_adds_nothing_where_instances_are_told() -> None:
+    modes = "".join(
+        MIG_MODE.replace("}", f',GPU_I_ID="{part}",GPU_I_PROFILE="{profile}"}}') + "1\n"
+        for part, profile in (("2", "3g.40gb"), ("7", "1g.10gb"))
+    )
+    for page in (SMALL + LARGE + modes, SMALL + LARGE + WHOLE + MIG_MODE + "1\n"):
+        assert observed({}, _readings(_translator(), page)) == {("n1", 0): PARTS}
+    told = _readings(_translator(), SMALL + LARGE + modes)
+    without = _readings(_translator(), SMALL + LARGE)
+    assert [(item.partition, item.metric, item.reason) for item in told] == [
+        (item.partition, item.metric, item.reason) for item in without
+    ]
+
+
+@pytest.mark.parametrize("value", ["9223372036854775792", "2147483632", "2", "NaN"])
+def test_a_mode_that_is_not_known_says_nothing(value: str) -> None:
+    assert observed({("n1", 0): PARTS}, _readings(_translator(), WHOLE + MIG_MODE + value + "\n")) == {}
+
+
 def test_tiles_are_told_beside_a_device_that_stays_whole() -> None:
     page = 'hw_gpu_info{pci_bdf="0000:05:00.0"} 1\nhw_gpu_utilization_ratio{pci_bdf="0000:05:00.0",hw_gpu_task="all",com_intel_subdevice_id="0"} 0.6\n'
     translator = Translator(load_table("xpumd"), "n1")
