@@ -144,6 +144,7 @@ class Book:
             self.idle.at_s = max(self.idle.at_s, self.now_s if math.isnan(draft.at_s) else draft.at_s)
             if draft.fleet is not self.fleet:
                 self.idle.fleet_changed(self.fleet, draft.fleet)
+        self._kept.changed_at_s = self.now_s if math.isnan(draft.at_s) else max(self.now_s, draft.at_s)
         observations = self.promises.seen(draft)
         before, self.fleet = self.fleet, draft.fleet
         self._kept.refit(before, self.fleet)

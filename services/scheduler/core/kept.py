@@ -48,6 +48,8 @@ class Kept:
         self.cluster = Cluster(table_of(book.fleet), policy, facts={"throughputs": DeclaredRates()})
         self.cluster.view.ports_held = book.ledger.ports
         self.now_s = 0.0
+        self.changed_at_s = 0.0
+        """When what is merged now happened, which may be later than the last cycle: what ends, ends then."""
         self._holders: dict[UnitKey, str] = {}
         self._timers: list[tuple[float, int, UnitKey]] = []
         self._ends: list[tuple[float, int, UnitKey]] = []
@@ -67,7 +69,7 @@ class Kept:
         if run.state is RunState.STOPPING:
             self._end(run, name)
         elif before is not None and before.state is RunState.STOPPING:
-            self.cluster.release(name, run.ended_at_s or self.now_s)
+            self.cluster.release(name, run.ended_at_s or self.changed_at_s)
 
     def sync(self, key: UnitKey) -> None:
         """Let a unit wait, run or neither, as the book has it."""
@@ -80,7 +82,7 @@ class Kept:
         elif unit is not None and unit.state is UnitState.QUEUED and unit.nomination is not None:
             self._hold(unit, _NOMINATION, unit.nomination.ranks, None)
         elif self._holders.pop(key, ""):
-            self.cluster.release(key, self.now_s)
+            self.cluster.release(key, self.changed_at_s)
         if unit is None or unit.state is not UnitState.QUEUED or unit.nomination is not None or open_runs:
             self.cluster.withdraw(key)
             return
@@ -99,6 +101,7 @@ class Kept:
     def advance(self, now_s: float) -> None:
         """Let time pass."""
         before_s, self.now_s = self.now_s, max(self.now_s, now_s)
+        self.changed_at_s = self.now_s
         if self.cluster.memory is not None and self.next_fall_s(before_s) <= self.now_s + _SLACK:
             # A running unit has fallen behind units that wait: they may take it off now.
             self.cluster.memory = None
@@ -177,7 +180,7 @@ class Kept:
             cluster.running[key] = running = self._running(base, ranks, since_s, unit.kept_s, running.rows)
         else:
             if running is not None:
-                cluster.release(key, self.now_s)
+                cluster.release(key, self.changed_at_s)
             running = self._running(base, ranks, since_s, unit.kept_s)
             cluster.occupy(running)
         self._holders[key] = holder
@@ -207,10 +210,10 @@ class Kept:
         running = cluster.running.get(name)
         if running is not None and running.ranks == ranks and running.limit_end_s == run.stop_until_s:
             return
-        cluster.release(name, self.now_s)
+        cluster.release(name, self.changed_at_s)
         if self._holders.get(run.key) == run.run_id:
             del self._holders[run.key]
-            cluster.release(run.key, self.now_s)
+            cluster.release(run.key, self.changed_at_s)
         job = self._book.jobs[run.key.job_id]
         demand = held_demand(job.units[run.key.unit_index].demand, len(ranks), part_of(ranks))
         unit = PendingUnit(name, run.tenant_id, job.spec.priority, 0.0, demand, preemptible=False)

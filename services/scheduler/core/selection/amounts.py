@@ -34,19 +34,23 @@ def cluster_of(context: OrderContext) -> Cluster:
 
 
 class Meter:
-    """Amounts of units on one cluster."""
+    """Amounts of units on one cluster, with the nodes that it has when it is asked."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._view = cluster.view
+        self._cluster = cluster
         self.index = index_of(cluster)
         self._known: dict[Demand, Amounts] = {}
+        self._capacity: Amounts | None = None
+        self._generation = cluster.view.generation
 
     def of(self, demand: Demand) -> Amounts:
         """The most that a unit of this demand may count for: on the heaviest model that it accepts. O(1) once known."""
+        self._follow()
         found = self._known.get(demand)
         if found is None:
-            models = self._view.table.models
-            weights = [self.index.get(models[column].model, 1.0) for column in self._view.columns(demand).tolist()]
+            view = self._cluster.view
+            models = view.table.models
+            weights = [self.index.get(models[column].model, 1.0) for column in view.columns(demand).tolist()]
             found = self._known[demand] = self._amounts(demand, max(weights, default=1.0))
         return found
 
@@ -55,7 +59,7 @@ class Meter:
         demand = running.unit.demand
         if not demand.accelerators or not self.index or len(running.rows) < demand.ranks:
             return self.of(demand)
-        table = self._view.table
+        table = self._cluster.table
         total = 0.0
         for row, devices in running.rows:
             models = dict(table.devices_of[row])
@@ -64,8 +68,21 @@ class Meter:
         return self._amounts(demand, total / (demand.ranks * demand.accelerators))
 
     def capacity(self) -> Amounts:
-        """All that the cluster's nodes have."""
-        table = self._view.table
+        """All that the cluster's nodes have; not to be changed."""
+        self._follow()
+        if self._capacity is None:
+            self._capacity = self._whole()
+        return self._capacity
+
+    def _follow(self) -> None:
+        """Forget what was worked out for a fleet that is not the present one."""
+        if self._generation != self._cluster.view.generation:
+            self._generation = self._cluster.view.generation
+            self._known.clear()
+            self._capacity = None
+
+    def _whole(self) -> Amounts:
+        table = self._cluster.table
         by_model = table.devices.sum(axis=0)
         devices: dict[str, float] = {}
         for model, count in zip(table.models, by_model.tolist(), strict=True):

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 class UsageHistory:
-    """See the module. An end without a time counts as one at the next event or cycle."""
+    """See the module. An end without a time counts as one at the next event or cycle. The share of a unit is that of the nodes
+    that there are when it begins."""
 
     def __init__(self, half_life_s: float, cluster: Cluster) -> None:
         self._decay = math.log(2.0) / half_life_s if half_life_s else 0.0
         self._past = DecayedUsage(half_life_s)
         self._meter = Meter(cluster)
-        self._capacity = self._meter.capacity()
         self._rates: dict[str, float] = {}
         self._since: dict[str, float] = {}
         self._units: dict[UnitKey, tuple[str, float]] = {}
@@ -35,7 +35,8 @@ class UsageHistory:
         """A unit uses its share from now on."""
         now_s = running.since_s
         self.settle(now_s)
-        account, rate = account_of(running.unit), dominant_part(self._meter.held(running), self._capacity)
+        account = account_of(running.unit)
+        rate = dominant_part(self._meter.held(running), self._meter.capacity())
         self._units[running.unit.key] = account, rate
         self._change(account, rate, now_s)
 

@@ -30,7 +30,7 @@ _NUMBERS = ("max_age_s", "half_life_s", "top_priority", "starvation_age_s", "pro
 
 
 class _Sizes:
-    """Parts of the cluster that demands are; kept while the index of accelerators stays."""
+    """Parts of the cluster that demands are; kept while the index of accelerators and the nodes stay."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter, self._capacity = meter, meter.capacity()
@@ -38,6 +38,10 @@ class _Sizes:
 
     def of(self, demand: Demand) -> tuple[float, ...]:
         """The dominant part, and the part of each counted resource."""
+        capacity = self._meter.capacity()
+        if capacity is not self._capacity:
+            self._capacity = capacity
+            self._known.clear()
         found = self._known.get(demand)
         if found is None:
             amounts = self._meter.of(demand)
