@@ -45,8 +45,12 @@ def answer(
     questions.
     """
     units = units_of(spec)
+    # As a job that is submitted: replicas beyond those to begin with are parked.
+    begun = len(units) if spec.scaling is None else spec.replicas
     pending = [
-        _pending(unit, spec, tenant_id, now_s, estimate) for unit in units[:_JUDGED_UNITS] if not unit.depends_on
+        _pending(unit, spec, tenant_id, now_s, estimate)
+        for unit in units[:begun][:_JUDGED_UNITS]
+        if not unit.depends_on
     ]
     cluster = state.cluster(policy) if isinstance(state, Snapshot) else state if own else state.copy()
     ahead = len(cluster.pending)
@@ -61,6 +65,8 @@ def answer(
             body.update(_placed(placed[unit.index]))
         elif unit.index in waiting:
             body.update(_waiting(waiting[unit.index]))
+        elif unit.index >= begun:
+            body.update(placeable=False, reason="so many replicas are not asked for yet")
         else:
             names = ", ".join(units[index].name for index in unit.depends_on)
             body.update(placeable=False, reason=f"depends on {names}")
@@ -97,6 +103,10 @@ def _pending(
         low_s=known.low_s,
         high_s=known.high_s,
         service_index=known.service_index,
+        deadline_s=spec.deadline_s or math.inf,
+        min_ranks=spec.min_ranks if spec.elastic else 0,
+        max_ranks=spec.max_ranks if spec.elastic else 0,
+        work=float(spec.steps) if unit.demand.profile else 0.0,
     )
 
 

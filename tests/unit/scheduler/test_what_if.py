@@ -1,0 +1,48 @@
+"""A question asks about the job as it would be submitted: same deadline, same size, same replicas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from services.scheduler.core.policy import policy_from_json
+from services.scheduler.core.scaling import Scaling
+from services.scheduler.core.state import Demand, JobKind, JobSpec, UnitKey
+from services.scheduler.plans.catalogue import register_all
+from services.scheduler.what_if import answer
+from tests.unit.scheduler.world import World, a_fleet, gang, task
+
+
+def test_the_deadline_of_the_job_counts_in_the_order() -> None:
+    policy = policy_from_json({"order": ["deadline", "age"]})
+    world = World(a_fleet({"a": 1}, devices=0, cpus=1.0), policy)
+    world.submit("other", replace(task(), deadline_s=9000.0))
+    urgent, late = (replace(task(), deadline_s=at_s) for at_s in (2000.0, 9001.0))
+    assert answer(world.book.cluster, policy, urgent, "lab", world.now_s)["placeable"]
+    assert not answer(world.book.cluster, policy, late, "lab", world.now_s)["placeable"]
+    world.submit("urgent", urgent)
+    assert [item.key.job_id for item in world.cycle().placed] == ["urgent"]
+
+
+def test_replicas_that_are_not_asked_for_yet_need_no_room() -> None:
+    world = World(a_fleet({"a": 1}, devices=0, cpus=2.0))
+    scaling = Scaling(1, 5, 1.0)
+    spec = JobSpec(JobKind.SERVICE, Demand(1, cpus=1.0), replicas=2, scaling=scaling, command=("serve",))
+    found = answer(world.book.cluster, world.policy, spec, "lab", world.now_s)
+    assert found["placeable"]
+    assert (found["units_judged"], found["placed_now"], found["waiting"]) == (2, 2, 0)
+    assert [item["placeable"] for item in found["items"]] == [True, True, False, False, False]
+    assert found["items"][4]["reason"] == "so many replicas are not asked for yet"
+    world.submit("service", spec)
+    assert [item.key for item in world.cycle().placed] == [UnitKey("service", 0), UnitKey("service", 1)]
+
+
+def test_a_plan_may_give_a_gang_the_sizes_that_it_allows() -> None:
+    register_all()
+    policy = policy_from_json({"planner": "greedy-elastic"})
+    world = World(a_fleet({"a": 1}, devices=2), policy)
+    spec = replace(gang(4, accelerators=1), min_ranks=1, max_ranks=4)
+    found = answer(world.book.cluster, policy, spec, "lab", world.now_s)
+    world.submit("job", spec)
+    (placed,) = world.cycle().placed
+    assert found["placeable"]
+    assert 1 <= len(found["items"][0]["ranks"]) == len(placed.ranks) <= 2
