@@ -20,6 +20,8 @@ from services.scheduler.core.state import Demand, UnitKey
 INFINITE = math.inf
 _SLACK_S = 1e-6
 _LEAST_EFFORT_S = 1.0
+_DECIMALS = 6
+"""Of cpus and accelerators held: what is less is left over from adding and taking away fractions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ class Shares:
         held = self._held.get(tenant_id)
         if held is None:
             held = self._read(tenant_id)
-        dominant = max(held[0] / self._total_accelerators, held[1] / self._total_cpus)
+        accelerators, cpus = round(held[0], _DECIMALS), round(held[1], _DECIMALS)
+        dominant = max(accelerators / self._total_accelerators, cpus / self._total_cpus)
         return dominant / self._weights.get(tenant_id, 1.0)
 
     def charge(self, tenant_id: str, demand: Demand, sign: int = 1) -> None:

@@ -49,6 +49,20 @@ def test_two_tenants_take_turns_however_many_units_one_has() -> None:
     assert tenants[:6] == ["many", "few"] * 3
 
 
+def test_fractions_that_were_given_back_leave_no_share_behind() -> None:
+    held = {"former": Usage(cpus=0.1 + 0.2 + 0.3 - 0.1 - 0.2 - 0.3)}
+    assert held["former"].cpus > 0
+    pending = [unit(0, "former"), unit(1, "new")]
+    assert [item.tenant_id for item in drained(a_queue(pending, held))] == ["former", "new"]
+
+
+def test_equal_shares_are_equal_however_they_were_added_up() -> None:
+    held = {"older": Usage(cpus=0.1 + 0.2), "newer": Usage(cpus=0.3)}
+    assert held["older"].cpus > held["newer"].cpus
+    pending = [unit(0, "older"), unit(1, "newer")]
+    assert [item.tenant_id for item in drained(a_queue(pending, held))] == ["older", "newer"]
+
+
 def test_a_weight_gives_a_larger_share() -> None:
     pending = [unit(n, "gold") for n in range(20)] + [unit(20 + n, "silver") for n in range(20)]
     first = [item.tenant_id for item in drained(a_queue(pending, gold=3.0))][:12]
