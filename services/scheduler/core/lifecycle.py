@@ -491,7 +491,8 @@ def tick(draft: Draft, due: Iterable[Deadline], now_s: float, rules: RestartRule
             if asleep:
                 # Another node is tried; this one again later.
                 until_s = now_s + rules.exclusion_s
-                unit = replace(unit, excluded_nodes=unit.excluded_nodes | asleep, excluded_until_s=until_s)
+                before = unit.excluded_nodes if unit.excluded_until_s > now_s else frozenset()
+                unit = replace(unit, excluded_nodes=before | asleep, excluded_until_s=until_s)
                 _drop_nomination(draft, unit, f"{', '.join(sorted(asleep))} did not wake in time")
             elif draft.runs_of(key) or any(_is_open(draft, run_id) for run_id in kept.waits_for):
                 _drop_nomination(draft, unit)

@@ -92,6 +92,20 @@ def test_a_node_that_does_not_wake_is_left_aside_for_a_while() -> None:
     assert second != first
 
 
+def test_a_node_that_does_not_wake_does_not_bring_back_exclusions_that_are_over() -> None:
+    world = World(fleet("a-0", "a-1", "a-2"))
+    world.submit("x", task(accelerators=1))
+    draft = world.book.draft()
+    unit = world.book.units[UnitKey("x", 0)]
+    # Its run failed on a-2 long ago: recovery plans write it like that.
+    draft.units[unit.key] = replace(unit, excluded_nodes=frozenset({"a-2"}), excluded_until_s=world.now_s - 1.0)
+    world.merge(draft)
+    world.cycle()
+    (kept,) = world.of(Wake)[0].node_ids
+    world.advance(31.0)
+    assert world.book.units[unit.key].excluded_nodes == {kept}
+
+
 def test_a_cancelled_job_is_not_started_when_the_node_wakes() -> None:
     world = World(fleet("a-0", "a-1", "a-2"))
     world.submit("x", task(accelerators=1))
