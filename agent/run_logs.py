@@ -56,11 +56,20 @@ class RunLogs:
         removed = 0
         oldest = time.time() - age_s
         for folder in self._directory.glob("*"):
-            newest = max((path.stat().st_mtime for path in (folder, *folder.glob("*"))), default=oldest)
+            times = [_changed_at(path) for path in (folder, *folder.glob("*"))]
+            newest = max((time_s for time_s in times if time_s is not None), default=oldest)
             if newest < oldest:
                 shutil.rmtree(folder, ignore_errors=True)
                 removed += 1
         return removed
+
+
+def _changed_at(path: Path) -> float | None:
+    """When a file, or a link itself, was changed; None when it is gone meanwhile."""
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return None
 
 
 def _whole_characters(data: bytes) -> bytes:

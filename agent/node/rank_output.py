@@ -61,6 +61,11 @@ def _no_constant(name: str) -> NoReturn:
     raise MalformedReportError(f"{name} is not JSON")
 
 
+def _is_text(words: str) -> bool:
+    """JSON can name halves of surrogate pairs; nothing behind the node can carry them."""
+    return not any("\ud800" <= character <= "\udfff" for character in words)
+
+
 def _whole_number(body: dict[str, Any], field: str) -> int:
     value = body.get(field)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_STEP:
@@ -76,6 +81,8 @@ def _progress(body: dict[str, Any]) -> dict[str, Any]:
     for name, value in metrics.items():
         if len(name) > MAX_NAME_CHARACTERS:
             raise MalformedReportError("metrics: a name is too long")
+        if not _is_text(name):
+            raise MalformedReportError("metrics: a name has half of a character")
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise MalformedReportError(f"metrics.{name}: expected a number")
         try:
@@ -91,7 +98,7 @@ def _progress(body: dict[str, Any]) -> dict[str, Any]:
 
 def _checkpoint(body: dict[str, Any]) -> dict[str, Any]:
     path = body.get("path")
-    if not isinstance(path, str) or not posixpath.isabs(path) or "\0" in path or len(path) > 4096:
+    if not isinstance(path, str) or not posixpath.isabs(path) or "\0" in path or len(path) > 4096 or not _is_text(path):
         raise MalformedReportError("path: expected an absolute path")
     return {"step": _whole_number(body, "step"), "path": path}
 

@@ -41,6 +41,9 @@ def test_a_checkpoint_line_is_read() -> None:
         (b'@meridian {"progress": {"step": 1' + b"0" * 5000 + b"}}", "not JSON"),
         (b'@meridian {"checkpoint": {"step": 1, "path": "relative"}}', "path"),
         (b'@meridian {"checkpoint": {"step": 1}}', "path"),
+        # What stands behind would not be written as UTF-8, and the node with all its ranks would end of it.
+        (b'@meridian {"checkpoint": {"step": 1, "path": "/\\ud800"}}', "path"),
+        (b'@meridian {"progress": {"step": 1, "metrics": {"\\udfff": 1}}}', "metrics"),
         (b'@meridian {"a":' + b"[" * 30000, "not JSON"),
         (b'@meridian "\xff"', "not JSON"),
         (b"@meridian " + b" " * MAX_LINE_BYTES, "too long"),

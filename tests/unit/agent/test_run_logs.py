@@ -53,3 +53,10 @@ def test_old_logs_are_removed(tmp_path: Path) -> None:
         os.utime(path, (1, 1))
     assert logs.remove_older_than(3600) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["run-2"]
+
+
+def test_a_link_to_nowhere_among_the_logs_is_no_harm(tmp_path: Path) -> None:
+    """Nor is a file that is replaced between the list and the look at it."""
+    logs = _logs(tmp_path, "abc")
+    (tmp_path / "run-1" / "rank-1.log").symlink_to(tmp_path / "gone")
+    assert logs.remove_older_than(3600) == 0
