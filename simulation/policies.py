@@ -93,7 +93,7 @@ for _name, _isolated in (("isolated-", True), ("", False)):
         Setting(
             f"{_name}las",
             _core("las", order=("least_attained", "age"), preemptions=("order",)),
-            about="two-dimensional least attained service in two queues (Tiresias)",
+            about="least attained service in two queues (Tiresias): accelerators times time, without accelerators time alone",
         ),
     ):
         register(replace(_setting, isolated=_isolated))
@@ -107,7 +107,7 @@ for _setting in (
     Setting(
         "drf",
         _core("drf", order=("drf", "age")),
-        about="the tenant with the least dominant share first (Armada's order)",
+        about="the tenant with the least dominant share of what it holds first (the paper's order; Armada counts the next gang too)",
     ),
     Setting("smallest", _core("smallest", order=("smallest", "age")), about="fewest accelerators first"),
     Setting("deadline", _core("deadline", order=("deadline", "age")), about="earliest deadline first"),
