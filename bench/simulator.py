@@ -5,8 +5,9 @@
 The trace is Philly's October (repeated until there are so many jobs) on its five domains with 176 accelerators, at the stated
 offered load. Without MERIDIAN_DATA a synthetic trace of the same sizes is drawn: log-normal run times, mostly one accelerator.
 ``full_under_a_minute`` is 1 where the whole trace took less than a minute of processor time. Policies that rest on users' estimates are
-left out where the trace has none. The growth exponent is the slope of
-log time over log jobs from an eighth of the trace to all of it; 1 means that the time per job does not grow.
+left out where the trace has none; those with planners are run only when they are named (docs/simulating.md says what they take). The
+growth exponent is the slope of log time over log jobs from an eighth of the trace to all of it; 1 means that the time per job does
+not grow.
 Baseline: an event loop of the same trace that starts every job at its arrival, with no decision at all (the least one can do).
 """
 
