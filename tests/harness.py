@@ -158,7 +158,8 @@ class Environment:
             kafka_bootstrap_servers=self.bootstrap_servers,
             database_url=self.database_url,
             data_dir=self.data_dir,
-            **{**self.settings, **settings},
+            # A busy machine is no reason for a service to end itself.
+            **{"stall_after_s": 10 * PATIENCE_S, **self.settings, **settings},
         )
         await migrate(self.database_url, name, ROOT / "services" / name / "migrations")
         variables = {f"MERIDIAN_{name.upper()}_HTTP_PORT": str(port), **(env or {})}

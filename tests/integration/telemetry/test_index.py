@@ -117,10 +117,12 @@ async def test_recommendations_go_through_the_gateway(
         await stack.bus.publish(image("guiyang", model="T4"))
         reader = {"authorization": f"Bearer {issuer.token(scope='resources:read')}"}
         question = {"workload": {"kind": "training", "parameters": 7e9}, "from_domain": "beijing"}
-        for _ in range(200):
-            answer = await gateway.http.post("/v1/recommendations", json=question, headers=reader)
-            if len(answer.json().get("items", [])) == 2:
-                break
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                answer = await gateway.http.post("/v1/recommendations", json=question, headers=reader)
+                if len(answer.json().get("items", [])) == 2:
+                    break
+                await asyncio.sleep(0.05)
         first, last = answer.json()["items"]
         assert answer.json()["requirement"]["levels"]["memory"] == 3
         assert (first["domain_id"], first["fits"], first["price_per_hour"]) == ("beijing", True, 4.5)

@@ -54,7 +54,15 @@ def probes_of(agent: AgentProcess) -> list[int]:
     """Processes in which the agent measures."""
     assert agent.process is not None
     children = Path(f"/proc/{agent.process.pid}/task/{agent.process.pid}/children").read_text().split()
-    return [int(pid) for pid in children if b"agent.benchmark" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [int(pid) for pid in children if b"agent.benchmark" in command_of(pid)]
+
+
+def command_of(pid: str) -> bytes:
+    """The command line of a process; nothing of one that has gone meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 async def until_probes(agent: AgentProcess, running: bool) -> None:

@@ -17,7 +17,7 @@ from meridian.contracts.graph.v1.graph_pb2 import GraphNode
 from meridian.contracts.resource.v1.resource_pb2 import ResourceDefined
 from meridian.contracts.telemetry.v1.telemetry_pb2 import ObservationRecorded
 from services.scheduler.wire import node_from
-from tests.harness import Environment, RunningService, environment
+from tests.harness import PATIENCE_S, Environment, RunningService, environment
 from tests.unit.telemetry.reports import node, reading, report
 
 NODES = ("beijing-1", "beijing-2")
@@ -53,8 +53,8 @@ async def resources(stack: Environment, tmp_path: Path) -> AsyncIterator[UserRes
     await asyncio.gather(*parts, return_exceptions=True)
 
 
-async def _until(met: object, patience_s: float = 15) -> None:
-    async with asyncio.timeout(patience_s):
+async def _until(met: object) -> None:
+    async with asyncio.timeout(PATIENCE_S):
         while not met():  # type: ignore[operator]
             await asyncio.sleep(0.02)
 
