@@ -24,7 +24,7 @@ from services.scheduler.core.declared_rates import DeclaredRates
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.pending import estimated_s
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import INFINITE, PendingUnit
+from services.scheduler.core.queue import INFINITE, Order, PendingUnit
 from services.scheduler.core.refit import refit
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.core.state import Demand, Job, PlacedRank, Run, RunState, Unit, UnitKey, UnitState
@@ -102,7 +102,7 @@ class Kept:
         """Let time pass."""
         before_s, self.now_s = self.now_s, max(self.now_s, now_s)
         self.changed_at_s = self.now_s
-        if self.cluster.memory is not None and self.next_fall_s(before_s) <= self.now_s + _SLACK:
+        if self.cluster.memory is not None and self._next_step_s(before_s) <= self.now_s + _SLACK:
             # A running unit has fallen behind units that wait: they may take it off now.
             self.cluster.memory = None
         while self._timers and self._timers[0][0] <= self.now_s:
@@ -122,8 +122,15 @@ class Kept:
         self._watch_end(running.unit.key, running)
 
     def next_fall_s(self, now_s: float) -> float:
-        """When, after ``now_s``, the first running unit takes another place in the policy's order by itself; infinite when
-        none does, or when nobody could take it off."""
+        """When, after ``now_s``, the first running unit takes another place in the policy's order by itself, or may as it is thought
+        to end then and goes on; infinite when none does, or when nobody could take it off."""
+        order, policy = self.cluster.pending.order, self.cluster.policy
+        rests_on_ends = policy.preemptions and len(self.cluster.pending) and not all(map(_lasts, order))
+        end_s = self._ends[0][0] if self._ends and rests_on_ends else float("inf")
+        return min(self._next_step_s(now_s), end_s)
+
+    def _next_step_s(self, now_s: float) -> float:
+        """The same without ends: `Order.changes_at_s`."""
         cluster = self.cluster
         falls = [plugin.changes_at_s for plugin in cluster.pending.order if hasattr(plugin, "changes_at_s")]
         if not falls or not cluster.policy.preemptions or not len(cluster.pending):
@@ -225,6 +232,9 @@ class Kept:
         left_s = self._book.run_times.left_s(job, job.units[key.unit_index], running.ran_s(self.now_s))
         end_s = self.now_s + max(left_s, _LEAST_LEFT_S)
         self.cluster.running[key] = running = replace(running, expected_end_s=end_s)
+        if self.cluster.policy.preemptions and not all(map(_lasts, self.cluster.pending.order)):
+            # It has more left than was thought, maybe more than units that wait: they may take it off now.
+            self.cluster.memory = None
         self._watch_end(key, running)
 
     def _watch_end(self, key: UnitKey, running: RunningUnit) -> None:
@@ -241,6 +251,12 @@ class Kept:
             return
         if run.master_port in self._fixed_ports or run.service_port in self._fixed_ports:
             self.cluster.view.touch_address(run.master_addr)
+
+
+def _lasts(order: Order) -> bool:
+    """Whether the place of a running unit by this criterion does not rest on when it is thought to end, or only on what is asked
+    for again at the policy's interval (`Renewal`)."""
+    return bool(getattr(order, "lasting", False) or getattr(order, "renews", False))
 
 
 def ending_key(run: Run) -> UnitKey:
