@@ -37,6 +37,7 @@ from meridian.http import install_errors, install_tracing
 from meridian.ids import NewId, new_id
 from meridian.observability import BusMetrics, configure_logging, logged_as
 from meridian.outbox import Outbox, Relay
+from meridian.periodic import every
 from meridian.settings import PARTS, SERVICES, HttpSettings, KernelSettings, load
 
 log = logging.getLogger(__name__)
@@ -149,11 +150,12 @@ async def _watch(liveness: Liveness) -> None:
             raise RuntimeError(f"no progress in {', '.join(stalled)}: the process ends so that a fresh one takes over")
 
 
-async def _forget(kernel: Kernel) -> None:
-    while True:
-        await asyncio.sleep(3600.0)
+def _forgetting(kernel: Kernel) -> Task:
+    async def forget() -> None:
         async with kernel.database.transaction() as connection:
             await inbox.forget_older_than(connection, days=35)
+
+    return every(3600.0, forget)
 
 
 async def run_service(kernel: Kernel, stop: asyncio.Event) -> None:
@@ -187,7 +189,7 @@ async def run_service(kernel: Kernel, stop: asyncio.Event) -> None:
                 "http": server.serve,
                 "relay": relay.run,
                 "liveness": lambda: _watch(liveness),
-                "inbox": lambda: _forget(kernel),
+                "inbox": _forgetting(kernel),
                 **kernel.tasks,
             }
             kernel.ready = True

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 
 from meridian.contracts.resource.v1.resource_pb2 import Heartbeat
+from meridian.periodic import every
 from meridian.service import Kernel
 from meridian.settings import load
 from services.failover.api import create_router
@@ -30,12 +30,10 @@ def build(kernel: Kernel) -> None:
     kernel.bus.stream("heartbeats", [Heartbeat], watch.hear, group=False)
     kernel.bus.subscribe_batch("runs", RUN_EVENTS, runs.handle)
     kernel.add_task("watch", watch.run)
-    kernel.add_task("upkeep", lambda: _forget(kernel, timedelta(days=settings.keep_days)))
-    kernel.http.include_router(create_router(kernel.database, watch, kernel.clock))
 
-
-async def _forget(kernel: Kernel, keep: timedelta) -> None:
-    while True:
-        await asyncio.sleep(_UPKEEP_S)
+    async def forget() -> None:
         async with kernel.database.transaction() as connection:
-            await Store(connection).forget_older_than(kernel.clock.now(), keep)
+            await Store(connection).forget_older_than(kernel.clock.now(), timedelta(days=settings.keep_days))
+
+    kernel.add_task("upkeep", every(_UPKEEP_S, forget))
+    kernel.http.include_router(create_router(kernel.database, watch, kernel.clock))

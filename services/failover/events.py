@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from math import isfinite
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -33,8 +34,18 @@ _LOST_KINDS = {
 }
 
 
-def summary_of(heartbeat: Heartbeat) -> Summary:
-    """The detector's form of a heartbeat."""
+MAX_ID_CHARS = 200
+
+
+def _is_id(text: str) -> bool:
+    return 0 < len(text) <= MAX_ID_CHARS and text.isprintable()
+
+
+def summary_of(heartbeat: Heartbeat) -> Summary | None:
+    """The detector's form of a heartbeat, without beats of nodes whose id is none (1 to 200 printable characters are); None
+    when that of its domain is none. No sender may stop the watch over all the others."""
+    if not _is_id(heartbeat.domain_id):
+        return None
     return Summary(
         heartbeat.domain_id,
         heartbeat.agent_id,
@@ -42,7 +53,7 @@ def summary_of(heartbeat: Heartbeat) -> Summary:
         heartbeat.sequence,
         heartbeat.sent_at.seconds + heartbeat.sent_at.nanos / 1e9,
         heartbeat.interval_s,
-        heartbeat.lease_s,
+        heartbeat.lease_s if isfinite(heartbeat.lease_s) else 0.0,
         tuple(
             Beat(
                 beat.node_id,
@@ -53,6 +64,7 @@ def summary_of(heartbeat: Heartbeat) -> Summary:
                 run_ids=tuple(beat.run_ids),
             )
             for beat in heartbeat.nodes
+            if _is_id(beat.node_id)
         ),
     )
 
@@ -184,7 +196,9 @@ def _placement(message: JobPlaced, now: datetime) -> Placement:
 
 def _take_failure(batch: _Batch, message: RunFailed, now: datetime) -> None:
     unit = Unit(message.job_id, message.unit_index)
-    reason = run_pb2.RunFailureKind.Name(message.kind).removeprefix("RUN_FAILURE_KIND_").lower()
+    # A newer agent may know kinds that this release does not.
+    names = {number: name for name, number in run_pb2.RunFailureKind.items()}
+    reason = names.get(message.kind, str(message.kind)).removeprefix("RUN_FAILURE_KIND_").lower()
     if message.kind == run_pb2.RUN_FAILURE_KIND_PROGRAM:
         reason = ENDED_BY_PROGRAM
     batch.endings.append(Ending(message.run_id, unit, message.epoch, _time(message.at, now), reason))

@@ -61,7 +61,10 @@ class Watch:
         """Take heartbeats; their time of arrival is now."""
         now_s = self._kernel.clock.monotonic_s()
         for envelope in envelopes:
-            if isinstance(envelope.data, Heartbeat) and not self.detector.observe(summary_of(envelope.data), now_s):
+            if not isinstance(envelope.data, Heartbeat):
+                continue
+            summary = summary_of(envelope.data)
+            if summary is None or not self.detector.observe(summary, now_s):
                 self._metrics.passed_over.inc()
 
     async def run(self) -> None:
