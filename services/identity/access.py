@@ -88,6 +88,9 @@ class Access:
         grant = Grant(self._new_token_id(), client.client_id, client.tenant_id, wanted, now, now + self._ttl)
         token = self._keys.sign(grant)
         async with self._database.transaction() as connection:
+            # Who was revoked while the secret was checked has no token that the revocation does not name.
+            if not await access_store.hold_standing(connection, grant.client_id):
+                raise InvalidClientError("client_id or client_secret is wrong, or the client was revoked")
             await access_store.add_token(connection, grant)
         return token, grant
 

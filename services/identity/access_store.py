@@ -143,6 +143,18 @@ async def client(connection: AsyncConnection, client_id: str) -> Client | None:
     return Client(row.client_id, row.tenant_id, row.secret_hash, tuple(row.scopes), blocked)
 
 
+async def hold_standing(connection: AsyncConnection, client_id: str) -> bool:
+    """Whether neither the client nor its tenant is revoked; nobody revokes them until this transaction ends."""
+    query = (
+        sa.select(sa.literal(1))
+        .select_from(clients)
+        .join(tenants, tenants.c.tenant_id == clients.c.tenant_id)
+        .where(clients.c.client_id == client_id, clients.c.revoked_at.is_(None), tenants.c.revoked_at.is_(None))
+        .with_for_update(read=True)
+    )
+    return (await connection.execute(query)).first() is not None
+
+
 async def add_token(connection: AsyncConnection, grant: Grant) -> None:
     """Record a token that was issued."""
     await connection.execute(

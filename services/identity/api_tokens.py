@@ -28,11 +28,13 @@ async def _parameters(request: Request) -> Mapping[str, str]:
     try:
         if kind == "application/json":
             content = json.loads(body)
+            # Halves of surrogate pairs are no text.
+            json.dumps(content, ensure_ascii=False).encode()
             if not isinstance(content, dict) or not all(isinstance(value, str) for value in content.values()):
                 raise MalformedRequestError("the body is not a JSON object of strings")
             return content
         pairs = parse_qsl(body.decode(), keep_blank_values=True)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise MalformedRequestError("the body is neither JSON nor a form") from None
     if len(dict(pairs)) != len(pairs):
         # RFC 6749, section 3.2: parameters must not be included more than once.
