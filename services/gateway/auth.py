@@ -165,6 +165,9 @@ class KeyCache:
         """The key of that id, fetched when it is not known; UnavailableError when no key could ever be fetched."""
         if kid in self._keys and not self._older_than(self._fetched_s, self._max_age_s):
             return self._keys[kid]
+        if kid in self._keys and self._fetching.locked():
+            # Keys fetched earlier stay good: identity may take its time, one request waits for it, not all.
+            return self._keys[kid]
         async with self._fetching:
             fresh = kid in self._keys and not self._older_than(self._fetched_s, self._max_age_s)
             if not fresh and self._older_than(self._tried_s, _REFETCH_S):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -54,7 +55,11 @@ class Edge:
 
         if scope["method"] in {"POST", "PUT", "PATCH", "DELETE"}:
             limit = self._larger.get(scope["path"], self._max_body_bytes)
-            body = await _read(scope, receive, limit)
+            try:
+                body = await _read(scope, receive, limit)
+            except ClientDisconnect:
+                # What came may be the beginning of something else: nothing is done with it, and nobody waits for an answer.
+                return
             if body is None:
                 error = BodyTooLargeError(f"the body is larger than {limit} bytes")
                 answer = JSONResponse(
@@ -71,7 +76,7 @@ class Edge:
 
 async def _read(scope: Scope, receive: Receive, limit: int) -> bytes | None:
     """The body, or None when it is larger than ``limit``; then it is read to its end, within reason, so that the client
-    comes to read the answer."""
+    comes to read the answer. ClientDisconnect when the connection ended before the body."""
     declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
     if not declared.isdigit() or int(declared) > _DRAINED * limit:
         return None
@@ -80,7 +85,7 @@ async def _read(scope: Scope, receive: Receive, limit: int) -> bytes | None:
     while size <= _DRAINED * limit:
         message = await receive()
         if message["type"] != "http.request":
-            break
+            raise ClientDisconnect
         part = message.get("body", b"")
         size += len(part)
         if size <= limit:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import httpx
@@ -74,6 +75,13 @@ class Upstream:
             )
         except (httpx.HTTPError, httpx.InvalidURL):
             raise UnavailableError(f"the {self._name} does not answer") from None
+        except ValueError:
+            # Python reads NaN and halves of surrogate pairs, which JSON cannot say.
+            place = unspeakable(json)
+            if place is None:
+                raise
+            detail = "a number that is none, or text that is no Unicode"
+            raise InvalidArgumentError(f"{place or 'body'}: {detail}", errors=(FieldError(place, detail),)) from None
 
     def _error(self, answer: httpx.Response) -> MeridianError:
         body = _object(answer) or {}
@@ -90,6 +98,22 @@ class Upstream:
             if isinstance(item, dict)
         )
         return kind(detail or f"the {self._name} refused this with status {answer.status_code}", errors=errors)
+
+
+def unspeakable(body: Any, place: str = "") -> str | None:
+    """The JSON pointer of the first thing in ``body`` that JSON cannot say: NaN, infinity, text that is no Unicode."""
+    if isinstance(body, float):
+        return None if math.isfinite(body) else place
+    if isinstance(body, str):
+        return None if body.isascii() or body == body.encode("utf-8", "replace").decode() else place
+    items = body.items() if isinstance(body, dict) else enumerate(body) if isinstance(body, list) else ()
+    for name, item in items:
+        step = str(name).replace("~", "~0").replace("/", "~1")
+        found = unspeakable(str(name), f"{place}/{step}")
+        found = unspeakable(item, f"{place}/{step}") if found is None else found
+        if found is not None:
+            return found
+    return None
 
 
 def _object(answer: httpx.Response) -> dict[str, Any] | None:

@@ -21,6 +21,10 @@ class Revocation:
     revoked_at: datetime
 
 
+# As in the event table: a position is given at insert and seen at commit, so one writer at a time until its commit.
+_ONE_WRITER = sa.text("SELECT pg_advisory_xact_lock(hashtextextended('meridian.gateway.revocation', 0))")
+
+
 async def add(connection: AsyncConnection, revocations: Sequence[Revocation]) -> None:
     """Keep revocations for ever."""
     rows = [
@@ -28,6 +32,7 @@ async def add(connection: AsyncConnection, revocations: Sequence[Revocation]) ->
         for item in revocations
     ]
     if rows:
+        await connection.execute(_ONE_WRITER)
         await connection.execute(sa.insert(revocation), rows)
 
 
