@@ -377,9 +377,10 @@ class Client:
         while True:
             try:
                 with self._stream({"job": job, "type": kind}, last) as lines:
-                    for event in _events_of(lines):
-                        last = str(event["id"])
-                        yield event
+                    for position, event in _events_of(lines):
+                        last = position or last
+                        if event is not None:
+                            yield event
             except httpx.TransportError as error:
                 if not reconnect:
                     raise UnreachableError(f"{self.url} does not answer: {error}") from error
@@ -402,9 +403,10 @@ class Client:
         while True:
             try:
                 with self._stream({}, last, "/v1/graph/stream") as lines:
-                    for change in _events_of(lines):
-                        last = str(change["version"])
-                        yield change if "domain_id" in change else {"reset": change["version"]}
+                    for position, change in _events_of(lines):
+                        last = position or last
+                        if change is not None:
+                            yield change if "domain_id" in change else {"reset": change["version"]}
             except httpx.TransportError as error:
                 if not reconnect:
                     raise UnreachableError(f"{self.url} does not answer: {error}") from error
@@ -432,11 +434,16 @@ def _condition(version: str) -> dict[str, str]:
     return {"if-match": f'"{version}"'} if version else {}
 
 
-def _events_of(lines: Iterator[str]) -> Iterator[Json]:
+def _events_of(lines: Iterator[str]) -> Iterator[tuple[str, Json | None]]:
+    """Positions (the newest ``id``) with the events that stand there. One comes without an event before the first of them: from
+    where the stream listens, so that a connection that breaks before then loses nothing."""
     data: list[str] = []
+    position = ""
     for line in lines:
         if line.startswith("data:"):
             data.append(line[5:].removeprefix(" "))
-        elif not line and data:
-            yield json.loads("\n".join(data))
+        elif line.startswith("id:"):
+            position = line[3:].removeprefix(" ")
+        elif not line and (data or position):
+            yield position, json.loads("\n".join(data)) if data else None
             data = []

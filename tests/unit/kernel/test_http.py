@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Annotated
 
 import httpx
 import pytest
 from fastapi import FastAPI, Query
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from meridian.errors import ConflictError, ResourceExhaustedError
-from meridian.http import PROBLEM, install_errors, install_tracing
+from meridian.http import PROBLEM, Moment, install_errors, install_tracing
 from meridian.observability import trace_id
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -138,3 +139,10 @@ async def test_what_is_away_for_the_moment_is_to_be_asked_again(client: httpx.As
     assert answer.headers["retry-after"] == "1"
     assert "5432" not in answer.text
     assert (await client.get("/missing-file")).status_code == 500
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_time_that_is_none_in_utc_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError, match="out of range"):
+        TypeAdapter(Moment).validate_python(text)
+    assert TypeAdapter(Moment).validate_python("2026-01-31T14:00:00+02:00") == datetime(2026, 1, 31, 12, tzinfo=UTC)
