@@ -303,7 +303,9 @@ class Agent:
 
     async def _remove_old_logs(self) -> None:
         while True:
-            await asyncio.to_thread(self._logs.remove_older_than, self.settings.log_retention_s)
+            # What runs goes on writing to its files, however long it was silent.
+            running = {run.run_id for run in self.engine.list_runs()}
+            await asyncio.to_thread(self._logs.remove_older_than, self.settings.log_retention_s, running)
             await asyncio.sleep(3600)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,11 +52,13 @@ class RunLogs:
             data = _whole_characters(data)
         return LogPiece(start, start + len(data), size_bytes, data.decode(errors="replace"))
 
-    def remove_older_than(self, age_s: float) -> int:
-        """Remove logs that nobody wrote to for ``age_s``; returns how many runs' logs."""
+    def remove_older_than(self, age_s: float, keep: Collection[str] = ()) -> int:
+        """Remove logs that nobody wrote to for ``age_s``, but of the runs to ``keep``; returns how many runs' logs."""
         removed = 0
         oldest = time.time() - age_s
         for folder in self._directory.glob("*"):
+            if folder.name in keep:
+                continue
             times = [_changed_at(path) for path in (folder, *folder.glob("*"))]
             newest = max((time_s for time_s in times if time_s is not None), default=oldest)
             if newest < oldest:

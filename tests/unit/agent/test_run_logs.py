@@ -60,3 +60,12 @@ def test_a_link_to_nowhere_among_the_logs_is_no_harm(tmp_path: Path) -> None:
     logs = _logs(tmp_path, "abc")
     (tmp_path / "run-1" / "rank-1.log").symlink_to(tmp_path / "gone")
     assert logs.remove_older_than(3600) == 0
+
+
+def test_the_log_of_a_run_that_has_been_silent_for_long_is_kept(tmp_path: Path) -> None:
+    logs = _logs(tmp_path, "abc")
+    for path in (tmp_path / "run-1" / "rank-0.log", tmp_path / "run-1"):
+        os.utime(path, (1, 1))
+    assert logs.remove_older_than(3600, {"run-1"}) == 0
+    assert logs.read("run-1", 0, 0, 10).text == "abc"
+    assert logs.remove_older_than(3600, {"run-2"}) == 1
