@@ -17,10 +17,15 @@ from meridian.contracts.failover.v1.failover_pb2 import NodeFailed
 from meridian.contracts.graph.v1.graph_pb2 import NODE_STATE_FAILED, GraphUpdated, NodeStateChanged
 from tests.harness import PATIENCE_S, Environment, RunningService, environment
 from tests.integration.gateway.issuer import Issuer, serving
-from tests.integration.gateway.test_stream import messages, take
+from tests.integration.gateway.test_stream import listening, messages, take
 from tests.unit.graph.build import link, node, observation, stamp
 
-FAST = {"MERIDIAN_GRAPH_TICK_S": "0.1", "MERIDIAN_GRAPH_METRIC_REFRESH_S": "0"}
+FAST = {
+    "MERIDIAN_GRAPH_TICK_S": "0.1",
+    "MERIDIAN_GRAPH_METRIC_REFRESH_S": "0",
+    "MERIDIAN_GRAPH_SILENT_AFTER_S": "3600",
+    "MERIDIAN_GRAPH_READING_TTL_S": "3600",
+}
 
 
 @dataclass
@@ -59,7 +64,7 @@ async def test_changes_are_streamed_in_order_and_resumed_by_version(network: Net
     now_s, bus = time.time(), network.environment.bus
     async with network.gateway.http.stream("GET", "/v1/graph/stream", headers=network.issuer.headers()) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
-        lines = messages(answer)
+        lines = await listening(answer)
         first_change = asyncio.create_task(take(lines, 2))
         await network.tell(observation([node("a"), node("b")], links=[link("hangzhou")], at_s=now_s))
         await bus.expect(GraphUpdated)

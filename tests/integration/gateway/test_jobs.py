@@ -8,10 +8,11 @@ from typing import Any
 
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.run.v1 import run_pb2
+from tests.harness import PATIENCE_S
 from tests.integration.gateway.conftest import Stack, task_file
 
 
-async def eventually(read: Any, wanted: Any, timeout_s: float = 40.0) -> Any:
+async def eventually(read: Any, wanted: Any, timeout_s: float = PATIENCE_S) -> Any:
     """Read until ``wanted`` holds."""
     value = None
     try:
@@ -103,7 +104,13 @@ async def test_a_job_is_followed_through_failure_and_resume_to_its_end(stack: St
         run_event(run_pb2.RunProgress, job_id, step=5, total_steps=20, metrics={"loss": 2.5}),
         run_event(run_pb2.RunCheckpointed, job_id, step=4, path="/c/4", size_bytes=10),
     )
-    job = await eventually(lambda: read(stack, f"/v1/jobs/{job_id}"), lambda job: job["progress"] is not None)
+
+    def all_told(job: Any) -> bool:
+        unit = job["units"][0]
+        return job["progress"] is not None and bool(unit["checkpoint"]) and bool(unit["placement"])
+
+    # Placements and runs are told on two topics.
+    job = await eventually(lambda: read(stack, f"/v1/jobs/{job_id}"), all_told)
     unit = job["units"][0]
     assert (job["state"], job["progress"], unit["state"]) == ("running", 0.25, "running")
     assert unit["metrics"] == {"loss": 2.5}
@@ -144,8 +151,10 @@ async def test_a_job_is_followed_through_failure_and_resume_to_its_end(stack: St
         run_event(run_pb2.RunFinished, job_id, epoch=2, domain="shanghai"),
     )
     await stack.bus.publish(finished(job_id))
-    job = await eventually(lambda: read(stack, f"/v1/jobs/{job_id}"), lambda job: job["state"] == "succeeded")
-    assert job["restarts"] == 1
+    job = await eventually(
+        lambda: read(stack, f"/v1/jobs/{job_id}"),
+        lambda job: job["state"] == job["units"][0]["state"] == "succeeded" and job["restarts"] == 1,
+    )
     assert job["progress"] == 1.0
     assert job["units"][0]["state"] == "succeeded"
     assert job["unit_counts"] == {"succeeded": 1}
@@ -153,7 +162,12 @@ async def test_a_job_is_followed_through_failure_and_resume_to_its_end(stack: St
     assert job["timeline"][0]["what"] == "submitted"
     assert "succeeded" in {entry["what"] for entry in job["timeline"]}
 
-    runs = (await read(stack, f"/v1/jobs/{job_id}/runs"))["items"]
+    runs = (
+        await eventually(
+            lambda: read(stack, f"/v1/jobs/{job_id}/runs"),
+            lambda page: page["items"][0]["state"] == "finished" and bool(page["items"][1]["failure"]),
+        )
+    )["items"]
     assert [(run["epoch"], run["state"]) for run in runs] == [(2, "finished"), (1, "preempted")]
     assert runs[1]["failure"]["kind"] == "node_lost"
     assert runs[1]["failure"]["signal"] == 9
@@ -262,7 +276,7 @@ async def test_an_array_shows_units_to_which_nothing_happened(stack: Stack) -> N
 async def test_a_view_that_lost_its_submissions_learns_them_from_the_bus(stack: Stack) -> None:
     # Lifecycle and submission travel on two topics, and may arrive in any order when a view is rebuilt.
     await stack.bus.publish(placed("job-elsewhere"))
-    await asyncio.sleep(0.2)
+    await eventually(lambda: stack.rows("event"), lambda rows: rows["event"] > 0)
     headers = stack.issuer.headers()
     assert (await stack.http.get("/v1/jobs/job-elsewhere", headers=headers)).status_code == 404
     event = job_pb2.JobSubmitted(job_id="job-elsewhere", tenant_id="tenant-a")

@@ -137,14 +137,18 @@ async def test_forecasts_and_requirements(stack: Stack) -> None:
         forecast(tenant, "tenant-b", 4), forecast(of_job, "job-a", 5), forecast(of_job, "job-b", 6),
         forecast(of_job, "job-of-nobody", 7), requirement,
     )  # fmt: skip
-    page = await eventually(lambda: read(stack, "/v1/forecasts"), lambda page: len(page["items"]) == 3)
+    page = await eventually(
+        lambda: read(stack, "/v1/forecasts"), lambda page: [item["current"] for item in page["items"]] == [2, 5, 3]
+    )
     assert [(item["subject_id"], item["current"]) for item in page["items"]] == [
         ("beijing", 2),
         ("job-a", 5),
         ("tenant-a", 3),
     ]
     assert page["items"][0]["points"] == [{"horizon_s": 600, "expected": 3, "low": 2, "high": None}]
-    assert len((await read(stack, "/v1/forecasts", tenant="ops", scope="operator"))["items"]) == 5
+    await eventually(
+        lambda: read(stack, "/v1/forecasts", tenant="ops", scope="operator"), lambda page: len(page["items"]) == 5
+    )
     assert (await read(stack, "/v1/forecasts?subject=tenant-b"))["items"] == []
     headers = stack.issuer.headers()
     answer = await eventually(

@@ -12,14 +12,28 @@ import httpx
 from meridian.contracts.graph.v1 import graph_pb2
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.run.v1 import run_pb2
+from tests.harness import PATIENCE_S
 from tests.integration.gateway.conftest import Stack, task_file
-from tests.integration.gateway.test_jobs import finished, run_event, submit
+from tests.integration.gateway.test_jobs import eventually, finished, read, run_event, submit
 
 
 async def messages(answer: httpx.Response) -> AsyncIterator[dict[str, str]]:
     """The events of a stream as the standard parses them (comments and events without data are passed over)."""
+    async for found in _parsed(answer.aiter_lines()):
+        yield found
+
+
+async def listening(answer: httpx.Response) -> AsyncIterator[dict[str, str]]:
+    """The same, once the server has said that it listens: what happens before may be missed."""
+    lines = answer.aiter_lines()
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await anext(lines)).startswith(":")
+    return _parsed(lines)
+
+
+async def _parsed(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, str]]:
     fields: dict[str, str] = {}
-    async for line in answer.aiter_lines():
+    async for line in lines:
         if not line:
             if "data" in fields:
                 yield fields
@@ -29,7 +43,9 @@ async def messages(answer: httpx.Response) -> AsyncIterator[dict[str, str]]:
             fields[name] = value
 
 
-async def take(stream: AsyncIterator[dict[str, str]], count: int, timeout_s: float = 10.0) -> list[dict[str, str]]:
+async def take(
+    stream: AsyncIterator[dict[str, str]], count: int, timeout_s: float = PATIENCE_S
+) -> list[dict[str, str]]:
     found = []
     async with asyncio.timeout(timeout_s):
         while len(found) < count:
@@ -54,10 +70,9 @@ async def test_a_stream_shows_own_jobs_and_the_network(stack: Stack) -> None:
     async with stack.http.stream("GET", "/v1/events", headers=headers) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.headers["cache-control"] == "no-cache"
-        stream = messages(answer)
+        stream = await listening(answer)
         theirs = await stack.http.post("/v1/jobs", json=task_file(), headers=stack.issuer.headers(tenant="tenant-b"))
         await stack.bus.expect(job_pb2.JobSubmitted)
-        await asyncio.sleep(0.3)
         mine = await submit(stack)
         [first] = await take(stream, 1)
         assert first["event"] == "JobSubmitted"
@@ -98,9 +113,9 @@ async def test_resuming_streams_miss_nothing_and_repeat_nothing(stack: Stack) ->
         last = "0"
         while len(seen) < expected:
             resume = {**headers, "Last-Event-ID": last}
-            async with stack.http.stream("GET", "/v1/events", headers=resume, timeout=20) as answer:
+            async with stack.http.stream("GET", "/v1/events", headers=resume) as answer:
                 stream = messages(answer)
-                for message in await take(stream, min(pieces, expected - len(seen))):
+                for message in await take(stream, min(pieces, expected - len(seen)), 4 * PATIENCE_S):
                     seen.append(int(message["id"]))
                     last = message["id"]
         return seen
@@ -123,19 +138,24 @@ async def test_progress_is_thinned_in_the_stream_but_not_in_the_view(stack: Stac
         events.append(event)
     await stack.bus.publish(*events)
     await stack.bus.publish(run_event(run_pb2.RunFinished, job_id), finished(job_id))
+    await eventually(
+        lambda: read(stack, f"/v1/jobs/{job_id}/runs"),
+        lambda page: bool(page["items"]) and page["items"][0]["step"] == 100,
+    )
+    # All that is told of steps stands before it in the stream.
+    await stack.bus.publish(queued(job_id))
     async with stack.http.stream("GET", f"/v1/events?after=0&job={job_id}", headers=headers) as answer:
         stream = messages(answer)
         kinds: list[Any] = []
-        while not {"RunFinished", "JobFinished", "JobSubmitted"} <= set(kinds):
+        while not {"RunFinished", "JobFinished", "JobSubmitted", "JobQueued"} <= set(kinds):
             kinds.append((await take(stream, 1))[0]["event"])
     # 2 s of steps at two a second.
     assert 4 <= kinds.count("RunProgress") <= 5
-    runs = (await stack.http.get(f"/v1/jobs/{job_id}/runs", headers=headers)).json()["items"]
-    assert runs[0]["step"] == 100
 
 
 async def test_a_position_from_another_database_does_not_silence_the_stream(stack: Stack) -> None:
     headers = {**stack.issuer.headers(), "Last-Event-ID": "9000000000"}
     async with stack.http.stream("GET", "/v1/events", headers=headers) as answer:
+        stream = await listening(answer)
         await stack.bus.publish(changed("here"))
-        assert (await take(messages(answer), 1))[0]["event"] == "NodeStateChanged"
+        assert (await take(stream, 1))[0]["event"] == "NodeStateChanged"
