@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -203,6 +203,11 @@ class Book:
         """The decisions were merged: the next cycle may rest on what they found."""
         self._kept.remember(decisions)
 
+    @property
+    def fixed_ports(self) -> Set[int]:
+        """Ports that services ask for by number: no run is given one of them that did not ask for it."""
+        return self._kept.fixed_ports
+
     def has_room(self, key: UnitKey) -> bool:
         """Whether the nodes kept for a nominated unit are there and free for it, but for runs that are ending."""
         return self._kept.has_room(key)
@@ -359,7 +364,7 @@ class Draft:
         self.jobs[job.job_id] = replace(job, decisions=job.decisions + 1)
 
     def ports(self, address: str) -> set[int]:
-        """Ports taken on an address; the caller adds those it gives out."""
+        """Ports on an address that may not be given out; the caller adds those it gives out."""
         if address not in self._ports:
-            self._ports[address] = set(self._book.ledger.used_ports(address))
+            self._ports[address] = set(self._book.ledger.used_ports(address)) | self._book.fixed_ports
         return self._ports[address]

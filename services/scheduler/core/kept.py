@@ -54,7 +54,8 @@ class Kept:
         self._timers: list[tuple[float, int, UnitKey]] = []
         self._ends: list[tuple[float, int, UnitKey]] = []
         self._pushed = 0
-        self._fixed_ports: set[int] = set()
+        self.fixed_ports: set[int] = set()
+        """Ports that units asked for which waited: nobody else is given one of them."""
 
     # -- events ------------------------------------------------------------------------------------------------------
 
@@ -83,6 +84,8 @@ class Kept:
             self._hold(unit, _NOMINATION, unit.nomination.ranks, None)
         elif self._holders.pop(key, ""):
             self.cluster.release(key, self.changed_at_s)
+        if unit is not None and (port := book.spec_of(key).demand.service_port):
+            self.fixed_ports.add(port)
         if unit is None or unit.state is not UnitState.QUEUED or unit.nomination is not None or open_runs:
             self.cluster.withdraw(key)
             return
@@ -93,8 +96,6 @@ class Kept:
         if unit.excluded_nodes and unit.excluded_until_s > self.now_s:
             self._wake(unit.excluded_until_s, key)
         pending = pending_unit(book.jobs[key.job_id], unit, self.now_s, book.run_times)
-        if pending.demand.service_port:
-            self._fixed_ports.add(pending.demand.service_port)
         if pending != self.cluster.pending.get(key):
             self.cluster.add(pending)
 
@@ -247,9 +248,9 @@ class Kept:
         heapq.heappush(self._timers, (at_s, self._pushed, key))
 
     def _ports_changed(self, before: Run | None, run: Run) -> None:
-        if not self._fixed_ports or (before is not None and run.state is not RunState.ENDED):
+        if not self.fixed_ports or (before is not None and run.state is not RunState.ENDED):
             return
-        if run.master_port in self._fixed_ports or run.service_port in self._fixed_ports:
+        if run.master_port in self.fixed_ports or run.service_port in self.fixed_ports:
             self.cluster.view.touch_address(run.master_addr)
 
 
