@@ -98,7 +98,10 @@ def parse_spec(body: Json) -> Any:
 
     InvalidArgumentError names what does not read; MalformedJobError what no network could run.
     """
-    body = dict(body.get("spec", body))
+    given = body.get("spec", body)
+    if not isinstance(given, dict):
+        raise InvalidArgumentError("spec: must be an object")
+    body = dict(given)
     kind = body.get("kind")
     if isinstance(kind, str) and not kind.startswith("JOB_KIND_"):
         body["kind"] = f"JOB_KIND_{kind.upper()}"

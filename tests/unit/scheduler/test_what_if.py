@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
+
+from meridian.errors import InvalidArgumentError
+from services.scheduler.api import parse_spec
 from services.scheduler.core.policy import policy_from_json
 from services.scheduler.core.scaling import Scaling
 from services.scheduler.core.state import Demand, JobKind, JobSpec, UnitKey
@@ -46,3 +51,9 @@ def test_a_plan_may_give_a_gang_the_sizes_that_it_allows() -> None:
     (placed,) = world.cycle().placed
     assert found["placeable"]
     assert 1 <= len(found["items"][0]["ranks"]) == len(placed.ranks) <= 2
+
+
+@pytest.mark.parametrize("spec", ["task", None, 7, [], [["kind", "task"]]])
+def test_a_specification_that_is_no_object_is_refused_by_its_name(spec: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="spec: must be an object"):
+        parse_spec({"spec": spec})
