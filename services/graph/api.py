@@ -72,14 +72,16 @@ def graph_router(database: Database, clock: Clock, recogniser: Recogniser) -> AP
     @router.get("/v1/graph/changes")
     async def changes(since: Annotated[int, Query(ge=0)], limit: Limit = 100) -> dict[str, Any]:
         async with database.reading() as connection:
-            found = await store.changes_since(connection, since, limit)
+            # The version first: what is committed between the two is among the changes then, and not missed from them.
             version = await store.version(connection)
+            found = await store.changes_since(connection, since, limit)
         if since > version:
             detail = f"the graph is at version {version}"
             raise InvalidArgumentError(detail, errors=(FieldError("query:since", detail),))
         expected = range(since + 1, since + 1 + len(found))
         if [item.version for item in found] != list(expected) or (not found and since < version):
             raise VersionGoneError(f"the log does not hold all changes since version {since}; take a snapshot")
+        version = max(version, *(item.version for item in found), 0)
         return {"version": version, "items": [wire.change_body(item) for item in found], "more": len(found) == limit}
 
     @router.get("/v1/graph/version")
