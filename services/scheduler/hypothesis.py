@@ -13,6 +13,7 @@ from services.scheduler.core.fleet import Device, Domain, Fleet, MarkKind, Node,
 from services.scheduler.core.policy import Policy, check_numbers
 from services.scheduler.core.refit import refit
 from services.scheduler.core.stages import check
+from services.scheduler.core.units import MOST_AMOUNT
 from services.scheduler.policy_file import parse
 
 _FIELDS = ("nodes_down", "nodes_up", "domains", "prices", "weights", "policy")
@@ -105,6 +106,8 @@ def _with_new_domain(path: str, fleet: Fleet, body: Any) -> Fleet:
     for name, default in _DOMAIN_FIELDS.items():
         value = body.get(name, default)
         values[name] = _text(f"{path}.{name}", value) if isinstance(default, str) else _number(f"{path}.{name}", value)
+        if not isinstance(default, str) and values[name] > MOST_AMOUNT:
+            raise InvalidArgumentError(f"{path}.{name}: must be at most {MOST_AMOUNT:g}, not {value!r}")
     name = values["domain_id"]
     if not name or name in fleet.domains:
         raise InvalidArgumentError(f"{path}.domain_id: must be the name of a domain that does not exist yet")

@@ -12,6 +12,7 @@ from services.scheduler.api import parse_spec
 from services.scheduler.core.policy import policy_from_json
 from services.scheduler.core.scaling import Scaling
 from services.scheduler.core.state import Demand, JobKind, JobSpec, UnitKey
+from services.scheduler.hypothesis import hypothesis
 from services.scheduler.plans.catalogue import register_all
 from services.scheduler.what_if import answer
 from tests.unit.scheduler.world import World, a_fleet, gang, task
@@ -57,3 +58,10 @@ def test_a_plan_may_give_a_gang_the_sizes_that_it_allows() -> None:
 def test_a_specification_that_is_no_object_is_refused_by_its_name(spec: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="spec: must be an object"):
         parse_spec({"spec": spec})
+
+
+@pytest.mark.parametrize("field", ["memory_bytes", "security_level", "cpus", "price_micro_units", "accelerators"])
+def test_numbers_of_a_domain_that_no_table_holds_are_refused_by_their_name(field: str) -> None:
+    world = World(a_fleet({"a": 1}))
+    with pytest.raises(InvalidArgumentError, match=rf"change\.domains\[0\]\.{field}: must be at most 1e\+15"):
+        hypothesis({"domains": [{"domain_id": "new", field: 1e300}]}, world.fleet, world.policy)
