@@ -61,7 +61,7 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("checks", "only"),
     [
@@ -112,6 +112,7 @@ async def test_the_service_keeps_its_document(
                 str(Path(sys.executable).parent / "schemathesis"),
                 *("run", f"{service.base_url}/openapi.json", "--url", service.base_url),
                 *("--header", f"Authorization: Bearer {token}", "--max-time", SECONDS, "--seed", "1"),
+                *("--request-timeout", "60"),
                 *("--phases", "examples,coverage,fuzzing", "--continue-on-failure", "--checks", checks),
                 *("--mode", "all", "--warnings", "off", "--no-color", "--suppress-health-check", "all", *only),
                 cwd=tmp_path,
