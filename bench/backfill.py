@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.public_data import add_data_option
-from bench.result import DataSource, Row, Setting, print_table, write
+from bench.result import DataSource, Row, Setting, command_line, print_table, write
 from simulation import engine
 from simulation.domains import read_network
 from simulation.engine import Simulation
@@ -161,7 +160,7 @@ def main() -> None:
     rows = rows_of(load(path, "swf"), read_network(NETWORK), arguments.loads, arguments.variants, arguments.seed)
     print_table(rows)
     if arguments.json:
-        command = shlex.join(["python", *sys.argv])
+        command = command_line("bench.backfill")
         write(arguments.json, command, [DataSource.of(path)], arguments.seed, Setting.OFFLINE, rows)
         print(f"written: {arguments.json}")
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import math
 import random
-import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from pathlib import Path as FilePath
 sys.path.insert(0, str(FilePath(__file__).parent.parent))
 
 from bench.heartbeat_network import Path, SimulatedDomain, simulate
-from bench.result import Row, Setting, print_table, write
+from bench.result import Row, Setting, command_line, print_table, write
 from services.failover.detector import Detector, Evidence, NodeDied, Summary, Thresholds, Transition
 
 DOMAINS, NODES = 5, 20
@@ -198,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows += rows_of(subject, network.name, judge(domains, found, end_s), baseline=baseline)
     print_table(rows)
     if options.json:
-        command = shlex.join(["python", "bench/failover.py", *(sys.argv[1:] if arguments is None else arguments)])
+        command = command_line("bench.failover", arguments)
         write(options.json, command, [], options.seed, Setting.SIMULATED, rows)
     return 0
 

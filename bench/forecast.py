@@ -19,7 +19,6 @@ import csv
 import gzip
 import math
 import os
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.result import DataSource, Row, Setting, print_table, write
+from bench.result import DataSource, Row, Setting, command_line, print_table, write
 from services.forecast import ledger
 from services.forecast.backtest import replayed, standard_methods
 from services.forecast.evaluate import SERVED, Score, evaluate
@@ -204,7 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows += structure_speed(options.seed)
     print_table(rows)
     if options.json:
-        command = shlex.join(["python", "bench/forecast.py", *(sys.argv[1:] if arguments is None else arguments)])
+        command = command_line("bench.forecast", arguments)
         write(options.json, command, sources, options.seed, Setting.OFFLINE, rows)
     return 0
 

@@ -33,7 +33,7 @@ from fastapi import FastAPI, Header
 from joserfc import jws, jwt
 from joserfc.jwk import OKPKey
 
-from bench.result import Row, Setting, print_table, write
+from bench.result import Row, Setting, command_line, print_table, write
 from meridian.codec import encode
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.run.v1 import run_pb2
@@ -361,7 +361,7 @@ def main() -> int:
     rows = asyncio.run(measure(options.jobs, options.workers))
     print_table(rows)
     if options.json is not None:
-        write(options.json, "python -m bench.gateway", [], 0, Setting.REAL, rows)
+        write(options.json, command_line("bench.gateway"), [], 0, Setting.REAL, rows)
     return 0
 
 

@@ -30,7 +30,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from google.protobuf.message import Message
 from prometheus_client import CollectorRegistry
 
-from bench.result import Row, Setting, print_table, write
+from bench.result import Row, Setting, command_line, print_table, write
 from bench.servers import Servers, cpu_s, servers, service
 from bench.telemetry import growth_exponent, producing, report, send
 from learning.node_state.parity import random_graph
@@ -413,7 +413,7 @@ def main() -> int:
     rows = asyncio.run(measure(options))
     print_table(rows)
     if options.json:
-        write(options.json, "python -m bench.graph", [], options.seed, Setting.REAL, rows)
+        write(options.json, command_line("bench.graph"), [], options.seed, Setting.REAL, rows)
     return 0
 
 

@@ -22,8 +22,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -35,7 +33,7 @@ import numpy as np
 
 import simulation
 from bench.public_data import add_data_option
-from bench.result import DataSource, Row, write
+from bench.result import DataSource, Row, command_line, write
 from bench.result import Setting as Kind
 from services.scheduler.planners.goodput import Application
 from simulation import adaptive
@@ -309,7 +307,7 @@ def main() -> None:
     if arguments.json:
         sources = [DataSource.of(path) for path in sorted(files)]
         rows = [*rows_of(found, left), *more]
-        write(arguments.json, shlex.join(["python", *sys.argv]), sources, 0, Kind.SIMULATED, rows)
+        write(arguments.json, command_line("bench.heterogeneous"), sources, 0, Kind.SIMULATED, rows)
         print(f"written: {arguments.json}")
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import csv
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +29,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.public_data import add_data_option
-from bench.result import DataSource, Row, Setting, print_table, write
+from bench.result import DataSource, Row, Setting, command_line, print_table, write
 from meridian.hardware import standard
 from services.telemetry.index.evaluation import leave_one_chip_out
 from services.telemetry.index.matrix import assemble
@@ -177,7 +176,7 @@ def main() -> int:
     print_table([row for row in rows if "," not in row.slice])
     if arguments.json is not None:
         sources = [DataSource.of(path, f"figures/{path.name}") for path in dict.fromkeys(files)]
-        write(arguments.json, f"python {shlex.join(sys.argv)}", sources, arguments.seed, Setting.OFFLINE, rows)
+        write(arguments.json, command_line("bench.index"), sources, arguments.seed, Setting.OFFLINE, rows)
     return 0
 
 

@@ -18,7 +18,6 @@ count a point that is better.
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 import time
 from collections import defaultdict
@@ -29,7 +28,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.result import Row, Setting, print_table, write
+from bench.result import Row, Setting, command_line, print_table, write
 from services.scheduler.core.assignment import NO_POOL, AssignmentProblem
 from services.scheduler.core.dominance import Floats, nondominated
 from services.scheduler.core.explorer import Method, Trail, explore
@@ -250,7 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             verdict = "met" if row.value >= TARGET else "MISSED"
             print(f"{row.slice}: coverage {row.value:.1%}, target {TARGET:.0%} {verdict}")
     if options.json:
-        command = shlex.join(["python", "bench/pareto.py", *(sys.argv[1:] if arguments is None else arguments)])
+        command = command_line("bench.pareto", arguments)
         write(options.json, command, [], options.seed, Setting.OFFLINE, rows)
     return 0
 

@@ -38,7 +38,7 @@ from agent.engines.base import Engine
 from agent.resource_reports import ResourceReports
 from agent.settings import AgentSettings
 from bench.exporter_farm import DEVICES, HEALTH, TEMPERATURE, VENDORS
-from bench.result import Row, Setting, print_table, write
+from bench.result import Row, Setting, command_line, print_table, write
 from bench.servers import ROOT, Servers, running, servers, service
 from meridian.clock import SystemClock
 from meridian.embedded.ports import choose_ports
@@ -430,7 +430,7 @@ def main() -> int:
     rows = asyncio.run(measure(options))
     print_table(rows)
     if options.json:
-        write(options.json, "python -m bench.perception_accuracy", [], options.seed, Setting.EMULATED, rows)
+        write(options.json, command_line("bench.perception_accuracy"), [], options.seed, Setting.EMULATED, rows)
     shares = [row.value for row in rows if row.measure == "right_share" and row.subject == "all"]
     traps = [row.value for row in rows if row.measure == "traps_as_numbers"]
     return int(min(value or 0.0 for value in shares) < 0.98 or any(traps))

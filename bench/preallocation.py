@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -32,7 +31,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.result import DataSource, Row, Setting, print_table, write
+from bench.result import DataSource, Row, Setting, command_line, print_table, write
 from services.scheduler.core.preallocation import FACT
 from simulation.domains import read_network
 from simulation.engine import Simulation, with_policy
@@ -221,7 +220,7 @@ def main() -> None:
                     Row(variant.name, FIGURES[place], float(values[:, place].mean()), where, low, high, len(values))
                 )
     if options.json:
-        command = shlex.join(["python", "bench/preallocation.py", *sys.argv[1:]])
+        command = command_line("bench.preallocation")
         write(options.json, command, [DataSource.of(options.trace), DataSource.of(NETWORK)], 0, Setting.SIMULATED, rows)
     print_table([row for row in rows if row.slice == "days=reported"])
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import math
 import random
-import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.public_data import add_data_option
-from bench.result import DataSource, Row, Setting, print_table, write
+from bench.result import DataSource, Row, Setting, command_line, print_table, write
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.fleet import Device, Domain, Fleet, Node, with_domain
@@ -285,7 +284,7 @@ def main() -> None:
         print(f"no calibration: {path} is not there (set MERIDIAN_DATA)", file=sys.stderr)
     print_table(rows)
     if arguments.json:
-        write(arguments.json, shlex.join(["python", *sys.argv]), sources, 0, Setting.SIMULATED, rows)
+        write(arguments.json, command_line("bench.prospect"), sources, 0, Setting.SIMULATED, rows)
         print(f"written: {arguments.json}")
 
 

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import random
-import shlex
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -22,7 +20,7 @@ from typing import Any
 
 from aiokafka import ConsumerRecord
 
-from bench.result import Row, Setting, print_table, write
+from bench.result import Row, Setting, command_line, print_table, write
 from meridian.codec import decode, encode
 from meridian.contracts.run.v1 import run_pb2
 from meridian.glance import Concern
@@ -116,9 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = rows(options.records, options.rounds)
     print_table(found)
     if options.json:
-        command = shlex.join(
-            ["python", "-m", "bench.records_heard", *(sys.argv[1:] if arguments is None else arguments)]
-        )
+        command = command_line("bench.records_heard", arguments)
         write(options.json, command, [], SEED, Setting.REAL, found)
     return 0
 

@@ -22,7 +22,6 @@ import argparse
 import csv
 import heapq
 import math
-import shlex
 import sys
 import time
 from collections import defaultdict, deque
@@ -38,7 +37,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.public_data import add_data_option
-from bench.result import DataSource, Row, Setting, print_table, write
+from bench.result import DataSource, Row, Setting, command_line, print_table, write
 from services.scheduler.core.prediction import SHORTEST_S, Features, Prediction, RunTimePredictor
 
 Array = NDArray[np.float64]
@@ -598,7 +597,7 @@ def main() -> None:
     print_table(rows)
     if arguments.json:
         sources = [DataSource.of(log.path) for log in logs]
-        command = shlex.join(["python", *sys.argv])
+        command = command_line("bench.run_time_prediction")
         write(arguments.json, command, sources, 0, Setting.OFFLINE, rows)
         print(f"written: {arguments.json}")
 

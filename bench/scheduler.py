@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from bench.result import Row, Setting, print_table, write
+from bench.result import Row, Setting, command_line, print_table, write
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import Snapshot, decide
 from services.scheduler.core.fleet import Device, Domain, Fleet, Node
@@ -284,7 +284,7 @@ def main() -> int:
         )
     print_table(rows)
     if options.json:
-        write(options.json, "python -m bench.scheduler", [], SEED, Setting.OFFLINE, rows)
+        write(options.json, command_line("bench.scheduler"), [], SEED, Setting.OFFLINE, rows)
     return 0
 
 

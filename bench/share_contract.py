@@ -25,14 +25,12 @@ from __future__ import annotations
 
 import argparse
 import math
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench.result import DataSource, Row, print_table, write
+from bench.result import DataSource, Row, command_line, print_table, write
 from bench.result import Setting as ResultSetting
 from services.scheduler.core.contract import SharePlan
 from services.scheduler.core.policy import Policy
@@ -152,9 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print_table(rows)
     if options.json:
         source = DataSource.of(options.philly)
-        command = shlex.join(
-            ["python", "-m", "bench.share_contract", *(sys.argv[1:] if arguments is None else arguments)]
-        )
+        command = command_line("bench.share_contract", arguments)
         write(options.json, command, [source], 0, ResultSetting.SIMULATED, rows)
     return 0
 

@@ -17,7 +17,6 @@ import argparse
 import heapq
 import math
 import os
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.result import DataSource, Row, Setting, print_table, write
+from bench.result import DataSource, Row, Setting, command_line, print_table, write
 from simulation.domains import philly_network
 from simulation.engine import Simulation
 from simulation.model import Network, Trace, TraceJob
@@ -129,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{name}: {jobs / spent:,.0f} jobs/s", file=sys.stderr)
     print_table(rows)
     if options.json:
-        command = shlex.join(["python", "-m", "bench.simulator", *(sys.argv[1:] if arguments is None else arguments)])
+        command = command_line("bench.simulator", arguments)
         write(options.json, command, sources, SEED, Setting.SIMULATED, rows)
     return 0
 

@@ -36,7 +36,7 @@ import httpx
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.result import Row, Setting, print_table, write
+from bench.result import Row, Setting, command_line, print_table, write
 from bench.servers import Servers, ServiceProcess, cpu_s, servers, service
 from meridian.catalogue import catalogue
 from meridian.codec import Record, decode, encode
@@ -394,7 +394,7 @@ def main() -> int:
     rows = asyncio.run(measure(options.seconds, options.rounds, options.passes))
     print_table(rows)
     if options.json:
-        write(options.json, "python -m bench.telemetry", [], 0, Setting.REAL, rows)
+        write(options.json, command_line("bench.telemetry"), [], 0, Setting.REAL, rows)
     return 0
 
 

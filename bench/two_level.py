@@ -22,9 +22,7 @@ from __future__ import annotations
 
 import argparse
 import random
-import shlex
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +32,7 @@ from itertools import product
 import numpy as np
 
 from bench import two_level_bus
-from bench.result import Row, Setting, print_table, write
+from bench.result import Row, Setting, command_line, print_table, write
 from bench.scheduler import CPUS, DEVICES, MEMORY_BYTES, mixed
 from bench.two_level_pipes import RemoteDomain
 from services.scheduler.core.cluster import Cluster
@@ -358,7 +356,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--bus", action="store_true", help="the services over the embedded broker")
     parser.add_argument("--json", metavar="OUT")
     options = parser.parse_args(arguments)
-    command = shlex.join(["python", "-m", "bench.two_level", *(sys.argv[1:] if arguments is None else arguments)])
+    command = command_line("bench.two_level", arguments)
     rows: list[Row] = []
     if options.bus:
         shapes = two_level_bus.SHAPES

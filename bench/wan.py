@@ -14,13 +14,12 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import shlex
 import statistics
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-from bench.result import DataSource, Row, Setting, print_table, write
+from bench.result import DataSource, Row, Setting, command_line, print_table, write
 from simulation.domains import read_network
 from simulation.engine import Simulation
 from simulation.policies import setting as policy_named
@@ -99,7 +98,7 @@ def main() -> int:
     if options.json:
         write(
             options.json,
-            shlex.join(["python", "-m", "bench.wan", *sys.argv[1:]]),
+            command_line("bench.wan"),
             [DataSource.of(Path(folder) / FILE), DataSource.of(NETWORK)],
             0,
             Setting.SIMULATED,

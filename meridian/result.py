@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -53,6 +54,11 @@ class DataSource:
         with path.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256")
         return cls(name or path.name, digest.hexdigest())
+
+
+def command_line(module: str, arguments: Sequence[str] | None = None) -> str:
+    """``python -m MODULE`` with its arguments (default: those of this process) in the words of a shell."""
+    return shlex.join(["python", "-m", module, *(sys.argv[1:] if arguments is None else arguments)])
 
 
 @dataclass(frozen=True, slots=True)

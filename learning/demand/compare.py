@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import shlex
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +31,7 @@ from learning.demand.samples import (
     replayed,
     samples_of,
 )
-from meridian.result import DataSource, Row, Setting, print_table, write
+from meridian.result import DataSource, Row, Setting, command_line, print_table, write
 from services.forecast.job_list import read_jobs, without
 
 _LABELS = ("10m", "1h")
@@ -179,7 +177,7 @@ def main() -> int:
                 made.setdefault(where, {}).setdefault(name, []).append(part)
     rows = rows_of(made, tests, options.seed)
     print_table(rows)
-    command = shlex.join(["python", "-m", "learning.demand.compare", *sys.argv[1:]])
+    command = command_line("learning.demand.compare")
     if options.json:
         write(options.json, command, [DataSource.of(options.jobs)], options.seed, Setting.OFFLINE, rows)
     if options.export:

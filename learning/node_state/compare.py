@@ -14,8 +14,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import shlex
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +29,7 @@ from learning.node_state.faults import FOLDS, Kind
 from learning.node_state.loads import SERIES_FILE
 from learning.node_state.scores import f1_scores, interval, macro_f1
 from learning.node_state.training import answers, trained
-from meridian.result import DataSource, Row, Setting, print_table, write
+from meridian.result import DataSource, Row, Setting, command_line, print_table, write
 from services.graph.node_state import NodeState
 from services.graph.recognition.features import Quantity
 
@@ -214,7 +212,7 @@ def main() -> int:
     rows = rows_of([played(found, seed, options.fabrics, options.epochs, options.keep) for seed in seeds])
     print_table(rows)
     if options.json:
-        command = shlex.join(["python", "-m", "learning.node_state.compare", *sys.argv[1:]])
+        command = command_line("learning.node_state.compare")
         write(options.json, command, recorded(data_folder(), found), options.first_seed, Setting.SIMULATED, rows)
     return 0
 
