@@ -16,7 +16,6 @@ ascend    ascend910b_vs_reference_pairs.csv: the reference chip is unnamed, so n
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from bench.public_data import add_data_option
 from bench.result import DataSource, Row, Setting, command_line, print_table, write
 from meridian.hardware import standard
+from meridian.text_table import TextTable
 from services.telemetry.index.evaluation import leave_one_chip_out
 from services.telemetry.index.matrix import assemble
 from services.telemetry.index.report import rows_of
@@ -39,8 +39,7 @@ Line = tuple[int, dict[str, str | None]]
 
 
 def _read(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    with path.open(encoding="utf-8", newline="") as stream:
-        yield from enumerate(csv.DictReader(stream), start=2)
+    return TextTable(path).rows()
 
 
 def lambda_rows(path: Path) -> Iterator[Line]:

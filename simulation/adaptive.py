@@ -124,7 +124,9 @@ def load(path: Path | str, applications: tuple[dict[str, Application], str], *, 
     measured, tables = applications
     throughputs = AdaptiveThroughputs(measured)
     jobs = []
-    for line, row in enumerate(csv.DictReader(text.splitlines()), start=2):
+    reader = csv.DictReader(text.splitlines())
+    for row in reader:
+        line = reader.line_num
         try:
             name, ranks, batch = row["application"], int(row["num_replicas"]), int(row["batch_size"])
             submit_s = float(row["time"])

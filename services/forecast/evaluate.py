@@ -46,11 +46,12 @@ def read_series(path: Path) -> dict[str, Array]:
     """The series of a CSV file; ValueError names the line that is wrong."""
     found: dict[str, list[float]] = {}
     with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as stream:
-        for number, row in enumerate(csv.DictReader(stream), start=2):
+        reader = csv.DictReader(stream)
+        for row in reader:
             try:
                 found.setdefault(row["series"], []).append(float(row["value"]))
             except (KeyError, TypeError, ValueError) as error:
-                raise ValueError(f"{path}, line {number}: needs series, time, value ({error})") from None
+                raise ValueError(f"{path}, line {reader.line_num}: needs series, time, value ({error})") from None
     return {name: np.asarray(values) for name, values in found.items()}
 
 

@@ -220,6 +220,13 @@ def test_a_history_read_again_goes_on_as_if_it_had_been_kept() -> None:
     np.testing.assert_array_equal(kept.rolling.current().history, [[1], [1]])
 
 
+def test_the_line_of_a_value_that_cannot_be_read_is_that_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "series.csv"
+    path.write_text("series,time,value\n\na,0,1\n\na,60,many\n")
+    with pytest.raises(ValueError, match="line 5: needs series, time, value"):
+        read_series(path)
+
+
 def test_evaluate_scores_the_newest_fifth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "series.csv.gz"
     with gzip.open(path, "wt") as stream:
