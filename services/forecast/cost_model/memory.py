@@ -95,18 +95,23 @@ def memory_of(shape: ModelShape, layout: TrainingLayout) -> Memory:
         per_layer = (dense + expert) / math.ceil(shape.layers / layout.pp)
         gathered = 2 * per_layer * (state.weights + state.gradients / 2)
     held = state_memory(layout, dense, expert)
-    shared = _COLLECTIVE_BYTES if layout.accelerators > 1 else 0.0
-    if layout.sequence_parallel:
-        # The whole sequence, gathered for a product, and its gradient (Korthikanti 2022, section 4.2.2).
-        tokens = layout.micro_batch * layout.sequence / layout.cp
-        gathered += 2 * state.weights * tokens * shape.hidden
     reserve = STATE_RESERVE * (held.parameters + held.gradients + held.optimiser) + FRAGMENTATION * activations
     return replace(
         held,
         activations=activations,
-        buffers=CONTEXT_BYTES + shared + gathered + reserve,
+        buffers=common_buffers(shape, layout) + gathered + reserve,
         reserve=reserve,
     )
+
+
+def common_buffers(shape: ModelShape, layout: TrainingLayout) -> float:
+    """Bytes of buffers that every chip has, whatever its stage: context, collectives, gathered sequences."""
+    shared = _COLLECTIVE_BYTES if layout.accelerators > 1 else 0.0
+    if layout.sequence_parallel:
+        # The whole sequence, gathered for a product, and its gradient (Korthikanti 2022, section 4.2.2).
+        tokens = layout.micro_batch * layout.sequence / layout.cp
+        shared += 2 * layout.state.weights * tokens * shape.hidden
+    return CONTEXT_BYTES + shared
 
 
 def state_memory(layout: TrainingLayout, dense: float, expert: float = 0.0) -> Memory:
@@ -166,9 +171,13 @@ def _activations(shape: ModelShape, layout: TrainingLayout) -> float:
     if layout.vpp > 1:
         factor = in_flight * (1 + (layout.pp - 1) / (layout.pp * layout.vpp))
     again = whole - kept if layout.recompute.value != "none" else 0.0
-    tokens = layout.micro_batch * layout.sequence / layout.cp
-    # Logits in 32 bit, their gradient, and in 16 bit (eq. 6 keeps 4 bytes; frameworks hold the copies). The last stage has
-    # one micro batch in flight per chunk.
-    logits = 10.0 * tokens * shape.vocabulary / layout.tp
-    last = kept * layers * (1.0 if layout.pp > 1 else factor) + again + logits
+    # The last stage has one micro batch in flight per chunk.
+    last = kept * layers * (1.0 if layout.pp > 1 else factor) + again + logits_bytes(shape, layout)
     return max(kept * layers * factor + again, last)
+
+
+def logits_bytes(shape: ModelShape, layout: TrainingLayout) -> float:
+    """Bytes of a micro batch's logits on a chip of the last stage."""
+    tokens = layout.micro_batch * layout.sequence / layout.cp
+    # In 32 bit, their gradient, and in 16 bit (eq. 6 keeps 4 bytes; frameworks hold the copies).
+    return 10.0 * tokens * shape.vocabulary / layout.tp

@@ -20,7 +20,13 @@ from services.forecast.cost_model.kernels import Kernels
 from services.forecast.cost_model.layout import Recompute, TrainingLayout
 from services.forecast.cost_model.links import Links
 from services.forecast.cost_model.machine import Machine
-from services.forecast.cost_model.memory import CONTEXT_BYTES, FRAGMENTATION, STATE_RESERVE, layer_activations
+from services.forecast.cost_model.memory import (
+    FRAGMENTATION,
+    STATE_RESERVE,
+    common_buffers,
+    layer_activations,
+    logits_bytes,
+)
 from services.forecast.cost_model.search import HEADROOM, Work
 from services.forecast.cost_model.shapes import ModelShape
 from services.forecast.cost_model.step_time import data_parallel, per_micro_batch
@@ -177,7 +183,8 @@ def _layer_seconds(shape: ModelShape, layout: TrainingLayout, machine: Machine, 
 
 
 def _most_layers(shape: ModelShape, layout: TrainingLayout, machine: Machine, position: int) -> int:
-    """Layers that the memory of a stage's chip holds; the first stages keep more micro batches in flight."""
+    """Layers that the memory of a stage's chip holds, counted as `memory.memory_of` does; the first stages keep more micro
+    batches in flight, the last holds the logits."""
     kept, whole = layer_activations(shape, layout)
     in_flight = min(layout.pp - position, layout.micro_batches)
     weights = shape.attention_matrix_weights + shape.dense_ffn_weights
@@ -188,5 +195,8 @@ def _most_layers(shape: ModelShape, layout: TrainingLayout, machine: Machine, po
     per_layer = each * (weights / layout.tp + shape.small_weights) + kept * in_flight * (1 + FRAGMENTATION)
     # The first stage holds the input embedding, the last the output layer.
     ends = each * shape.embedding_weights / layout.tp if position in (0, layout.pp - 1) else 0.0
-    left = HEADROOM * machine.memory_bytes - CONTEXT_BYTES - ends - (whole - kept)
+    # Whatever the number of layers: one of them whole while it is recomputed, and the logits.
+    once = whole - kept if layout.recompute is not Recompute.NONE else 0.0
+    once += logits_bytes(shape, layout) if position == layout.pp - 1 else 0.0
+    left = HEADROOM * machine.memory_bytes - common_buffers(shape, layout) - ends - once * (1 + FRAGMENTATION)
     return max(0, int(left // per_layer))

@@ -1,12 +1,16 @@
 """Pipelines over unlike chips: layers follow speed and memory, links set the pace when they are slow."""
 
+from dataclasses import replace
+
 import pytest
 
 from meridian.errors import InvalidArgumentError
 from services.forecast.cost_model import TrainingLayout, fitted, machine_of
 from services.forecast.cost_model.known_models import model_named
-from services.forecast.cost_model.mixed import Segment, best_placements, place
-from services.forecast.cost_model.search import Work
+from services.forecast.cost_model.layout import Recompute
+from services.forecast.cost_model.memory import memory_of
+from services.forecast.cost_model.mixed import Placement, Segment, best_placements, place
+from services.forecast.cost_model.search import HEADROOM, Work
 
 A100, H100 = machine_of("A100-SXM4-80GB"), machine_of("H100-SXM5-80GB")
 SHAPE = model_named("llama2-13b")
@@ -59,3 +63,42 @@ def test_memory_bounds_the_layers_of_a_stage() -> None:
 def test_a_pool_without_links_is_an_error(segments: list[Segment]) -> None:
     with pytest.raises(InvalidArgumentError):
         best_placements(SHAPE, WORK, segments)
+
+
+@pytest.mark.parametrize("recompute", list(Recompute))
+@pytest.mark.parametrize(("tp", "pp", "zero"), [(8, 2, 1), (2, 4, 1), (1, 2, 0)])
+def test_a_stage_takes_what_the_memory_of_the_layout_takes(tp: int, pp: int, zero: int, recompute: Recompute) -> None:
+    shape = model_named("llama-3-8b")
+    layout = TrainingLayout(
+        sequence=4096,
+        global_batch=64,
+        tp=tp,
+        pp=pp,
+        dp=2,
+        zero=zero,
+        recompute=recompute,
+        sequence_parallel=tp > 1,
+    )
+    needed = memory_of(shape, layout).total / HEADROOM
+    stages = (pp // 2, pp // 2)
+
+    def placed(memory_bytes: float) -> Placement | None:
+        machine = replace(H100, memory_bytes=memory_bytes)
+        segments = [Segment(machine, stages[0] * tp * 2), Segment(machine, stages[1] * tp * 2, 1e12)]
+        return place(shape, layout, segments, stages, fitted())
+
+    assert placed(1.001 * needed) is not None
+    found = placed(0.999 * needed)
+    # Stages of equal layers do not fit any more; those with room to spare may take more.
+    assert found is None or len(set(found.layers)) > 1
+
+
+def test_the_last_stage_has_room_for_its_logits() -> None:
+    shape = model_named("llama-3-8b")
+    layout = TrainingLayout(sequence=8192, global_batch=4, micro_batch=4, pp=2, recompute=Recompute.FULL)
+    needed = memory_of(shape, layout).total / HEADROOM
+    tight = replace(H100, memory_bytes=0.999 * needed)
+    roomy = replace(H100, memory_bytes=2 * needed)
+    found = place(shape, layout, [Segment(roomy, 1), Segment(tight, 1, 1e12)], (1, 1), fitted())
+    assert found is not None
+    assert found.layers[1] < shape.layers // 2
