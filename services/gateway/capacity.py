@@ -1,7 +1,7 @@
 """Can this job ever run? Refuses at submission what no node, or no permitted domain, could hold even when empty.
 
 The check counts SLOTS: how many ranks an empty node takes is the least of its cpus, memory and suitable accelerators
-divided by what a rank needs. Present load and failures play no part: they pass.
+divided by what a rank needs; the accelerators of a rank are all of one model. Present load and failures play no part: they pass.
 """
 
 from __future__ import annotations
@@ -125,20 +125,22 @@ def _demands(job: JobFile) -> Iterator[_Demand]:
         )
 
 
-def _suitable(node: NodeCapacity, resources: ResourcesSection, *, real_only: bool) -> int:
-    return sum(
+def _suitable(node: NodeCapacity, resources: ResourcesSection, *, real_only: bool) -> list[int]:
+    """Suitable accelerators of a node, of each kind: those of a rank are all of one."""
+    return [
         kind.count
         for kind in node.accelerators
         if suits(kind.vendor, kind.model, resources.accelerator_types, resources.accelerators)
         and not (real_only and kind.emulated)
-    )
+    ]
 
 
 def _slots(node: NodeCapacity, resources: ResourcesSection, *, real_only: bool) -> int:
     slots = min(math.floor(node.cpus / resources.cpus + 1e-9), node.memory_bytes // resources.memory_bytes)
     if resources.accelerators:
         sharing = 1000 // resources.accelerator_milli
-        slots = min(slots, _suitable(node, resources, real_only=real_only) * sharing // resources.accelerators)
+        counts = _suitable(node, resources, real_only=real_only)
+        slots = min(slots, sum(count * sharing // resources.accelerators for count in counts))
     return slots
 
 
@@ -160,11 +162,13 @@ def _unmet(demand: _Demand, placement: PlacementSection, domains: Sequence[Domai
     most_memory = max((node.memory_bytes for node in nodes), default=0)
     if resources.memory_bytes > most_memory:
         found.append(FieldError(f"{pointer}/memory_bytes", f"no permitted node has more than {most_memory} bytes"))
-    most = max((_suitable(node, resources, real_only=real_only) for node in nodes), default=0)
+    most = max((count for node in nodes for count in _suitable(node, resources, real_only=real_only)), default=0)
     if resources.accelerators > most:
         kind = "real " if real_only else ""
         parts = "; a rank is given one part at most" if types and any(is_part(kind.model) for kind in named) else ""
-        detail = f"no permitted node has more than {most} suitable {kind}accelerators{parts}"
+        mixed = any(len(_suitable(node, resources, real_only=real_only)) > 1 for node in nodes)
+        alike = " of one model" if mixed else ""
+        detail = f"no permitted node has more than {most} suitable {kind}accelerators{alike}{parts}"
         found.append(FieldError(f"{pointer}/accelerators", detail))
     if found:
         return found

@@ -115,3 +115,17 @@ def test_ranks_that_share_need_an_accelerator_for_several_of_them() -> None:
 
     assert refused(250) == []
     assert refused(334) == ["/gang/ranks"]
+
+
+def test_a_rank_has_accelerators_of_one_model() -> None:
+    """Two A100 and two H100 on a node take two ranks of two, no rank of four and none of three."""
+    kinds = (AcceleratorCapacity("A100", False, 2), AcceleratorCapacity("H100", False, 2))
+    network = {"d": DomainCapacity("d", 1, (NodeCapacity("n", 64.0, 1 << 40, kinds),))}
+
+    def refused(ranks: int, accelerators: int, *types: str) -> list[str]:
+        resources = {"accelerators": accelerators, "accelerator_types": list(types)}
+        return pointers(network, kind="gang", gang={"ranks": ranks}, resources=resources)
+
+    assert refused(2, 2) == refused(1, 2, "A100") == []
+    assert refused(3, 2) == refused(2, 2, "A100") == ["/gang/ranks"]
+    assert refused(1, 3) == refused(1, 4, "A100", "H100") == ["/resources/accelerators"]
