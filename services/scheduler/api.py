@@ -11,7 +11,7 @@ from google.protobuf import json_format
 from meridian.contracts.job.v1 import job_pb2
 from meridian.database import Database
 from meridian.errors import InvalidArgumentError, NotFoundError
-from services.scheduler import outlook, store
+from services.scheduler import outlook, store, store_rows
 from services.scheduler.core.explanation import sentences
 from services.scheduler.core.state import Unit, UnitKey, UnitState
 from services.scheduler.core.units import units_of
@@ -142,7 +142,7 @@ def _unit(live: LiveScheduler, row: sa.Row[Any], run: sa.Row[Any] | None, decisi
             "decision_id": run.decision_id,
             "ranks": [
                 {"rank": rank.rank, "domain_id": rank.domain_id, "node_id": rank.node_id, "accelerators": rank.devices}
-                for rank in store.ranks_of(run.ranks)
+                for rank in store_rows.ranks_of(run.ranks)
             ],
         }
         body["placement"] = chosen.explanation if chosen is not None else None

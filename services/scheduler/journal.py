@@ -32,7 +32,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from meridian.database import Database
-from services.scheduler import store
+from services.scheduler import store, store_journal
 from services.scheduler.core.cycle import Cycle
 from services.scheduler.core.measured import News
 from services.scheduler.core.policy import Policy
@@ -84,7 +84,7 @@ class JournalWriter:
             while left > 0:
                 row = self._offered = self._offered or await self._chunk()
                 async with self._database.transaction() as connection:
-                    await store.add_journal_chunk(connection, row)
+                    await store_journal.add_journal_chunk(connection, row)
                 self._offered = None
                 self._written += 1
                 left -= row["entries"]

@@ -28,7 +28,7 @@ from meridian.leadership import AdvisoryLock
 from meridian.observability import child_traceparent
 from meridian.outbox import Outbox, Transaction
 from meridian.service import Kernel
-from services.scheduler import policy_changes, store, store_measured
+from services.scheduler import policy_changes, store, store_journal, store_measured, store_run_times
 from services.scheduler.core import lifecycle, sleeping
 from services.scheduler.core.book import Book, Draft
 from services.scheduler.core.cluster import Cluster
@@ -180,7 +180,7 @@ class LiveScheduler:
     async def _learned(self, connection: AsyncConnection) -> RunTimes:
         """What is known of run times: as it was saved, with the units that finished since."""
         run_times = RunTimes()
-        packed = await store.load_run_times(connection)
+        packed = await store_run_times.load_run_times(connection)
         if packed is not None:
             try:
                 run_times = RunTimes.restored(json.loads(zlib.decompress(packed)))
@@ -188,7 +188,9 @@ class LiveScheduler:
                 log.warning(
                     "what was learned of run times does not read, is learned again", extra={"error": repr(error)}
                 )
-        for job, unit_index, ran_s, end_s in await store.succeeded_after(connection, run_times.until_s, _MOST_HISTORY):
+        for job, unit_index, ran_s, end_s in await store_run_times.succeeded_after(
+            connection, run_times.until_s, _MOST_HISTORY
+        ):
             run_times.observe(job, job.units[unit_index], ran_s, end_s)
         self._saved_observations = run_times.observed
         return run_times
@@ -483,7 +485,7 @@ class LiveScheduler:
     async def _forget(self) -> None:
         async with self._kernel.database.transaction() as connection:
             await store.forget_finished_before(connection, self.now_s() - self._settings.keep_days * 86_400.0)
-            await store.forget_journal_before(connection, self.now_s() - KEPT_DAYS * 86_400.0)
+            await store_journal.forget_journal_before(connection, self.now_s() - KEPT_DAYS * 86_400.0)
         if self.now_s() - self.journal.begun_at_s > WHOLE_BOOK_EVERY_S:
             self._doubtful = True
             self._poked.set()
@@ -505,5 +507,5 @@ class LiveScheduler:
         observed, state = run_times.observed, run_times.state()
         packed = await asyncio.to_thread(lambda: zlib.compress(json.dumps(state).encode(), 1))
         async with self._kernel.database.transaction() as connection:
-            await store.save_run_times(connection, packed)
+            await store_run_times.save_run_times(connection, packed)
         self._saved_observations = observed

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from meridian.database import Database
 from meridian.errors import InvalidArgumentError, NotFoundError, PreconditionFailedError
-from services.scheduler import store
+from services.scheduler import store_policies
 from services.scheduler.api import Json
 from services.scheduler.core.policy import Policy
 from services.scheduler.live import LiveScheduler
@@ -40,7 +40,7 @@ def create_policy_router(database: Database, live: LiveScheduler) -> APIRouter:
     ) -> Json:
         """Every change of the policy, newest first; ``before``: the changes before this number."""
         async with database.reading() as connection:
-            found = await store.policy_changes(connection, before=before, limit=limit + 1)
+            found = await store_policies.policy_changes(connection, before=before, limit=limit + 1)
         more = found[limit - 1].change_id if len(found) > limit else None
         return {"items": [_change(item) for item in found[:limit]], "next_before": more}
 
@@ -48,7 +48,7 @@ def create_policy_router(database: Database, live: LiveScheduler) -> APIRouter:
     async def one_version(version: Annotated[str, Path(max_length=200, pattern=r"^[^\x00-\x1f]+$")]) -> Json:
         """A policy that is or was in force, the document it was set by, and when it came into force."""
         async with database.reading() as connection:
-            found = await store.policy_changes(connection, version=version, limit=100)
+            found = await store_policies.policy_changes(connection, version=version, limit=100)
         if not found:
             raise NotFoundError(f"no policy of version {version!r} was ever in force")
         return {
@@ -110,7 +110,7 @@ def _text(body: bytes) -> str:
         raise InvalidArgumentError(f"the policy is not UTF-8: byte {error.start}") from None
 
 
-def _change(item: store.PolicyChange) -> dict[str, Any]:
+def _change(item: store_policies.PolicyChange) -> dict[str, Any]:
     return {
         "change": item.change_id,
         "version": item.version,

@@ -13,11 +13,11 @@ from enum import Enum
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from meridian.errors import ConfigurationError
-from services.scheduler import store
+from services.scheduler import store_policies
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy
 from services.scheduler.policy_file import parse
-from services.scheduler.store import PolicyChange
+from services.scheduler.store_policies import PolicyChange
 
 API, FILE = "api", "file"
 
@@ -54,7 +54,7 @@ async def at_start(connection: AsyncConnection, file: Policy, now_s: float, *, f
     last = await _last(connection)
     if last is None or from_file or last.origin == FILE:
         if last is None or (last.version, last.origin) != (file.version, FILE):
-            await store.add_policy_change(connection, change_to(file, now_s, origin=FILE))
+            await store_policies.add_policy_change(connection, change_to(file, now_s, origin=FILE))
         return file
     try:
         policy = parse(last.body)
@@ -65,7 +65,9 @@ async def at_start(connection: AsyncConnection, file: Policy, now_s: float, *, f
         ) from None
     if policy.version != last.version:
         # A newer release writes the same policy with more fields.
-        await store.add_policy_change(connection, replace(change_to(policy, now_s, origin=API), source=last.source))
+        await store_policies.add_policy_change(
+            connection, replace(change_to(policy, now_s, origin=API), source=last.source)
+        )
     return policy
 
 
@@ -90,9 +92,9 @@ async def put(connection: AsyncConnection, before: Policy, change: PolicyChange,
         return Outcome.UNCHANGED
     if not matches(condition, before.version):
         return Outcome.REFUSED
-    await store.add_policy_change(connection, change)
+    await store_policies.add_policy_change(connection, change)
     return Outcome.CHANGED
 
 
 async def _last(connection: AsyncConnection) -> PolicyChange | None:
-    return next(iter(await store.policy_changes(connection)), None)
+    return next(iter(await store_policies.policy_changes(connection)), None)

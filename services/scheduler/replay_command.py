@@ -23,7 +23,7 @@ from meridian.codec import Envelope, decode
 from meridian.database import Database
 from meridian.errors import ContractError, MeridianError, NotFoundError
 from meridian.settings import KernelSettings, load
-from services.scheduler import store
+from services.scheduler import store_journal
 from services.scheduler.domains import replay as of_decider
 from services.scheduler.events import SUBSCRIPTIONS, event_name
 from services.scheduler.journal import Entry, unpacked
@@ -40,7 +40,7 @@ async def journal_of(database_url: str, part: str) -> list[Entry]:
     database = Database(database_url, part, pool_size=1)
     try:
         async with database.reading() as connection:
-            bodies = await store.journal_chunks(connection)
+            bodies = await store_journal.journal_chunks(connection)
     except sa.exc.ProgrammingError:
         raise NotFoundError(f"there is no schema {part!r} with a journal") from None
     finally:

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from meridian.errors import ConflictError
 from meridian.outbox import Transaction
-from services.scheduler import policy_changes, store, store_tenants
+from services.scheduler import policy_changes, store_policies, store_tenants
 from services.scheduler.core.objectives import weights_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.tenants_objectives import OBJECTIVES, ChebyshevScore
@@ -108,7 +108,7 @@ class Tenants:
         else:
             rows[tenant_id] = item
             await store_tenants.put(connection, item)
-        last = (await store.policy_changes(connection))[0]
+        last = (await store_policies.policy_changes(connection))[0]
         base = live.file_policy
         if last.origin == policy_changes.API:
             base = await asyncio.to_thread(parse, last.source or last.body)
@@ -116,7 +116,7 @@ class Tenants:
         if after.version != before.version:
             origin, source = last.origin, last.source
             change = policy_changes.change_to(after, live.now_s(), origin=origin, changed_by=changed_by, source=source)
-            await store.add_policy_change(connection, change)
+            await store_policies.add_policy_change(connection, change)
         transaction.on_commit(lambda: self._take(live, rows, after))
         return before.version, after.version
 

@@ -25,7 +25,7 @@ from meridian.leadership import AdvisoryLock
 from meridian.outbox import Transaction
 from meridian.service import Kernel
 from meridian.sharding import shard_of
-from services.scheduler import events, store
+from services.scheduler import events, store, store_journal
 from services.scheduler.core.apart.granted import GrantChanges
 from services.scheduler.core.apart.grants import DomainGrants
 from services.scheduler.core.apart.messages import Reply
@@ -132,7 +132,7 @@ class DomainDecider:
                 if now_s >= forget_s:
                     forget_s = now_s + _FORGET_EVERY_S
                     async with self._kernel.database.transaction() as connection:
-                        await store.forget_journal_before(connection, now_s - KEPT_DAYS * 86_400.0)
+                        await store_journal.forget_journal_before(connection, now_s - KEPT_DAYS * 86_400.0)
             except Exception as error:  # what does not pass ends the process, and a fresh one takes over
                 if not is_passing(error):
                     raise

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from meridian.database import Database, migrate
-from services.scheduler import store
+from services.scheduler import store_journal
 from services.scheduler.domains.journal import DeciderJournal
 from services.scheduler.journal import Journal, JournalWriter, unpacked
 from tests.harness import ROOT
@@ -45,7 +45,7 @@ def note(journal: JournalWriter, *names: str) -> None:
 
 async def names(database: Database) -> list[str]:
     async with database.reading() as connection:
-        bodies = await store.journal_chunks(connection)
+        bodies = await store_journal.journal_chunks(connection)
     return [entry.body["name"] for body in bodies for entry in unpacked(body)]
 
 

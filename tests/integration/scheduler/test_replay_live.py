@@ -19,7 +19,7 @@ from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.job.v1.job_pb2 import JobCancelRequested, JobFinished, JobPlaced, JobPreempted
 from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunCheckpointed, RunFailed, RunFinished, RunStarted
-from services.scheduler import store
+from services.scheduler import store_journal
 from services.scheduler.events import event_name
 from services.scheduler.journal import Entry, unpacked
 from services.scheduler.replay import replay
@@ -111,7 +111,7 @@ async def drive(stack: Environment, service: RunningService, source: random.Rand
 async def recorded(service: RunningService) -> list[Entry]:
     await live_of(service).journal.flush()
     async with service.kernel.database.reading() as connection:
-        return [entry for body in await store.journal_chunks(connection) for entry in unpacked(body)]
+        return [entry for body in await store_journal.journal_chunks(connection) for entry in unpacked(body)]
 
 
 def begun(entries: list[Entry]) -> list[str]:

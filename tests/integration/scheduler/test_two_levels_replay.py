@@ -11,7 +11,7 @@ from meridian.contracts.job.v1.job_pb2 import JobCancelRequested, JobFinished, J
 from meridian.database import Database, migrate
 from meridian.errors import NotFoundError
 from meridian.settings import KernelSettings
-from services.scheduler import store
+from services.scheduler import store_journal
 from services.scheduler.events import event_name
 from services.scheduler.journal import Entry
 from services.scheduler.replay import Report
@@ -128,9 +128,9 @@ async def test_what_an_instance_writes_late_comes_before_the_term_of_its_success
             # It was stopped for a while: when it went on, the next one had begun.
             for term, begins, text in ((1, False, b"0"), (1, True, b"1"), (2, True, b"3"), (1, False, b"2")):
                 row = {"term": term, "begins": begins, "first_at_s": 0.0, "last_at_s": 0.0, "entries": 1, "body": text}
-                await store.add_journal_chunk(connection, row)
+                await store_journal.add_journal_chunk(connection, row)
         async with database.reading() as connection:
-            assert await store.journal_chunks(connection) == [b"1", b"2", b"3"]
+            assert await store_journal.journal_chunks(connection) == [b"1", b"2", b"3"]
     finally:
         await database.close()
 

@@ -15,7 +15,7 @@ from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.resource.v1 import resource_pb2
 from meridian.contracts.run.v1 import run_pb2
 from meridian.errors import ConfigurationError, InvalidArgumentError
-from services.scheduler import store, wire
+from services.scheduler import wire
 from services.scheduler.api import parse_spec
 from services.scheduler.app import read_policy
 from services.scheduler.core import fleet as facts
@@ -24,7 +24,8 @@ from services.scheduler.core.effects import Start
 from services.scheduler.core.errors import MalformedJobError
 from services.scheduler.core.fleet import Domain, Fleet, Link, NodeState
 from services.scheduler.core.state import Demand, FailureKind, JobKind, JobSpec
-from services.scheduler.store import _domain_of, _node_of, _node_row, _run_of, _run_row, _unit_of, _unit_row
+from services.scheduler.store_rows import domain_of, node_of, row_of_node, row_of_run, row_of_unit, run_of, unit_of
+from services.scheduler.store_statements import compact
 from services.scheduler.what_if import answer
 from tests.unit.scheduler.world import World, a_fleet, gang
 
@@ -121,12 +122,12 @@ def test_rows_give_back_the_same_values() -> None:
     world.submit("job", gang(3, accelerators=4, cross_domain=True))
     world.cycle()
     run, unit = world.run("job"), next(iter(world.book.units.values()))
-    assert _run_of(Row(_run_row(run))) == run  # type: ignore[arg-type]
-    assert _unit_of(Row(_unit_row(unit))) == unit  # type: ignore[arg-type]
+    assert run_of(Row(row_of_run(run))) == run  # type: ignore[arg-type]
+    assert unit_of(Row(row_of_unit(unit))) == unit  # type: ignore[arg-type]
     node = world.book.fleet.nodes["a-0"]
-    assert _node_of(_node_row(node)["facts"]) == node
+    assert node_of(row_of_node(node)["facts"]) == node
     domain = world.book.fleet.domains["a"]
-    assert _domain_of(asdict(domain)) == domain
+    assert domain_of(asdict(domain)) == domain
 
 
 def test_each_domain_is_told_its_own_ranks() -> None:
@@ -166,7 +167,7 @@ def test_a_wrong_policy_file_stops_the_start(tmp_path: Path) -> None:
     [("a\x00b", "ab"), ("\x00\x00", ""), (r"\u0000", r"\u0000"), ("\\\\\x00", "\\\\"), ("plain", "plain")],
 )
 def test_nul_characters_do_not_reach_the_database(text: str, kept: str) -> None:
-    assert json.loads(store.compact({"reason": text})) == {"reason": kept}
+    assert json.loads(compact({"reason": text})) == {"reason": kept}
 
 
 def test_what_if_judges_a_bounded_number_of_units() -> None:
