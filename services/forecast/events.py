@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from google.protobuf.message import Message
@@ -53,6 +53,8 @@ class DemandEvents:
         before = await store.take_jobs([job_id_of(envelope.data) for envelope in envelopes])
         placed = [envelope.data for envelope in envelopes if isinstance(envelope.data, JobPlaced)]
         chips = await work.chips_of_nodes(rank.node_id for message in placed for rank in message.ranks)
+        submitted = any(isinstance(envelope.data, JobSubmitted) for envelope in envelopes)
+        models = await work.models() if submitted else frozenset()
         jobs = dict(before)
         changes: list[Change] = []
         arrived: list[Arrived] = []
@@ -61,7 +63,7 @@ class DemandEvents:
         for envelope in envelopes:
             message = envelope.data
             job_id = job_id_of(message)
-            job, at = apply(jobs[job_id], message, now, chips)
+            job, at = apply(jobs[job_id], message, now, chips, models)
             at = min(at, now)
             amounts = ledger.changes(ledger.demand(jobs[job_id]), ledger.demand(job))
             changes += [Change(subject, at, amount) for subject, amount in amounts.items()]
@@ -98,15 +100,18 @@ def job_id_of(message: Message) -> str:
     return message.job_id
 
 
-def apply(job: Job, message: Message, now: datetime, chips: Mapping[str, str]) -> tuple[Job, datetime]:
-    """The job after an event, and when the event happened. ``chips``: models of accelerators by node."""
+def apply(
+    job: Job, message: Message, now: datetime, chips: Mapping[str, str], models: Collection[str]
+) -> tuple[Job, datetime]:
+    """The job after an event, and when the event happened. ``chips``: models of accelerators by node; ``models``: all that the
+    network has."""
 
     def at(stamp: Timestamp) -> datetime:
         return stamp.ToDatetime(tzinfo=UTC) if stamp.seconds else now
 
     match message:
         case JobSubmitted():
-            return ledger.submit(job, message.tenant_id, units_of(message.spec)), at(message.submitted_at)
+            return ledger.submit(job, message.tenant_id, units_of(message.spec, models)), at(message.submitted_at)
         case JobPlaced():
             placed_at = at(message.placed_at)
             given = _placement(message, placed_at.timestamp(), chips)

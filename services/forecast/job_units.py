@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.job.v1.job_pb2 import JobSpec
+from services.forecast.accelerator_names import means
 from services.forecast.cost_model.layout import Recompute
 from services.forecast.ledger import Amount, Unit
 from services.forecast.requirement import Layout, Model
 
 
-def _unit(
-    index: int, ranks: int, resources: Resources, only_domain: str, limit_s: float, depends_on: tuple[int, ...] = ()
-) -> Unit:
-    asked = Amount(float(ranks * resources.accelerators), ranks * resources.cpus)
-    models = list(dict.fromkeys(resources.accelerator_types))
-    only_chip = models[0] if len(models) == 1 and resources.accelerators else ""
-    return Unit(index, asked, resources.cpus, depends_on, only_domain, only_chip, limit_s)
+def _only_chip(resources: Resources, models: Collection[str]) -> str:
+    types = list(dict.fromkeys(resources.accelerator_types))
+    if not types or not resources.accelerators:
+        return ""
+    meant = {model for model in models if means(types, model)} or set(types)
+    return meant.pop() if len(meant) == 1 else ""
 
 
-def units_of(spec: JobSpec) -> list[Unit]:
-    """The units of a job as job.proto defines them."""
+def units_of(spec: JobSpec, models: Collection[str] = ()) -> list[Unit]:
+    """The units of a job as job.proto defines them. ``models``: those of the network, which the job's types may mean."""
+
+    def _unit(
+        index: int, ranks: int, resources: Resources, only: str, limit_s: float, depends_on: tuple[int, ...] = ()
+    ) -> Unit:
+        asked = Amount(float(ranks * resources.accelerators), ranks * resources.cpus)
+        return Unit(index, asked, resources.cpus, depends_on, only, _only_chip(resources, models), limit_s)
+
     excluded = set(spec.placement.exclude_domains)
     allowed = [domain for domain in spec.placement.domains if domain not in excluded]
     only = allowed[0] if len(allowed) == 1 else ""

@@ -113,6 +113,11 @@ class WorkStore:
         )
         return {row.node_id: row.chip for row in (await self._connection.execute(query)).all()}
 
+    async def models(self) -> frozenset[str]:
+        """The models of accelerators that nodes with one model have."""
+        query = sa.select(capacity.c.chip).where(capacity.c.chip != "").distinct()
+        return frozenset((await self._connection.execute(query)).scalars())
+
     async def take_progress(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, Progress]]:
         """The progress of units with the epoch of its run, locked."""
         wanted = sorted(set(keys))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.job.v1.job_pb2 import JobSpec
+from services.forecast.accelerator_names import means
 from services.forecast.waveform.curve import Planned, Waveform, waveform
 from services.forecast.waveform.durations import Unknown, run_time
 
@@ -90,7 +91,7 @@ def _takes(wish: Wish, offer: Offer) -> Unknown | None:
     resources, placement = wish.spec.resources, wish.spec.placement
     if not resources.accelerators:
         return Unknown("it asks for no accelerators")
-    if resources.accelerator_types and offer.accelerator_type not in resources.accelerator_types:
+    if not means(resources.accelerator_types, offer.accelerator_type):
         return Unknown(f"it does not take {offer.accelerator_type}")
     allowed = not placement.domains or offer.domain_id in placement.domains
     if not allowed or offer.domain_id in placement.exclude_domains:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.job.v1.job_pb2 import JobSpec
 from meridian.errors import InvalidArgumentError
+from services.forecast.accelerator_names import means
 from services.forecast.cost_model import TrainingLayout, machine_of
 from services.forecast.cost_model import estimate as cost_estimate
 from services.forecast.cost_model.layout import Recompute, precision_named
@@ -109,13 +110,14 @@ def run_time(spec: JobSpec, accelerator_type: str) -> RunTime | Unknown:
 
 def _rate(spec: JobSpec, accelerator_type: str) -> float | None:
     ranks = max(1, spec.ranks)
-    return next(
+    # Of several types that mean the model the fastest, as planners take it.
+    return max(
         (
             item.rate
             for item in spec.rates
-            if item.accelerator_type == accelerator_type and item.ranks == ranks and item.rate > 0
+            if item.ranks == ranks and item.rate > 0 and means([item.accelerator_type], accelerator_type)
         ),
-        None,
+        default=None,
     )
 
 

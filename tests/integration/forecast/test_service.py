@@ -245,6 +245,12 @@ async def test_progress_tells_when_a_run_lets_go_of_its_accelerators(stack: Envi
                 page = (await service.http.get("/v1/forecasts", params={"subject_kind": "job"})).json()["forecasts"]
         (ended,) = await rows(stack, "SELECT * FROM ended_runs")
         assert (ended["owner"], ended["accelerators"], ended["by_itself"]) == ("acme", 2, True)
+
+        # What waits counts for the model that its type means, as what runs does.
+        wish = submitted("wish", 1, 2, clock.now())
+        wish.spec.resources.accelerator_types.append("a100")
+        await stack.bus.publish(wish)
+        await until(stack, "SELECT * FROM units WHERE job_id = 'wish' AND only_chip = 'A100-80G'")
         assert not stack.bus.dead_letters
 
 

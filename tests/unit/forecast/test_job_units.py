@@ -44,6 +44,18 @@ def test_only_model_and_limit() -> None:
     assert unit(limit_s=600.0).limit_s == 600.0
 
 
+def test_the_only_model_is_that_of_the_network_which_a_type_means() -> None:
+    def only(*types: str, accelerators: int = 1) -> str:
+        spec = JobSpec(resources=Resources(accelerators=accelerators, accelerator_types=types))
+        return units_of(spec, ["NVIDIA A100-SXM4-80GB", "H100-SXM5-80GB", "H100-PCIe-80GB"])[0].only_chip
+
+    assert only("a100") == only("A100-80GB", "NVIDIA-A100") == only("A100", "B200") == "NVIDIA A100-SXM4-80GB"
+    assert only("H100") == only("A100", "H100 SXM5") == only() == only("a100", accelerators=0) == ""
+    assert only("H100-PCIe") == "H100-PCIe-80GB"
+    # Of what the network does not have, what the job says.
+    assert only("B200") == "B200"
+
+
 def test_only_domain() -> None:
     def only(*domains: str, excluded: tuple[str, ...] = ()) -> str:
         placement = PlacementConstraints(domains=domains, exclude_domains=excluded)

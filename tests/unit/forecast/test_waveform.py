@@ -184,3 +184,25 @@ def test_a_wrong_plan_is_refused_by_its_place() -> None:
     assert len(found.curve) == 1
     assert found.curve[0].accelerators.expected == pytest.approx(1.0, rel=1e-3)
     assert found.offers[0].jobs[0].rests_on == "time limit"
+
+
+def test_types_name_models_by_their_words() -> None:
+    """As where jobs are admitted and placed (`meridian.hardware.accelerator_types`)."""
+
+    def asking(*types: str, **fields: object) -> JobSpec:
+        resources = Resources(accelerators=1, accelerator_types=types)
+        return JobSpec(kind=job_pb2.JOB_KIND_TASK, resources=resources, max_run_time_s=60, **fields)  # type: ignore[arg-type]
+
+    def reasons(offered: str, *types: str) -> list[str]:
+        return [reason for _, reason in on_offer([Wish("a", asking(*types))], Offer("north", offered, 8)).unknown]
+
+    for types in ((), ("a100",), ("A100-80GB",), ("B200", "nvidia a100"), ("A100-SXM4-80GB",)):
+        assert reasons("A100-SXM4-80GB", *types) == []
+    assert reasons("A100-SXM4-80GB", "H100") == ["it does not take A100-SXM4-80GB"]
+    rates = [
+        DeclaredRate(accelerator_type="a100", ranks=1, rate=2.0),
+        DeclaredRate(accelerator_type="H100", ranks=1, rate=4.0),
+    ]
+    found = run_time(asking(rates=rates, model=ModelDescription(steps=100)), "A100-SXM4-80GB")
+    assert isinstance(found, RunTime)
+    assert (found.source, found.expected_s) == (Source.RATES, 50.0)
