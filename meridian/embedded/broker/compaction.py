@@ -3,7 +3,8 @@
 1. Take the complete segments (all but the active one); nobody changes them any more, so this may run in a thread.
 2. Note the latest offset of every key.
 3. Copy the batches into one new file: whole where all records are the latest of their key, rebuilt where some are, left
-   out where none is. Tombstones (records without value) older than ``delete.retention.ms`` go as well.
+   out where none is. Tombstones (records without value) older than ``delete.retention.ms`` go as well. The last batch
+   stays, if need be without records: who reads up to it must get beyond it, and the log ends where it ended.
 4. Force the new file to disk and rename it over the first segment, then remove the others. A crash in between leaves
    segments that begin inside the new one; the next start removes them.
 """
@@ -47,11 +48,12 @@ def compact(segments: list[Segment], start_offset: int, tombstones_before_ms: in
     directory = segments[0].path.parent
     temporary = directory / f"{segments[0].path.stem}.tmp"
     with temporary.open("wb") as out:
-        for batch, header in batches:
+        for number, (batch, header) in enumerate(batches, 1):
+            is_last = number == len(batches)
             kept = [record for record in records(batch) if is_kept(record)]
-            if len(kept) == header.record_count:
+            if len(kept) == header.record_count and (kept or is_last):
                 out.write(batch)
-            elif kept:
+            elif kept or is_last:
                 out.write(rebuilt(batch, kept))
         out.flush()
         os.fsync(out.fileno())

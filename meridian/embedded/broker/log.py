@@ -103,10 +103,10 @@ class PartitionLog:
 
     def _store(self, batch: bytes | memoryview, header: BatchHeader) -> int:
         active = self.segments[-1]
-        if active.size_bytes and active.size_bytes + len(batch) > self.config.segment_bytes:
-            active = self.roll()
-        base_offset = active.next_offset
         try:
+            if active.size_bytes and active.size_bytes + len(batch) > self.config.segment_bytes:
+                active = self.roll()
+            base_offset = active.next_offset
             active.append(placed(batch, base_offset), header, base_offset)
         except OSError as error:
             _logger.error("%s: %s", active.path, error)  # noqa: TRY400 - the client gets the error, the log its cause
@@ -124,6 +124,7 @@ class PartitionLog:
             return active
         active.save_index(self.producers)
         fresh = Segment(self.directory, active.next_offset)
+        fresh.create()
         self.segments.append(fresh)
         return fresh
 
@@ -144,8 +145,7 @@ class PartitionLog:
     def _segments_from(self, offset: int) -> Iterable[Segment]:
         if offset >= self.segments[-1].base_offset:
             return self.segments[-1:]
-        first = next(index for index, segment in enumerate(self.segments) if segment.next_offset > offset)
-        return self.segments[first:]
+        return [segment for segment in self.segments if segment.next_offset > offset]
 
     def find(self, timestamp_ms: int) -> tuple[int, int]:
         """(timestamp, offset) that ListOffsets answers for a time or for EARLIEST, LATEST, MAX_TIMESTAMP; (-1, -1) if none."""
@@ -217,8 +217,13 @@ class PartitionLog:
         self.producers.forget_before(self.start_offset)
 
     def replace(self, merged: list[Segment], compacted: Segment) -> None:
-        """Put a compacted segment, whose file is already in place, where the ``merged`` complete segments were."""
-        assert self.segments[: len(merged)] == merged
+        """Put a compacted segment, whose file is already in place, where the ``merged`` complete segments were.
+
+        Where the first of them was removed meanwhile (its records were deleted), its place is gone: so is ``compacted``.
+        """
+        if self.segments[: len(merged)] != merged:
+            compacted.remove()
+            return
         for segment in merged:
             self._unsynced.discard(segment)
             segment.close()

@@ -59,6 +59,10 @@ class Segment:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         return self._file
 
+    def create(self) -> None:
+        """Make the empty file: when all before it is removed, its name alone tells a later start where the log goes on."""
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+
     def close(self) -> None:
         """Release the descriptor; the next use opens it again."""
         if self._file is not None:

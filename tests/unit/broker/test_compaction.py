@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from meridian.embedded.broker.batches import checksum, header_at
 from meridian.embedded.broker.compaction import compact, due
 from meridian.embedded.broker.errors import BrokerError, ErrorCode
 from meridian.embedded.broker.log import PartitionLog
@@ -48,6 +49,37 @@ def test_tombstones_go_when_they_are_old(open_log: OpenLog) -> None:
     assert log.end_offset == 3
 
 
+def test_who_reads_to_the_end_gets_beyond_what_is_gone(open_log: OpenLog) -> None:
+    log = open_log(**COMPACT)
+    log.append(batch(("a", "1"), ("b", "1"), timestamp_ms=1000))
+    log.append(batch(("a", None), timestamp_ms=2000))
+    compacted(log, tombstones_before_ms=2500)
+    for opened in (log, open_log(**COMPACT)):
+        last = header_at(opened.read(2, 1000))
+        assert (last.base_offset, last.last_offset, last.record_count) == (2, 2, 0)
+        assert last.crc == checksum(opened.read(2, 1000))
+        assert opened.read(3, 1000) == b""
+    again = open_log(**COMPACT)
+    assert again.append(batch(("c", "1"))) == 3
+    compacted(again)
+    assert contents(again) == [(1, "b", "1"), (3, "c", "1")]
+    assert again.read(2, 1000) == again.read(3, 1000), "it is no longer the last"
+
+
+def test_records_deleted_during_compaction_stay_deleted(open_log: OpenLog) -> None:
+    log = open_log(**COMPACT)
+    for i in range(60):
+        log.append(batch((f"k{i % 5}", f"{i}")))
+    log.roll()
+    complete = log.segments[:-1]
+    merged = compact(complete, log.start_offset, 0)
+    log.delete_before(complete[0].next_offset)
+    log.replace(complete, merged)
+    kept = contents(log)
+    assert [offset for offset, _, _ in kept] == list(range(complete[0].next_offset, 60))
+    assert contents(open_log(**COMPACT)) == kept
+
+
 def test_a_crash_between_rename_and_tidying_is_mended(open_log: OpenLog) -> None:
     log = open_log(**COMPACT)
     for i in range(60):
@@ -60,7 +92,7 @@ def test_a_crash_between_rename_and_tidying_is_mended(open_log: OpenLog) -> None
     compact(complete, 0, 0)  # and the process dies before `replace`
     again = open_log(**COMPACT)
     assert contents(again) == expected
-    assert [segment.base_offset for segment in again.segments] == [0]
+    assert [segment.base_offset for segment in again.segments] == [0, 61]
     assert again.append(batch(("k", "v"))) == 61
 
 

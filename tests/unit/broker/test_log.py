@@ -159,6 +159,30 @@ def test_retention_by_size(open_log: OpenLog) -> None:
     assert log.end_offset == 200
 
 
+def test_offsets_go_on_after_all_records_have_expired_and_the_process_has_died(open_log: OpenLog) -> None:
+    log = open_log(retention_ms="100")
+    for _ in range(7):
+        log.append(batch(("k", "v"), timestamp_ms=1000))
+    assert log.expire(now_ms=10_000) == 1
+    again = open_log(retention_ms="100")
+    assert (again.start_offset, again.end_offset) == (7, 7)
+    assert again.append(batch(("k", "v"))) == 7
+
+
+def test_a_segment_that_cannot_be_completed_is_an_error_of_the_disk(open_log: OpenLog) -> None:
+    log = open_log(segment_bytes="1024")
+    while log.size_bytes < 900:
+        log.append(batch(("k", "v")))
+    log.segments[-1].index_path.mkdir()
+    with pytest.raises(BrokerError) as caught:
+        for _ in range(3):
+            log.append(batch(("k", "v")))
+    assert caught.value.error_code is ErrorCode.KAFKA_STORAGE_ERROR
+    log.segments[-1].index_path.rmdir()
+    end = log.end_offset
+    assert log.append(batch(("k", "v"))) == end
+
+
 def test_deleted_records_stay_deleted(open_log: OpenLog) -> None:
     log = open_log(segment_bytes="1024")
     for i in range(100):
