@@ -7,6 +7,7 @@ rebalance: heartbeats and commits go on in the same generation.
 from __future__ import annotations
 
 import base64
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -24,16 +25,25 @@ def new_member_id(prefix: str) -> str:
 class Coordinator:
     """The groups by id, and the journal behind them."""
 
-    def __init__(self, path: Path, timers: Timers, initial_rebalance_delay_s: float) -> None:
+    def __init__(
+        self,
+        path: Path,
+        timers: Timers,
+        initial_rebalance_delay_s: float,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
         self.groups: dict[str, Group] = {}
         self.journal = Journal(path)
         self._timers = timers
         self._initial_rebalance_delay_s = initial_rebalance_delay_s
+        self._now_ms = now_ms
 
     def open(self) -> None:
         """Read the journal and take up the groups where they were."""
         for entry in self.journal.open():
             self._apply(entry)
+        if self.journal.is_large:
+            self.journal.rewrite(self._snapshot())
         for group in self.groups.values():
             group.resume()
 
@@ -53,7 +63,7 @@ class Coordinator:
                 self._timers,
                 new_member_id,
                 self._initial_rebalance_delay_s,
-                lambda group: self._record([_group_entry(group)]),
+                self._changed,
             )
         return self.groups[group_id]
 
@@ -79,16 +89,19 @@ class Coordinator:
             self._forget(group, [where for where in group.offsets if where[0] == topic])
 
     def expire_offsets(self, before_ms: int) -> None:
-        """Drop what groups without members committed before ``before_ms``, and groups of which nothing is left."""
+        """Drop what groups that have had no members since ``before_ms`` committed before that, and groups of which nothing is
+        left. Members keep their offsets, however long there is nothing to read and to commit (KIP-211)."""
         for group in list(self.groups.values()):
-            if group.state is not GroupState.EMPTY:
+            if group.state is not GroupState.EMPTY or group.expects_members or group.changed_at_ms >= before_ms:
                 continue
-            old = [where for where, offset in group.offsets.items() if offset.committed_at_ms < before_ms]
-            if old:
-                self._forget(group, old)
-                if not group.offsets:
-                    self._record([{"kind": "gone", "group": group.group_id}])
-                    del self.groups[group.group_id]
+            self._forget(group, [where for where, at in group.offsets.items() if at.committed_at_ms < before_ms])
+            if not group.offsets:
+                self._record([{"kind": "gone", "group": group.group_id}])
+                del self.groups[group.group_id]
+
+    def _changed(self, group: Group) -> None:
+        group.changed_at_ms = self._now_ms()
+        self._record([_group_entry(group)])
 
     def _forget(self, group: Group, where: Iterable[tuple[str, int]]) -> None:
         entries = []
@@ -130,6 +143,7 @@ class Coordinator:
 
     def _apply_group(self, entry: Entry) -> None:
         group = self.group(entry["group"])
+        group.changed_at_ms = entry.get("at_ms", 0)
         group.generation = entry["generation"]
         group.protocol_type = entry["protocol_type"]
         group.protocol = entry["protocol"]
@@ -157,6 +171,7 @@ def _group_entry(group: Group) -> Entry:
     return {
         "kind": "group",
         "group": group.group_id,
+        "at_ms": group.changed_at_ms,
         "generation": group.generation,
         "protocol_type": group.protocol_type,
         "protocol": group.protocol,

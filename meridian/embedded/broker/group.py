@@ -113,6 +113,8 @@ class Group:
     """Called when members, generation or assignment have changed for good: Stable or Empty."""
 
     state: GroupState = GroupState.EMPTY
+    changed_at_ms: int = 0
+    """When `on_change` was last called, as its caller notes: an empty group has had no members since; 0: never had any."""
     generation: int = 0
     protocol_type: str | None = None
     protocol: str | None = None
@@ -124,6 +126,11 @@ class Group:
     _rebalance_timer: TimerHandle | None = None
     _held_open: bool = False
     """The first rebalance of an empty group waits a moment for more members."""
+
+    @property
+    def expects_members(self) -> bool:
+        """Whether ids are given out to clients that may still come with them."""
+        return bool(self._pending)
 
     # --- joining -----------------------------------------------------------------------------------------------------
 

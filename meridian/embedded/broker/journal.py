@@ -43,7 +43,8 @@ class Journal:
         while position + _FRAME.size <= len(content):
             length, crc = _FRAME.unpack_from(content, position)
             body = content[position + _FRAME.size : position + _FRAME.size + length]
-            if len(body) < length or calc_crc32c(body) != crc:
+            # Zeros, which a file may end in when the machine died, would be an entry without content, checksum and all.
+            if not length or len(body) < length or calc_crc32c(body) != crc:
                 break
             yield json.loads(body)
             position += _FRAME.size + length
@@ -73,6 +74,11 @@ class Journal:
     def overgrown(self) -> bool:
         """Whether a rewrite is worth its while."""
         return self._size_bytes > max(MIN_REWRITE_BYTES, GROWTH_FACTOR * self._live_bytes)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a rewrite may be worth its while when it is not known what of the file is live: after opening."""
+        return self._size_bytes > MIN_REWRITE_BYTES
 
     def rewrite(self, live: Iterable[Entry]) -> None:
         """Replace the content by the entries that still matter, durably."""

@@ -84,6 +84,72 @@ def test_offsets_of_a_deleted_topic_and_old_offsets_are_forgotten(tmp_path: Path
     assert "g" not in opened(tmp_path, timers).groups
 
 
+def test_members_keep_their_offsets_though_there_was_long_nothing_to_commit(
+    tmp_path: Path, timers: VirtualTimers
+) -> None:
+    """Time 1: it commits. Its last member leaves at 50. Kafka counts from then on (KIP-211)."""
+    clock_ms = [1]
+    coordinator = Coordinator(tmp_path / "groups.journal", timers, DELAY_S, lambda: clock_ms[0])
+    coordinator.open()
+    group = coordinator.group("g")
+    answer = group.join(request(), id_first=False)
+    timers.advance(DELAY_S)
+    member_id = joined(answer)["member_id"]
+    group.sync(member_id, None, 1, {})
+    coordinator.commit(group, {("t", 0): CommittedOffset(7, committed_at_ms=1)})
+    clock_ms[0] = 50
+    group.leave(member_id, None)
+    assert group.state is GroupState.EMPTY
+    coordinator.expire_offsets(before_ms=50)
+    again = opened(tmp_path, timers)
+    again.expire_offsets(before_ms=50)
+    assert again.group("g").offsets[("t", 0)].offset == 7
+    again.expire_offsets(before_ms=51)
+    assert "g" not in again.groups
+
+
+def test_groups_that_never_committed_are_forgotten(tmp_path: Path, timers: VirtualTimers) -> None:
+    coordinator = Coordinator(tmp_path / "groups.journal", timers, DELAY_S, lambda: 10)
+    coordinator.open()
+    for number in range(3):
+        group = coordinator.group(f"once-{number}")
+        answer = group.join(request(), id_first=False)
+        timers.advance(DELAY_S)
+        group.leave(joined(answer)["member_id"], None)
+    waiting = coordinator.group("waiting")
+    waiting.join(request(), id_first=True)
+    coordinator.expire_offsets(before_ms=11)
+    assert list(coordinator.groups) == ["waiting"]
+    assert not [name for name in opened(tmp_path, timers).groups if name.startswith("once")]
+
+
+def test_zeros_at_the_end_of_the_journal_are_cut_off(tmp_path: Path) -> None:
+    """What a file system may leave of a write that the death of the machine interrupted."""
+    journal = Journal(tmp_path / "journal")
+    list(journal.open())
+    journal.append([{"n": 1}])
+    journal.close()
+    with journal.path.open("ab") as file:
+        file.write(bytes(64))
+    again = Journal(journal.path)
+    assert list(again.open()) == [{"n": 1}]
+    again.append([{"n": 2}])
+    again.close()
+    assert list(Journal(journal.path).open()) == [{"n": 1}, {"n": 2}]
+
+
+def test_the_journal_does_not_grow_from_start_to_start(
+    tmp_path: Path, timers: VirtualTimers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "MIN_REWRITE_BYTES", 4000)
+    for start in range(10):
+        coordinator = opened(tmp_path, timers)
+        for offset in range(30):
+            coordinator.commit(coordinator.group("g"), {("t", 0): CommittedOffset(1000 * start + offset)})
+        coordinator.close()
+    assert (tmp_path / "groups.journal").stat().st_size < 8000
+
+
 def test_unknown_groups(tmp_path: Path, timers: VirtualTimers) -> None:
     coordinator = opened(tmp_path, timers)
     with pytest.raises(BrokerError) as caught:
