@@ -16,7 +16,7 @@ from meridian.embedded.broker.admin_handlers import AdminHandlers
 from meridian.embedded.broker.compaction import MIN_DIRTY_BYTES, compact, due
 from meridian.embedded.broker.connection import Connection, Reply
 from meridian.embedded.broker.coordinator import Coordinator
-from meridian.embedded.broker.errors import ErrorCode, MalformedFrameError
+from meridian.embedded.broker.errors import BrokerError, ErrorCode, MalformedFrameError
 from meridian.embedded.broker.group_handlers import GroupHandlers
 from meridian.embedded.broker.log import PartitionLog
 from meridian.embedded.broker.requests import Handler, Request
@@ -200,7 +200,10 @@ class Broker:
             copies = [copy for log in self.topics.logs() if log.dirty for copy in log.unsynced_copies()]
             copies += self.coordinator.journal.unsynced_copies()
             if copies:
-                await _synced(copies)
+                try:
+                    await _synced(copies)
+                except OSError:
+                    _logger.exception("what was acknowledged may not have reached the disk")
 
     async def _keep_tidy(self) -> None:
         while True:
@@ -213,9 +216,12 @@ class Broker:
         self.coordinator.expire_offsets(moment_ms - OFFSET_RETENTION_MS)
         for topic in list(self.topics):
             for log in topic.partitions:
-                log.expire(moment_ms)
-                if due(log, self.settings.min_compaction_bytes):
-                    await self._compact(log, moment_ms)
+                try:
+                    log.expire(moment_ms)
+                    if due(log, self.settings.min_compaction_bytes):
+                        await self._compact(log, moment_ms)
+                except (OSError, BrokerError):
+                    _logger.exception("%s: not tidied, is tried again", log.directory)
 
     async def _compact(self, log: PartitionLog, moment_ms: int) -> None:
         log.roll()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -231,3 +232,25 @@ async def test_upkeep_compacts_and_expires(tmp_path: Path) -> None:
     assert contents(broker.topics.log("short", 0)) == []
     assert broker.topics.log("short", 0).start_offset == 50
     await broker.stop()
+
+
+async def test_what_cannot_be_tidied_stops_neither_the_rest_nor_the_next_time(broker: Broker) -> None:
+    async with wire_client(broker) as client:
+        topics = [
+            {"name": name, "num_partitions": 1, "replication_factor": 1, "configs": [{"name": key, "value": value}]}
+            for name, key, value in [("state", "cleanup.policy", "compact"), ("short", "retention.ms", "1000")]
+        ]
+        await client.call(ApiKey.CREATE_TOPICS, 2, {"topics": topics})
+        for number in range(50):
+            await client.produce("state", batch((f"k{number % 2}", str(number)), timestamp_ms=1000))
+            await client.produce("short", batch_of([b"old"]))
+    state = broker.topics.log("state", 0)
+    broker.settings = replace(broker.settings, min_compaction_bytes=1000)
+    in_the_way = state.directory / f"{0:020d}.tmp"
+    in_the_way.mkdir()
+    await broker.tidy()
+    assert broker.topics.log("short", 0).start_offset == 50
+    assert len(contents(state)) == 50
+    in_the_way.rmdir()
+    await broker.tidy()
+    assert contents(state) == [(48, "k0", "48"), (49, "k1", "49")]
