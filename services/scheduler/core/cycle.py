@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from services.scheduler.core import lifecycle
+from services.scheduler.core import binding, nominations
 from services.scheduler.core.book import Draft
 from services.scheduler.core.decide import Decisions, Placement, Preempted, decide
 from services.scheduler.core.effects import DecisionRecord
@@ -51,7 +51,7 @@ def begin_cycle(draft: Draft, policy: Policy, now_s: float) -> Cycle:
     book.advance(now_s)
     begun = []
     for key in list(book.nominated):
-        run = lifecycle.carry_out_nomination(draft, key, now_s, room=book.has_room(key))
+        run = nominations.carry_out_nomination(draft, key, now_s, room=book.has_room(key))
         if run is not None:
             begun.append(run)
     return Cycle(decide(book.cluster, policy, now_s), begun)
@@ -62,7 +62,7 @@ def carry_out(draft: Draft, cycle: Cycle, policy: Policy, now_s: float, new_id: 
     decisions, rules = cycle.decisions, policy.restarts
     leaving: dict[str, set[str]] = {}
     for item in decisions.preempted:
-        run = lifecycle.preempt(draft, item.key, item.reason, now_s, rules, beneficiary=item.beneficiary)
+        run = binding.preempt(draft, item.key, item.reason, now_s, rules, beneficiary=item.beneficiary)
         if run is not None:
             cycle.preempted.append((run, item))
             _note_nodes(leaving, run.run_id, run.open_ranks)
@@ -101,11 +101,11 @@ def _carry_out(
     if waits_for or wake_s:
         until_s = now_s + timeout_s + WAKE_PATIENCE * wake_s
         kept = Nomination(placement.ranks, frozenset(waits_for), until_s, decision_id, version, reason)
-        lifecycle.nominate(draft, placement.key, kept)
-        woken = lifecycle.wake(draft, placement.key, kept)
+        nominations.nominate(draft, placement.key, kept)
+        woken = nominations.wake(draft, placement.key, kept)
         cycle.nominated.append((placement.key, kept))
     else:
-        run = lifecycle.place(
+        run = binding.place(
             draft,
             placement.key,
             placement.ranks,

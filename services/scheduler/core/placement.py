@@ -406,9 +406,10 @@ class Candidates:
         ranks = self._demand.ranks
         if domain_fits is None:
             domain_fits = self._per_domain(fits)
-        feasible = domain_fits >= ranks
-        if np.count_nonzero(feasible):
-            domain = int(np.where(feasible, self._domain_totals, -np.inf).argmax())
+        feasible = np.flatnonzero(domain_fits >= ranks)
+        if len(feasible):
+            # Among these alone: whatever a score says, nothing goes where it does not fit.
+            domain = int(feasible[self._domain_totals[feasible].argmax()])
             return Choice((domain,), tuple(self._nodes(domain, ranks, fits)), float(self._domain_totals[domain]))
         if self._demand.cross_domain and not self._demand.topology_required and int(domain_fits.sum()) >= ranks:
             return self._span(fits, domain_fits)
@@ -437,12 +438,13 @@ class Candidates:
             fits = self._one_group(fits, totals, self._groups[part], ranks)
         chosen = []
         while ranks:
-            enough = fits >= ranks
-            if np.count_nonzero(enough):
-                row = int(np.where(enough, totals, -np.inf).argmax())
+            enough = np.flatnonzero(fits >= ranks)
+            if len(enough):
+                row = int(enough[totals[enough].argmax()])
                 chosen.append((part.start + row, ranks))
                 break
-            row = int(np.where(fits == fits.max(), totals, -np.inf).argmax())
+            most = np.flatnonzero(fits == fits.max())
+            row = int(most[totals[most].argmax()])
             count = int(fits[row])
             chosen.append((part.start + row, count))
             fits = fits.copy()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from services.scheduler.core import lifecycle
+from services.scheduler.core import binding
 from services.scheduler.core.book import Draft
 from services.scheduler.core.policy import RestartRules
 from services.scheduler.core.replica_loads import FRESH_S, Replicas
@@ -46,13 +46,13 @@ def _change(draft: Draft, job: Job, units: list[Unit], count: int, why: str, now
     parked = [unit for unit in units if unit.state is UnitState.BLOCKED]
     there = len(units) - len(parked)
     for unit in parked[: max(count - there, 0)]:
-        lifecycle.unpark(draft, unit.key, why, now_s)
+        binding.unpark(draft, unit.key, why, now_s)
     last_first = sorted(
         (unit for unit in units if unit.state is not UnitState.BLOCKED),
         key=lambda unit: (unit.state is UnitState.RUNNING, -unit.key.unit_index),
     )
     for unit in last_first[: max(there - count, 0)]:
-        lifecycle.park(draft, unit.key, why, now_s, rules)
+        binding.park(draft, unit.key, why, now_s, rules)
 
 
 def _why(rules: Scaling, before: int, count: int, loads: list[float]) -> str:

@@ -157,11 +157,14 @@ def _free(draft: Draft, runs: Iterable[_Shared]) -> dict[Device, int]:
         places = {} if row is None else {device: place for place, (device, _) in enumerate(view.table.devices_of[row])}
         held_back = row is None or index not in places
         free[item.device] = 0 if held_back else max(int(view.device_milli[row, places[index]]), 0)
-    # What this draft has changed already.
-    for item in runs:
-        before = draft.book.runs.get(item.run.run_id)
-        if before is not None and before.ranks[0].device_milli != item.milli:
-            free[item.device] += before.ranks[0].device_milli - item.milli
+    # What this draft has changed already, also of runs that it has told to stop since: those hold what they have until they ended.
+    for name, run in draft.runs.items():
+        before = draft.book.runs.get(name)
+        if before is None or len(run.ranks) != 1 or len(run.ranks[0].devices) != 1:
+            continue
+        device = run.ranks[0].node_id, run.ranks[0].devices[0]
+        if device in free:
+            free[device] += before.ranks[0].device_milli - run.ranks[0].device_milli
     return free
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from services.scheduler.core import lifecycle
+from services.scheduler.core import binding, lifecycle
 from services.scheduler.core.apart.dispatching import ANSWER_LIMIT_S, Dispatcher
 from services.scheduler.core.apart.granted import Grant, ShardSession
 from services.scheduler.core.apart.grants import DomainGrants
@@ -154,7 +154,7 @@ class Network:
         shard = self.shards[pair[0]]
         reply = self.answered[pair].popleft()
         draft = shard.book.draft()
-        taken = take_answers(draft, shard.dispatcher, [reply], POLICY, self.now_s, self._new_id, lifecycle.PORTS)
+        taken = take_answers(draft, shard.dispatcher, [reply], POLICY, self.now_s, self._new_id, binding.PORTS)
         if committed:
             self.send(taken.requests)
             self.merge(shard, draft)

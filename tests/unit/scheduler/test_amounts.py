@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from services.scheduler.core.errors import MalformedJobError
 from services.scheduler.core.fleet import with_domain
 from services.scheduler.core.policy import policy_from_json
+from services.scheduler.core.selection.amounts import Meter
+from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import UNBOUNDED
 from services.scheduler.core.units import units_of
 from tests.unit.scheduler.world import World, a_fleet, a_node, task
@@ -65,3 +68,19 @@ def test_what_is_too_small_to_count_fits(cpus: float) -> None:
     demand = world.book.spec_of(world.run("third").key).demand
     view = world.book.cluster.view
     assert view.ranks_that_fit(demand, view.columns(demand)).tolist() == [UNBOUNDED]
+
+
+def test_a_device_that_leaves_its_node_while_it_is_held_counts_as_one_that_may_be_asked_for() -> None:
+    world = World(a_fleet({"a": 1}, devices=2))
+    world.submit("job", task(accelerators=1))
+    world.cycle()
+    cluster = world.book.cluster
+    cluster.view.facts["index"] = {"A100": 2.0}
+    held = Meter(cluster).held(cluster.running[UnitKey("job", 0)])
+    assert held == Meter(cluster).of(task(accelerators=1).demand)
+    node = a_node("a-0", "a", devices=2)
+    draft = world.book.draft()
+    left = tuple(item for item in node.devices if item.index not in world.run("job").ranks[0].devices)
+    draft.fleet = with_domain(world.book.fleet, None, [replace(node, devices=left)])
+    world.merge(draft)
+    assert Meter(cluster).held(cluster.running[UnitKey("job", 0)]) == held

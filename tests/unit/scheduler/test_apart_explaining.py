@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.scheduler.core import lifecycle
+from services.scheduler.core import binding, lifecycle
 from services.scheduler.core.apart.dispatching import ANSWER_LIMIT_S, Dispatcher
 from services.scheduler.core.apart.grants import DomainGrants
 from services.scheduler.core.apart.knowledge import SILENT, KnownDomain
@@ -61,9 +61,7 @@ class World:
                     continue
                 draft = self.book.draft()
                 known = answer_from(answer_message(reply, self.now_s))
-                taken = take_answers(
-                    draft, self.dispatcher, [known], POLICY, self.now_s, lambda: "dec", lifecycle.PORTS
-                )
+                taken = take_answers(draft, self.dispatcher, [known], POLICY, self.now_s, lambda: "dec", binding.PORTS)
                 self.explained |= {item.key.job_id: dict(item.explanation) for item in draft.records}
                 for run in taken.runs:
                     nodes = self.chosen.setdefault(run.key.job_id, {})

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.scheduler.core import lifecycle
+from services.scheduler.core import binding, lifecycle
 from services.scheduler.core.apart.dispatching import ANSWER_LIMIT_S, HOLDINGS_EVERY_S
 from services.scheduler.core.apart.grants import DomainGrants
 from services.scheduler.core.apart.messages import GrantName, Request, Session, Wanted
@@ -128,7 +128,7 @@ def test_what_runs_before_there_are_two_levels_is_adopted() -> None:
     network.submit(shard, JobSpec(JobKind.TASK, Demand(1, cpus=1.0, accelerators=3), command=("run",)))
     draft = shard.book.draft()
     ranks = (PlacedRank(0, "north", "north-0", 0, (0, 1, 2)),)
-    lifecycle.place(draft, UnitKey("job-1", 0), ranks, 1000.0, decision_id="d", policy_version="p", reason="before")
+    binding.place(draft, UnitKey("job-1", 0), ranks, 1000.0, decision_id="d", policy_version="p", reason="before")
     shard.book.merge(draft)
     network.restart_shard(shard)
     network.exchange()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from services.scheduler.core import lifecycle
+from services.scheduler.core import nominations
 from services.scheduler.core.apart.granted import Grant
 from services.scheduler.core.apart.grants import DomainGrants
 from services.scheduler.core.apart.messages import GrantName, Request, Session
@@ -186,7 +186,7 @@ def test_what_was_being_woken_on_one_level_is_adopted() -> None:
     network.submit(shard, WHOLE)
     draft = shard.book.draft()
     kept = Nomination((PlacedRank(0, "north", "north-0", 0, (0, 1, 2, 3)),), frozenset(), network.now_s + 100.0)
-    lifecycle.nominate(draft, KEY, kept)
+    nominations.nominate(draft, KEY, kept)
     shard.book.merge(draft)
     network.restart_shard(shard)
     exchanged(network)

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
+from services.scheduler.core import binding
 from services.scheduler.core import fleet as facts
-from services.scheduler.core import lifecycle
 from services.scheduler.core.book import Book
 from services.scheduler.core.decide import Decisions, decide
 from services.scheduler.core.effects import Finished, Preempted, Queued, Stop
@@ -525,7 +525,7 @@ def test_what_if_leaves_the_kept_cluster_as_it_was(policy: Policy) -> None:
 def test_lifecycle_of_a_preempted_unit_needs_a_run(world: World) -> None:
     world.submit("job", task())
     draft = world.book.draft()
-    assert lifecycle.preempt(draft, UnitKey("job", 0), "why", world.now_s, world.rules) is None
+    assert binding.preempt(draft, UnitKey("job", 0), "why", world.now_s, world.rules) is None
     assert not draft.changed
 
 

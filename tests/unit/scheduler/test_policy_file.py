@@ -419,3 +419,9 @@ def test_the_names_of_scores_of_nodes_are_those_of_the_core() -> None:
         "pack",
         "health",
     }
+
+
+@pytest.mark.parametrize("given", ["5", "often", "[1]", "true", ""])
+def test_rules_about_idle_nodes_that_are_no_mapping_are_named_with_their_line(given: str) -> None:
+    with pytest.raises(PolicyError, match="line 2: idle_nodes: a mapping is wanted"):
+        parse(f"name: x\nidle_nodes: {given}\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from services.scheduler.core.lifecycle import PORTS
+from services.scheduler.core.binding import PORTS
 from services.scheduler.core.state import Demand, JobKind, JobSpec
 from tests.unit.scheduler.world import World, a_fleet, task
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from services.scheduler.core import lifecycle
+from services.scheduler.core import binding, nominations
 from services.scheduler.core.apart.explaining import placed_json
 from services.scheduler.core.apart.rounds import Carried
 from services.scheduler.core.book import Draft
@@ -21,7 +21,7 @@ def carry_out(
     policy: Policy,
     now_s: float,
     new_id: Callable[[], str],
-    port_range: range = lifecycle.PORTS,
+    port_range: range = binding.PORTS,
 ) -> list[Run]:
     """Place units on the nodes that their domains granted, or let them wait there while nodes wake; ``new_id`` gives names for
     decisions."""
@@ -33,7 +33,7 @@ def carry_out(
         if item.wake_s:
             _nominate(draft, item, policy, now_s, decision_id, place, reason)
             continue
-        run = lifecycle.place(
+        run = binding.place(
             draft,
             item.unit.key,
             item.ranks,
@@ -67,7 +67,7 @@ def _nominate(
     """Nodes of it are being woken by their domain: the unit waits with them, for some times as long as that takes."""
     until_s = now_s + policy.restarts.stop_timeout_s + WAKE_PATIENCE * item.wake_s
     kept = Nomination(item.ranks, frozenset(), until_s, decision_id, policy.version, reason)
-    lifecycle.nominate(draft, item.unit.key, kept)
+    nominations.nominate(draft, item.unit.key, kept)
     body = placed_json(item, place, reason, policy.version) | _passed_over(draft, item)
     asleep = sorted({rank.node_id for rank in item.ranks if draft.fleet.sleeps(rank.node_id)})
     body["woken"] = {"nodes": asleep, "wake_s": item.wake_s}
@@ -76,4 +76,4 @@ def _nominate(
 
 def ports_of(shard: int, shards: int) -> range:
     """The ports that a shard may give out: shards do not see each other's runs."""
-    return lifecycle.PORTS[shard::shards]
+    return binding.PORTS[shard::shards]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from services.scheduler.core import lifecycle, shares
+from services.scheduler.core import binding, nominations, shares
 from services.scheduler.core.apart.carrying import carry_out
 from services.scheduler.core.apart.dispatching import Dispatcher
 from services.scheduler.core.apart.messages import Reply, Request
@@ -47,7 +47,7 @@ def turn(
     summaries: Iterable[DomainSummary],
     told: Iterable[ShardShares],
     now_s: float,
-    port_range: range = lifecycle.PORTS,
+    port_range: range = binding.PORTS,
 ) -> Turn:
     """One turn at ``now_s`` on an empty draft; see the module. ``told`` are share contracts of other shards, ``port_range`` the ports of runs that
     begin."""
@@ -61,15 +61,15 @@ def turn(
     for key in list(book.nominated):
         kept = kept_grant(book, key)
         if kept is None:
-            lifecycle.give_up_nomination(draft, key)
+            nominations.give_up_nomination(draft, key)
         elif dispatcher.waking.awake(kept[0], [rank.domain_id for rank in kept[1].ranks]):
             # Its domains keep the nodes for it, so nobody else has them.
-            run = lifecycle.carry_out_nomination(draft, key, now_s, room=True, port_range=port_range)
+            run = nominations.carry_out_nomination(draft, key, now_s, room=True, port_range=port_range)
             if run is not None:
                 turned.begun.append(run)
         elif now_s >= kept[1].until_s:
             # Its nodes may be awake, but a domain does not say so.
-            lifecycle.give_up_nomination(draft, key)
+            nominations.give_up_nomination(draft, key)
         unit = draft.units.get(key)
         if unit is not None and unit.state is UnitState.QUEUED:
             turned.given_up.append(key)

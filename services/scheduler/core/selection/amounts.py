@@ -55,7 +55,7 @@ class Meter:
         return found
 
     def held(self, running: RunningUnit) -> Amounts:
-        """What a running unit counts for: on the devices that it was given."""
+        """What a running unit counts for: on the devices that it was given; where one of them is gone, as `of` it."""
         demand = running.unit.demand
         if not demand.accelerators or not self.index or len(running.rows) < demand.ranks:
             return self.of(demand)
@@ -64,6 +64,8 @@ class Meter:
         for row, devices in running.rows:
             models = dict(table.devices_of[row])
             for device in devices:
+                if device not in models:
+                    return self.of(demand)
                 total += self.index.get(table.models[models[device]].model, 1.0)
         return self._amounts(demand, total / (demand.ranks * demand.accelerators))
 
