@@ -45,7 +45,7 @@ class RefusingDomains:
 def test_only_what_has_room_is_chosen(
     value: float, plugin: type[RefusingNodes | RefusingDomains], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(SCORES, plugin.name, plugin(value))  # type: ignore[arg-type]
+    monkeypatch.setitem(SCORES, plugin.name, plugin(value))
     world = World(a_fleet({"a": 2, "b": 2}, devices=4), Policy(scores=((plugin.name, 1.0),)))
     for name in ("first", "second"):
         world.submit(name, task(accelerators=4))
