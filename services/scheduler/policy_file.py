@@ -466,7 +466,7 @@ class _Document:
     def _promised(self, section: str, at: Marked) -> None:
         plugin = SECTIONS[section]
         self._options_of(plugin, at)
-        for option, item in at.value.items():
+        for option, item in at.value.items() if isinstance(at.value, dict) else ():
             self._places.update(places(f"options.{plugin}.{option}", item))
 
     def _given(self, plugin: str, option: str, value: Any, at: Marked) -> None:
