@@ -193,7 +193,8 @@ class Book:
     def learn(self, news: News, now_s: float) -> None:
         """Programs reported steps and loads. Orders and reservations that rest on ends see those of units whose steps say when."""
         self.measured.learn(news)
-        self.replicas.learn(news.loads)
+        # A service may have finished since its replicas reported.
+        self.replicas.learn([(key, load) for key, load in news.loads if key in self.units])
         for running in by_steps(self, [key for key, _ in news.done], now_s):
             self._kept.restate(running)
             if self.fleet.asks_domains and self.promises.shares is not None:

@@ -14,7 +14,7 @@ from services.scheduler.core.loads import by_load
 from services.scheduler.core.measured import Load, News
 from services.scheduler.core.scaling import Scaling
 from services.scheduler.core.shares import wanted_milli
-from services.scheduler.core.state import Demand, JobKind, JobSpec, UnitKey
+from services.scheduler.core.state import Demand, JobKind, JobSpec, RunState, UnitKey
 from services.scheduler.core.units import units_of
 from tests.unit.scheduler.test_book_cluster import assert_same_cluster
 from tests.unit.scheduler.world import World, a_fleet
@@ -174,3 +174,38 @@ def test_whatever_the_loads_nothing_holds_more_than_there_is(steps: list[tuple[f
 def test_bounds_that_make_no_sense_are_refused(spec: JobSpec) -> None:
     with pytest.raises(MalformedJobError, match="accelerator_milli"):
         units_of(spec)
+
+
+def test_what_a_replica_got_before_it_was_parked_is_not_given_twice() -> None:
+    eager = replace(RULES, most=3, down_after_s=0.0)
+    world = world_of(
+        ("web", replace(serving(200, 800, eager), replicas=3)),
+        ("train", training(300, 100)),
+        ("chat", serving(100, 200)),
+    )
+    tell(world, chat=20.0)
+    chat = world.run("chat")
+    assert (chat.ranks[0].device_milli, world.run("train").ranks[0].device_milli) == (200, 200)
+    world.cancel("chat")
+    world.finish(chat)
+    # The last of three has all the load: it gets the 200 that are free, and by the mean one is too many.
+    loads = {0: 0.0, 1: 0.0, 2: 20.0}
+    news = News(loads=tuple((UnitKey("web", index), Load(value, world.now_s)) for index, value in loads.items()))
+    draft = world.book.draft()
+    world.book.learn(news, world.now_s)
+    by_load(draft, news, world.now_s, world.rules)
+    world.merge(draft)
+    assert world.run("web", 2).state is RunState.STOPPING
+    held = {run.run_id: run.ranks[0].device_milli for run in world.book.runs.values()}
+    assert held == {"web.0.1": 200, "web.1.1": 200, "web.2.1": 400, "train.0.1": 200}
+    assert_same_cluster(world.book, world.policy)
+
+
+def test_a_load_that_is_told_after_its_service_has_finished_leaves_nothing() -> None:
+    world = world_of(("web", serving()))
+    run = world.run("web")
+    world.cancel("web")
+    world.finish(run)
+    tell(world, web=20.0)
+    assert not world.book.replicas.loads
+    assert not world.book.replicas.scalers
