@@ -40,21 +40,22 @@ def _example() -> Path:
 
 @contextmanager
 def _network(context: Context, *, keep: bool) -> Iterator[Client]:
-    from meridian.embedded import stack
+    from meridian.embedded import control, stack
 
     started = time.monotonic()
+    found = stack.status(context.data_dir)
+    keep = keep or (found is not None and control.is_running(found))
     _say("starting a network of five emulated domains on this machine")
-    running = stack.start_detached(stack.StackOptions(context.data_dir))
-    _say(f"ready after {time.monotonic() - started:.1f} s, gateway at {running.urls['gateway']}")
+    ready = False
     try:
-        with context.client(patience_s=60.0) as network:
-            yield network
+        with stack.running(stack.StackOptions(context.data_dir), keep=keep) as running:
+            ready = True
+            _say(f"ready after {time.monotonic() - started:.1f} s, gateway at {running.urls['gateway']}")
+            with context.client(patience_s=60.0) as network:
+                yield network
     finally:
-        if keep:
-            _say("the network keeps running; stop it with `meridian down`")
-        else:
-            stack.stop(context.data_dir)
-            _say("everything is stopped")
+        if ready:
+            _say("the network keeps running; stop it with `meridian down`" if keep else "everything is stopped")
 
 
 def _say(text: str) -> None:

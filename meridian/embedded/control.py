@@ -32,7 +32,8 @@ def spawn_and_wait(
 ) -> StackState:
     """Start a supervisor in a session of its own and return its state once everything is ready.
 
-    Raises StackStartError, with nothing left running, when it fails or ``timeout_s`` pass before, on the clock ``now_s``.
+    Raises StackStartError, with nothing left running, when it fails or ``timeout_s`` pass before, on the clock ``now_s``. Whoever
+    is told to end meanwhile leaves nothing running either.
     """
     log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with log_path.open("ab") as log:
@@ -41,18 +42,23 @@ def spawn_and_wait(
             argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
     deadline_s = now_s() + timeout_s
-    while now_s() < deadline_s:
-        ended = supervisor.poll() is not None
-        state = read_state(state_dir)
-        if state is not None and state.supervisor.pid == supervisor.pid:
-            if state.failure is not None and ended:
-                raise StackStartError(state.failure)
-            if state.phase is StackPhase.READY:
-                return state
-        if ended:
-            reason = f"exit code {supervisor.returncode}"
-            raise StackStartError(Failure("supervisor", reason, log_tail(log_path, from_byte=log_start)))
-        time.sleep(POLL_INTERVAL_S)
+    try:
+        while now_s() < deadline_s:
+            ended = supervisor.poll() is not None
+            state = read_state(state_dir)
+            if state is not None and state.supervisor.pid == supervisor.pid:
+                if state.failure is not None and ended:
+                    raise StackStartError(state.failure)
+                if state.phase is StackPhase.READY:
+                    return state
+            if ended:
+                reason = f"exit code {supervisor.returncode}"
+                raise StackStartError(Failure("supervisor", reason, log_tail(log_path, from_byte=log_start)))
+            time.sleep(POLL_INTERVAL_S)
+    except (KeyboardInterrupt, SystemExit):
+        supervisor.terminate()
+        supervisor.wait()
+        raise
     late = _latecomer(read_state(state_dir), f"not ready after {timeout_s:g} s")
     supervisor.terminate()
     stop(state_dir)

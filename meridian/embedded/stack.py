@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -276,6 +277,32 @@ def start_detached(options: StackOptions, timeout_s: float = START_TIMEOUT_S) ->
         log_path=data_dir / "log" / "supervisor.log",
         timeout_s=timeout_s,
     )
+
+
+@contextlib.contextmanager
+def running(options: StackOptions, *, keep: bool = False, timeout_s: float = START_TIMEOUT_S) -> Iterator[StackState]:
+    """A stack for the life of the block, which ends with it, however it ends: by SIGTERM and SIGHUP too, with their exit codes.
+
+    With ``keep``, and when the stack ran before, it stays. Call it in the main thread. Raises like ``start_detached``.
+    """
+    before = status(options.data_dir)
+    stays = keep or (before is not None and control.is_running(before))
+
+    def end(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # once: what follows is the orderly end
+        raise SystemExit(128 + number)
+
+    former = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        started = start_detached(options, timeout_s)
+        try:
+            yield started
+        finally:
+            if not stays:
+                stop(options.data_dir)
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 def stop(data_dir: Path, *, timeout_s: float = 60.0) -> bool:

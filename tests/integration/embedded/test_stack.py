@@ -6,8 +6,10 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import asyncpg
@@ -91,8 +93,44 @@ def test_a_port_that_is_taken_is_named(options: stack.StackOptions) -> None:
             stack.start_detached(wanted)
 
 
-def test_a_stack_that_is_late_is_stopped_and_the_late_part_named(tmp_path: Path) -> None:
-    program = f"""
+BLOCK = """
+import sys, time
+from pathlib import Path
+from meridian.embedded import stack
+
+data_dir = Path(sys.argv[1])
+options = stack.StackOptions(
+    data_dir, domains_file=data_dir.parent / "none.yaml", services=(),
+    kafka_bootstrap_servers="127.0.0.1:1", database_url="postgresql://u:p@127.0.0.1:1/d", redis_url="redis://127.0.0.1:1",
+)
+with stack.running(options):
+    print("runs", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("ran_before", [False, True])
+def test_who_is_told_to_end_leaves_no_stack_but_one_that_ran_before(
+    options: stack.StackOptions, ran_before: bool
+) -> None:
+    given = replace(options, database_url="postgresql://u:p@127.0.0.1:1/d", redis_url="redis://127.0.0.1:1")
+    if ran_before:
+        stack.start_detached(given)
+    argv = [sys.executable, "-c", BLOCK, str(options.data_dir)]
+    environment = {**os.environ, "PYTHONPATH": stack.import_path()}
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as user:
+        assert user.stdout is not None
+        assert user.stdout.readline() == "runs\n"
+        user.terminate()
+        assert user.wait() == 128 + signal.SIGTERM
+    state = stack.status(options.data_dir)
+    assert state is not None
+    assert control.is_running(state) is ran_before
+
+
+def late_stack(tmp_path: Path) -> str:
+    """A program that runs a stack whose one part never gets ready."""
+    return f"""
 import asyncio, sys
 from pathlib import Path
 from meridian.embedded.process import ProcessSpec
@@ -112,6 +150,35 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+def test_who_is_interrupted_while_a_stack_starts_leaves_nothing_running(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    def now_s() -> float:
+        if log.exists() and "godot" in log.read_text():
+            raise KeyboardInterrupt
+        return 0.0
+
+    with pytest.raises(KeyboardInterrupt):
+        control.spawn_and_wait(
+            [sys.executable, "-c", late_stack(tmp_path)],
+            env={**os.environ, "PYTHONPATH": stack.import_path()},
+            state_dir=tmp_path,
+            log_path=tmp_path / "supervisor.log",
+            timeout_s=2.0,
+            now_s=now_s,
+        )
+    state = stack.read_state(tmp_path)
+    assert state is not None
+    try:
+        assert not control.is_running(state)
+        assert leftovers.members(state) == []
+    finally:
+        control.stop(tmp_path)
+
+
+def test_a_stack_that_is_late_is_stopped_and_the_late_part_named(tmp_path: Path) -> None:
     log = tmp_path / "log"
 
     def now_s() -> float:
@@ -120,7 +187,7 @@ asyncio.run(main())
 
     with pytest.raises(StackStartError, match=r"(?s)estragon: not ready after 2 s.*waiting for godot"):
         control.spawn_and_wait(
-            [sys.executable, "-c", program],
+            [sys.executable, "-c", late_stack(tmp_path)],
             env={**os.environ, "PYTHONPATH": stack.import_path()},
             state_dir=tmp_path,
             log_path=tmp_path / "supervisor.log",
