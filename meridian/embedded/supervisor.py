@@ -17,6 +17,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -152,7 +153,10 @@ class Supervisor:
 
     def _changed(self) -> None:
         self._state = replace(self._state, processes=tuple(child.record for child in self._children.values()))
-        write_state(self._state_dir, self._state)
+        try:
+            write_state(self._state_dir, self._state)
+        except OSError as error:  # a disk that is full is no reason to lose sight of a process
+            print(f"the state of the stack could not be written: {error}", file=sys.stderr, flush=True)
 
     def _enter(self, phase: StackPhase) -> None:
         self._state = replace(self._state, phase=phase)

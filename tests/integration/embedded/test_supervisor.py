@@ -315,3 +315,17 @@ def test_stop_ends_what_a_killed_supervisor_left(tmp_path: Path) -> None:
     os.kill(state.supervisor.pid, signal.SIGKILL)
     assert control.stop(tmp_path) is True
     assert not any(runs(pid) for pid in pids)
+
+
+async def test_a_state_that_cannot_be_written_starts_nothing_twice(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with claimed(tmp_path) as stack_id:
+        (tmp_path / "stack.json").mkdir()
+        supervisor = Supervisor([child(tmp_path, "a")], state_dir=tmp_path, stack_id=stack_id, back_off=QUICK)
+        await supervisor.start()
+        assert len(leftovers.marked(stack_id)) == 1
+        await supervisor.stop()
+        assert leftovers.marked(stack_id) == []
+    assert events(tmp_path) == ["start a", "stop a"]
+    assert "the state of the stack could not be written" in capfd.readouterr().err
