@@ -221,6 +221,7 @@ class Measures:
     ) -> None:
         """The simulation is over; ``open_jobs`` have not ended."""
         self.unfinished = waiting + running
+        self.preempted_runs += sum(item.interruptions for item in open_jobs)
         self._open = (
             sum(item.held_device_s for item in open_jobs),
             sum(item.lost_device_s for item in open_jobs),
@@ -289,7 +290,7 @@ class Measures:
             "fairness_rho_mean": _mean(rho),
             "fairness_rho_p99": _quantile(rho, 0.99),
             "restarts": float(self.starts - len(self._started)),
-            "interruptions": float(sum(job.interruptions for job in self.jobs)),
+            "interruptions": float(self.preempted_runs),
             "lost_accelerator_hours": lost / 3600.0,
             "overhead_accelerator_hours": overhead / 3600.0,
             "decision_p50_ms": _quantile(decisions, 0.5) * 1e3,

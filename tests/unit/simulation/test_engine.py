@@ -85,6 +85,14 @@ def test_preemption_costs_a_restart_and_no_work() -> None:
     assert long.wait_s == pytest.approx(100)
 
 
+def test_interruptions_of_jobs_that_did_not_end_count_as_their_restarts_do() -> None:
+    run = simulation(network(), [job("long", 0, 1000), job("short", 100, 100)], SRTF, until_s=300.0)
+    run.run()
+    figures = run.measures.figures()
+    assert (figures["jobs"], figures["unfinished"]) == (1, 1)
+    assert (figures["interruptions"], figures["restarts"]) == (1, 1)
+
+
 def test_preemption_without_notice_goes_back_to_the_checkpoint() -> None:
     """Checkpoints every 30 s: of 100 s 90 are kept; restarted at 200, working from 210 on 910 s: 1120."""
     jobs = [job("long", 0, 1000, checkpoint_interval_s=30.0), job("short", 100, 100)]
