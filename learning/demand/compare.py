@@ -111,8 +111,10 @@ def rows_of(made: dict[str, dict[str, list[Array]]], tests: dict[str, list[Sampl
                     days = day[moved] if measure.startswith("wape") else day
                     ratio, low, high = _ratio(days, top, bottom, np.random.default_rng(seed), rest=rest)
                     baseline = name != "network"
+                    # Each training is tested on the same targets.
+                    targets = len(top) // len(samples)
                     rows.append(
-                        Row(name, f"{measure}_{label}_ratio", ratio, where, low, high, n=len(top), baseline=baseline)
+                        Row(name, f"{measure}_{label}_ratio", ratio, where, low, high, n=targets, baseline=baseline)
                     )
     return rows
 

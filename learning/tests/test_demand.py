@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 import torch
 
+from learning.demand.compare import rows_of
 from learning.demand.network import DemandNetwork, exported, forecast, missed, trained
 from learning.demand.samples import DAY, HORIZONS, INPUTS, STRUCTURE, Samples, generated, replayed, samples_of
 
@@ -59,3 +60,9 @@ def test_training_finds_a_bias_of_the_structure(samples: Samples) -> None:
     biased = Samples(**{**names, "goal": goal.astype(np.float32), "value": np.maximum(0.0, value)})
     before = missed(DemandNetwork(), biased)
     assert missed(trained(biased, biased, seed=1, epochs=30), biased) < 0.7 * before
+
+
+def test_figures_count_targets_not_trainings(samples: Samples) -> None:
+    made = {"all": {name: [samples.made[name]] * 3 for name in ("both", "structure")}}
+    rows = rows_of(made, {"all": [samples] * 3}, 1)
+    assert {row.n for row in rows if row.measure.startswith("accuracy")} == {len(samples.day)}
