@@ -117,7 +117,8 @@ class Declarations:
         now = self._times.now
         appeared = [item for item in transitions if isinstance(item, DomainAppeared)]
         await self._store.add_domains({item.domain_id: item.lease_s for item in appeared}, now)
-        new_nodes = [item for item in transitions if isinstance(item, NodeAppeared)]
+        # The row of one that was away for long may have been removed (`Store.forget_older_than`).
+        new_nodes = [item for item in transitions if isinstance(item, NodeAppeared | NodeReturned)]
         await self._store.add_nodes([(item.node_id, item.domain_id, item.incarnation) for item in new_nodes], now)
         for transition in transitions:
             match transition:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import pytest
@@ -25,6 +26,7 @@ from meridian.contracts.resource.v1 import resource_pb2
 from meridian.contracts.resource.v1.resource_pb2 import Heartbeat, NodeBeat
 from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.run.v1.run_pb2 import RunCheckpointed, RunFailed, RunFinished, RunStarted
+from services.failover.store import Store
 from tests.harness import PATIENCE_S, Environment, Probe, environment
 
 QUICK = {
@@ -208,6 +210,22 @@ async def test_exited_process_is_failed_whatever_its_silence(stack: Environment)
         failed = await stack.bus.expect(NodeFailed)
         assert "exited" in failed.reason
         assert not stack.bus.events(NodeSuspected)
+
+
+async def test_a_node_that_comes_back_after_its_row_was_removed_is_kept_again(stack: Environment) -> None:
+    north = Agent(stack.bus, "north", ["north-1"])
+    deaf = {"MERIDIAN_FAILOVER_SUSPECT_AFTER_S": "3600", "MERIDIAN_FAILOVER_FAILED_AFTER_S": "7200"}
+    async with stack.service("failover", QUICK | deaf) as service, beating(north):
+        await heard(stack, service, "nodes")
+        north.exited.add("north-1")
+        await stack.bus.expect(NodeFailed)
+        async with service.kernel.database.transaction() as connection:
+            await Store(connection).forget_older_than(datetime.now(UTC) + timedelta(days=40), timedelta(days=30))
+            assert not await Store(connection).load_nodes()
+        north.exited.clear()
+        north.incarnations["north-1"] = 2
+        await stack.bus.expect(NodeRecovered)
+        await heard(stack, service, "nodes WHERE state = 'alive' AND incarnation = 2")
 
 
 async def test_silent_domain_is_unreachable_and_planned_only_after_the_lease(stack: Environment) -> None:
