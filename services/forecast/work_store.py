@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -94,6 +94,11 @@ class Learned:
     until: tuple[int, int]
 
 
+def progress_of(body: Mapping[str, Any]) -> Progress:
+    """Progress as it is stored. Fields that a later release added, whose replicas write beside this one's, are passed over."""
+    return Progress(**{item.name: body[item.name] for item in fields(Progress) if item.name in body})
+
+
 class WorkStore:
     """The tables, seen from one transaction."""
 
@@ -124,7 +129,7 @@ class WorkStore:
         key = sa.tuple_(run_progress.c.job_id, run_progress.c.unit_index)
         query = sa.select(run_progress).where(key.in_(wanted)).order_by(*run_progress.primary_key).with_for_update()
         rows = (await self._connection.execute(query)).all()
-        return {(row.job_id, row.unit_index): (row.epoch, Progress(**row.body)) for row in rows}
+        return {(row.job_id, row.unit_index): (row.epoch, progress_of(row.body)) for row in rows}
 
     async def keep_progress(self, found: Mapping[tuple[str, int], tuple[int, Progress]]) -> None:
         """Keep the progress of units; that of an older run is not kept over a newer one's."""
@@ -201,7 +206,7 @@ class WorkStore:
         for row in rows.all():
             unit = found[row.job_id].get(row.unit_index)
             if unit is not None and unit.epoch == row.epoch:
-                reported.setdefault(row.job_id, {})[row.unit_index] = Progress(**row.body)
+                reported.setdefault(row.job_id, {})[row.unit_index] = progress_of(row.body)
         return [
             AskingJob(
                 Job(row.job_id, row.tenant_id, row.submitted, row.finished, found[row.job_id]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from services.forecast.structure import (
     middle_of_one,
     starts,
 )
+from services.forecast.work_store import progress_of
 
 NEVER = Hazards(np.zeros((2, len(AGES))))
 PER_HOUR = Hazards(np.full((2, len(AGES)), 1 / 3600))
@@ -215,3 +217,9 @@ def test_later_in_the_queue_is_never_earlier(releases: list[tuple[float, float]]
     found = starts(4.0, releases, asked, 1e5)
     assert found == sorted(found)
     assert all(0 <= each <= 1e5 for each in found)
+
+
+def test_stored_progress_may_have_fields_of_a_later_release() -> None:
+    run = Progress(0.0, 0, 1000).reported(10.0, 5, 1000)
+    assert progress_of({**asdict(run), "pace": 3}) == run
+    assert progress_of({"at_s": 1.0, "step": 2.0, "total": 3.0}) == Progress(1.0, 2.0, 3.0)
