@@ -170,15 +170,17 @@ def score_rows(
 def drawn_rows(
     subject: str, name: str, runs: Sequence[Run], draws: Sequence[np.ndarray], *, baseline: bool
 ) -> list[Figure]:
-    """MAPE on the runs that did not calibrate: mean and range over the drawings; nothing for small families."""
-    scores = []
+    """MAPE on the runs that did not calibrate: mean and range over the drawings; nothing for small families. Their number is that
+    of one drawing: each group of a family has probes of its own, and small groups are left out."""
+    scores, count = [], 0
     for predicted in draws:
         scored = [p for p in range(len(runs)) if not np.isnan(predicted[p])]
         if scored:
+            count = len(scored)
             scores.append(time_score(predicted[scored], [runs[p].step_s or np.nan for p in scored]).mape)
     if not scores:
         return []
-    low, high, count = min(scores), max(scores), len(runs) - 3
+    low, high = min(scores), max(scores)
     return [Figure(subject, "step_time_mape_ratio", float(np.mean(scores)), name, low, high, count, baseline=baseline)]
 
 
@@ -199,17 +201,18 @@ def memory_rows(runs: Sequence[Run]) -> list[Figure]:
 
 def gain_rows(name: str, runs: Sequence[Run], cold: Sequence[float], draws: Sequence[np.ndarray]) -> list[Figure]:
     """What calibration takes off the MAPE of the runs that did not calibrate: mean and range over the drawings."""
-    gains = []
+    gains, count = [], 0
     for predicted in draws:
         scored = [p for p in range(len(runs)) if not np.isnan(predicted[p])]
         if scored:
+            count = len(scored)
             measured = [runs[p].step_s or np.nan for p in scored]
             before = time_score([cold[p] for p in scored], measured).mape
             gains.append(before - time_score(predicted[scored], measured).mape)
     if not gains:
         return []
     subject, measure = "cost_model_left_out_calibrated_3", "step_time_mape_gain_ratio"
-    return [Figure(subject, measure, float(np.mean(gains)), name, min(gains), max(gains), len(runs) - 3)]
+    return [Figure(subject, measure, float(np.mean(gains)), name, min(gains), max(gains), count)]
 
 
 def leave_one_out(runs: Sequence[Run], seed: int, only: str | None) -> list[Figure]:
