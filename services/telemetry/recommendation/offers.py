@@ -4,12 +4,13 @@ An offer fits when its chip is known, can compute at the precision asked for, ha
 the rate needed, and is within the round trip and the price allowed. Those that fit stand before those that do not; among
 them the score is a weighted sum of four shares between 0 and 1, each relative to the best offer that fits: speed (index x
 accelerators used), price (cheapest per unit of work / this), distance (1 ms / (1 ms + round trip)), availability (share
-of the type that is free). What is not known counts half, and says so.
+of the type that is free). What is not known counts half, and says so; so do prices in another currency than most.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,7 +84,8 @@ def ranked(requirement: Requirement, offers: Sequence[Offer]) -> list[Ranked]:
         else:
             fitting.append((offer, count, reasons))
     speeds = [_speed(offer, count) for offer, count, _ in fitting]
-    costs = [_cost(offer) for offer, _, _ in fitting]
+    currency = _common_currency([offer for offer, _, _ in fitting])
+    costs = [_cost(offer) if offer.currency == currency else None for offer, _, _ in fitting]
     fastest = max((speed for speed in speeds if speed), default=None)
     cheapest = min((cost for cost in costs if cost is not None), default=None)
     placed = []
@@ -97,6 +99,8 @@ def ranked(requirement: Requirement, offers: Sequence[Offer]) -> list[Ranked]:
         score = sum(requirement.weights[name] * share for name, share in shares.items())
         said = ", ".join(f"{name} {share:.2f} x {requirement.weights[name]:g}" for name, share in shares.items())
         price = None if offer.price_per_accelerator_hour is None else count * offer.price_per_accelerator_hour
+        if price is not None and offer.currency != currency:
+            reasons.append(f"its price in {offer.currency or 'no currency'} cannot be compared, which counts half")
         placed.append(Ranked(offer, True, count, score, price, (*reasons, f"score {score:.3f} = {said}")))
     placed.sort(key=lambda each: (-(each.score or 0.0), each.offer.domain_id, each.offer.accelerator))
     others.sort(key=lambda each: (each.offer.domain_id, each.offer.accelerator))
@@ -157,6 +161,12 @@ def _examined(requirement: Requirement, offer: Offer) -> tuple[int | None, list[
 
 def _speed(offer: Offer, count: int) -> float | None:
     return offer.entry.index * count if offer.entry else None
+
+
+def _common_currency(offers: Sequence[Offer]) -> str:
+    """The currency of most prices, as the scheduler compares them; of several the first by name."""
+    counts = Counter(offer.currency for offer in offers if offer.price_per_accelerator_hour is not None)
+    return min(counts, key=lambda name: (-counts[name], name), default="")
 
 
 def _cost(offer: Offer) -> float | None:

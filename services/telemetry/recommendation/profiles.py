@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 GIBI = 2.0**30
 HEADROOM = 1.2
 _TRAINED_BYTES, _FROZEN_BYTES = 16.0, 2.0
-_INFERENCE_BYTES: Mapping[str, float] = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+_INFERENCE_BYTES: Mapping[str, float] = {"fp64": 8, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 _FLOP_TRAIN, _FLOP_INFER = 6.0, 2.0
 
 
@@ -43,8 +43,8 @@ class Workload(BaseModel):
     parameters: float | None = Field(default=None, gt=0, le=1e15, allow_inf_nan=False, description="of the model")
     precision: Annotated[str | None, Field(pattern=r"^(fp64|fp32|tf32|bf16|fp16|fp8|int8)$")] = None
     low_rank: bool = Field(default=False, description="fine-tuning of adapters, the model itself frozen")
-    tokens: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="to be processed in all")
-    deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    tokens: float | None = Field(default=None, gt=0, le=1e24, allow_inf_nan=False, description="to be processed in all")
+    deadline_s: float | None = Field(default=None, ge=1e-3, allow_inf_nan=False)
     memory_bytes: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="in all, if known")
     accelerators: int | None = Field(default=None, ge=1, le=1_000_000)
     max_round_trip_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)

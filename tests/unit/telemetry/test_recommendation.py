@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 
@@ -56,6 +57,7 @@ def test_training_needs_sixteen_bytes_a_parameter() -> None:
         ({"kind": "fine_tuning", "low_rank": True}, 2),
         ({"kind": "batch_inference"}, 2),
         ({"kind": "batch_inference", "precision": "int8"}, 1),
+        ({"kind": "batch_inference", "precision": "fp64"}, 8),
         ({"kind": "realtime_inference", "precision": "fp32"}, 4),
     ],
 )
@@ -177,3 +179,29 @@ def test_what_is_not_known_counts_half_and_says_so() -> None:
     assert found.score == pytest.approx(
         weights["speed"] + 0.5 * weights["price"] + 0.5 * weights["distance"] + weights["availability"]
     )
+
+
+@pytest.mark.parametrize("fields", [{"tokens": 1e300}, {"deadline_s": 1e-300, "tokens": 1e12}])
+def test_amounts_without_end_are_refused_by_their_field(fields: dict[str, object]) -> None:
+    """They came to infinitely many FLOP/s, of which no number of accelerators can be told."""
+    body = {"kind": "training", "parameters": 1e15, "tokens": 1e12, "deadline_s": 1e6, **fields}
+    with pytest.raises(ValidationError) as caught:
+        Workload.model_validate(body)
+    assert {error["loc"] for error in caught.value.errors()} <= {("tokens",), ("deadline_s",)}
+    most = asked(kind="training", parameters=1e15, tokens=1e24, deadline_s=1e-3)
+    assert not ranked(most, [offer(most, "a", "H100-SXM5-80GB")])[0].fits
+
+
+def test_prices_in_several_currencies_are_not_compared() -> None:
+    found = asked(kind="batch_inference", parameters=7e9)
+    dear, cheap = (
+        replace(offer(found, "east", "H100-SXM5-80GB", price=price), currency="CNY") for price in (20.0, 10.0)
+    )
+    far = replace(offer(found, "west", "H100-SXM5-80GB", price=3.0), currency="EUR")
+    placed = {each.offer.domain_id + each.offer.currency: each for each in ranked(found, [dear, cheap, far])}
+    first, *rest = ranked(found, [dear, cheap, far])
+    assert first.offer is cheap
+    assert "price 1.00" in first.reasons[-1]
+    # 10 of 20 are half, and half is what counts for what cannot be told.
+    assert [each.score for each in rest] == [pytest.approx(rest[0].score)] * 2
+    assert "its price in EUR cannot be compared, which counts half" in placed["westEUR"].reasons
