@@ -192,8 +192,7 @@ class Rooms:
             return 0.0, 0.0
         told = summary.ranks.get(demand)
         if told is not None:
-            ranks = told.get(room.model)
-            known = float(told.get(ANY, 0) if ranks is None else ranks)
+            known = float(_told_of(told, room.model))
             return known, known
         most = float(self._bound(demand, room.columns, np.array([row]))[0])
         # A foreign scheduler never tells more: its blocks are taken at their word.
@@ -280,6 +279,14 @@ class Rooms:
 def _gone(demand: Demand, taken: Iterable[tuple[Demand, int]]) -> float:
     """Ranks of a class that what was given to others is thought to take the place of."""
     return float(sum(ranks * displaced(other, demand) for other, ranks in taken if other != demand))
+
+
+def _told_of(told: Mapping[DeviceModel | None, int], model: DeviceModel | None) -> int:
+    """Ranks that a domain told of for a model. One whose own policy has gangs use one model each tells of its models apart: where
+    any will do, as many fit as on the roomiest. One that tells of no models may use any."""
+    if model in told:
+        return told[model]
+    return max(told.values(), default=0) if model is ANY else told.get(ANY, 0)
 
 
 def whole(room: Floats) -> Ints:
