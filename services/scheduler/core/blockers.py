@@ -31,7 +31,8 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds nodes that the unit might use; ``end_s`` is when it is thought to end, infinite when unknown."""
+    """Who holds nodes that the unit might use: a unit, or a run that is told to stop; ``end_s`` is when it is thought to end, infinite
+    when unknown."""
 
     name: str
     tenant_id: str
@@ -62,7 +63,9 @@ def blockers(cluster: Cluster, unit: PendingUnit, now_s: float) -> Blockers:
         if held is not None:
             accelerators, cpus = held
             end_s = running.end_s(now_s, "expected")
-            found[key] = Holder(str(key), running.unit.tenant_id, accelerators, cpus, end_s)
+            found[key] = Holder(
+                str(key) if key.is_unit else key.job_id, running.unit.tenant_id, accelerators, cpus, end_s
+            )
     tenants: dict[str, Holder] = {}
     for item in found.values():
         before = tenants.get(item.tenant_id, Holder(item.tenant_id, item.tenant_id, 0.0, 0.0, math.inf))

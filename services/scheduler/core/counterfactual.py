@@ -371,7 +371,11 @@ def _after_one(question: _Question) -> Iterator[Counterfactual]:
         if question.ask(change) is None:
             continue
         tenant = question.base.running[key].unit.tenant_id
-        yield _starts(question, f"units.{key}", "runs", "ended", "exactly", f"{key} ({tenant}) ended", change)
+        if key.is_unit:
+            yield _starts(question, f"units.{key}", "runs", "ended", "exactly", f"{key} ({tenant}) ended", change)
+        else:
+            said = f"the run {key.job_id} ({tenant}), which is told to stop, had ended"
+            yield _starts(question, f"runs.{key.job_id}", "stops", "ended", "exactly", said, change)
         shown += 1
         if shown == _SHOWN:
             return

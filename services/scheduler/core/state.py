@@ -84,6 +84,11 @@ class UnitKey(NamedTuple):
     def __str__(self) -> str:
         return f"{self.job_id}.{self.unit_index}"
 
+    @property
+    def is_unit(self) -> bool:
+        """False for the names under which runs that are told to stop hold their nodes: ``job_id`` is such a run's."""
+        return self.unit_index >= 0
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.scheduler.core.blockers import blockers
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.counterfactual import Change, Counterfactual, counterfactuals, outcome_with
 from services.scheduler.core.decide import Placement, decide
@@ -17,7 +18,7 @@ from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
-from tests.unit.scheduler.world import a_fleet, a_node
+from tests.unit.scheduler.world import World, a_fleet, a_node, task
 
 NOW_S = 1000.0
 
@@ -223,3 +224,22 @@ def test_a_unit_that_is_not_there_has_none() -> None:
     policy = Policy(order=("age",))
     with pytest.raises(KeyError):
         counterfactuals(Cluster(table_of(a_fleet({"a": 1})), policy), policy, UnitKey("no", 0), NOW_S)
+
+
+def test_a_run_that_is_told_to_stop_is_named_as_a_run() -> None:
+    world = World(a_fleet({"a": 1}, devices=1))
+    world.submit("first", task(accelerators=1))
+    world.cycle()
+    run = world.run("first")
+    world.cancel("first")
+    world.submit("next", task(accelerators=1))
+    world.cycle()
+    cluster, key = world.book.cluster, UnitKey("next", 0)
+    (found,) = [
+        item for item in counterfactuals(cluster, world.policy, key, world.now_s) if item.change.ended is not None
+    ]
+    assert found.field == f"runs.{run.run_id}"
+    assert found.sentence == "It would start now in a if the run first.0.1 (lab), which is told to stop, had ended"
+    pending = cluster.pending.get(key)
+    assert pending is not None
+    assert [item.name for item in blockers(cluster, pending, world.now_s).holders] == [run.run_id]
