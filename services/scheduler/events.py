@@ -208,21 +208,27 @@ def identity_issued(batch: Batch, message: identity_pb2.IdentityIssued) -> None:
 
 
 def demand_forecast(batch: Batch, message: forecast_pb2.DemandForecast) -> None:
-    """The nearest expectation for a domain is kept for the score; of a tenant all that is forecast, where capacity is held for it."""
-    if not message.points:
+    """The nearest expectation for a domain is kept for the score; of a tenant all that is forecast, where capacity is held for it.
+    Points that are no finite numbers say nothing."""
+    points = [point for point in message.points if math.isfinite(point.horizon_s) and math.isfinite(point.expected)]
+    if not points:
         return
     if message.subject_kind == forecast_pb2.FORECAST_SUBJECT_KIND_TENANT:
         if message.subject_id in tenants_held_for(batch.draft.book.cluster.policy):
-            points = [
-                (point.horizon_s, point.expected, point.high if point.has_band else math.nan)
-                for point in message.points
+            bands = [
+                (
+                    point.horizon_s,
+                    point.expected,
+                    point.high if point.has_band and math.isfinite(point.high) else math.nan,
+                )
+                for point in points
             ]
             made_at_s = seconds(message.made_at, batch.now_s)
-            batch.draft.fleet = with_outlook(batch.draft.fleet, message.subject_id, made_at_s, points)
+            batch.draft.fleet = with_outlook(batch.draft.fleet, message.subject_id, made_at_s, bands)
         return
     if message.subject_kind != forecast_pb2.FORECAST_SUBJECT_KIND_DOMAIN:
         return
-    nearest = min(message.points, key=lambda point: point.horizon_s)
+    nearest = min(points, key=lambda point: point.horizon_s)
     batch.draft.fleet = facts.with_expected_demand(batch.draft.fleet, message.subject_id, nearest.expected)
 
 

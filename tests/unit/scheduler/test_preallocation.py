@@ -175,3 +175,28 @@ def test_without_a_forecast_only_the_headroom_is_held() -> None:
     world.submit("x", task(accelerators=1), tenant="b")
     world.submit("y", task(accelerators=1), tenant="c")
     assert placed(world) == {"x"}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_points_that_are_no_numbers_are_left_out_of_a_forecast(bad: float) -> None:
+    """JSON has no such numbers: the batch could not be written."""
+    book = Book(held_for("a"))
+    draft = book.draft()
+    batch = events.Batch(draft, 1000.0, RestartRules(), set())
+    message = forecast("a")
+    message.points.add(horizon_s=600.0, expected=bad)
+    message.points.add(horizon_s=bad, expected=2.0)
+    message.points.add(horizon_s=7200.0, expected=2.0, high=bad, has_band=True)
+    events.demand_forecast(batch, message)
+    known = outlooks_of(draft.fleet.expected_demand)["a"]
+    assert [point[:2] for point in known.points] == [(3600.0, 6.0), (7200.0, 2.0)]
+    assert math.isnan(known.points[1][2])
+    message.subject_kind = forecast_pb2.FORECAST_SUBJECT_KIND_DOMAIN
+    events.demand_forecast(batch, message)
+    assert draft.fleet.expected_demand["a"] == 6.0
+    del message.points[:]
+    message.points.add(horizon_s=600.0, expected=bad)
+    before = draft.fleet
+    events.demand_forecast(batch, message)
+    assert draft.fleet is before
+    assert all(map(math.isfinite, draft.fleet.expected_demand.values()))
