@@ -30,6 +30,8 @@ _DOMAIN_FIELDS = {
     "currency": "",
 }
 _MOST_NODES = 10_000
+"""New nodes in all."""
+_MOST_DOMAINS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,12 @@ def hypothesis(body: Mapping[str, Any], fleet: Fleet, policy: Policy) -> Hypothe
     for name, state in (("nodes_down", NodeState.FAILED), ("nodes_up", NodeState.HEALTHY)):
         for place, node_id in enumerate(_list(name, body.get(name, ()))):
             fleet = _with_node(f"change.{name}[{place}]", fleet, node_id, state)
-    for place, item in enumerate(_list("domains", body.get("domains", ()))):
-        fleet = _with_new_domain(f"change.domains[{place}]", fleet, item)
+    domains = _list("domains", body.get("domains", ()))
+    if len(domains) > _MOST_DOMAINS:
+        raise InvalidArgumentError(f"change.domains: at most {_MOST_DOMAINS} are wanted, not {len(domains)}")
+    before = len(fleet.nodes)
+    for place, item in enumerate(domains):
+        fleet = _with_new_domain(f"change.domains[{place}]", fleet, item, _MOST_NODES - len(fleet.nodes) + before)
     for domain_id, price in _mapping("prices", body.get("prices", {})).items():
         domain = fleet.domains.get(domain_id)
         if domain is None:
@@ -96,7 +102,7 @@ def _with_node(path: str, fleet: Fleet, node_id: Any, state: NodeState) -> Fleet
     return replace(fleet, nodes={**fleet.nodes, node_id: other}, marks=marks)
 
 
-def _with_new_domain(path: str, fleet: Fleet, body: Any) -> Fleet:
+def _with_new_domain(path: str, fleet: Fleet, body: Any, most_nodes: int) -> Fleet:
     if not isinstance(body, Mapping):
         raise InvalidArgumentError(f"{path}: must be an object")
     unknown = set(body) - set(_DOMAIN_FIELDS)
@@ -113,6 +119,8 @@ def _with_new_domain(path: str, fleet: Fleet, body: Any) -> Fleet:
         raise InvalidArgumentError(f"{path}.domain_id: must be the name of a domain that does not exist yet")
     if not 1 <= values["nodes"] <= _MOST_NODES or values["accelerators"] > 64:
         raise InvalidArgumentError(f"{path}: 1 to {_MOST_NODES} nodes with at most 64 accelerators each")
+    if values["nodes"] > most_nodes:
+        raise InvalidArgumentError(f"{path}.nodes: all new domains together may have {_MOST_NODES} nodes")
     devices = tuple(
         [
             Device(index, values["vendor"], values["model"], emulated=True)

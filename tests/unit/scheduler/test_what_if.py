@@ -65,3 +65,13 @@ def test_numbers_of_a_domain_that_no_table_holds_are_refused_by_their_name(field
     world = World(a_fleet({"a": 1}))
     with pytest.raises(InvalidArgumentError, match=rf"change\.domains\[0\]\.{field}: must be at most 1e\+15"):
         hypothesis({"domains": [{"domain_id": "new", field: 1e300}]}, world.fleet, world.policy)
+
+
+@pytest.mark.parametrize(
+    ("count", "nodes", "field"), [(101, 1, r"change\.domains: at most 100"), (3, 4000, r"domains\[2\]\.nodes")]
+)
+def test_new_domains_are_bounded_together(count: int, nodes: int, field: str) -> None:
+    world = World(a_fleet({"a": 1}))
+    domains = [{"domain_id": f"new-{number}", "nodes": nodes} for number in range(count)]
+    with pytest.raises(InvalidArgumentError, match=field):
+        hypothesis({"domains": domains}, world.fleet, world.policy)
