@@ -39,7 +39,7 @@ from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.fleet import Device, Domain, Fleet, Node
 from services.scheduler.core.pending import Pending
-from services.scheduler.core.placement import plugins_of
+from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey

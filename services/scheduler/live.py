@@ -38,8 +38,8 @@ from services.scheduler.core.effects import Finished, Placed, Sleep
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.idle_nodes import idle_rules_of
 from services.scheduler.core.loads import by_load
-from services.scheduler.core.placement import plugins_of
 from services.scheduler.core.planning import Rounds
+from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.run_times import RunTimes

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from services.scheduler.core.ledger import Ledger, Usage
 from services.scheduler.core.pending import Pending, estimated_s
-from services.scheduler.core.placement import Candidates, plugins_of
+from services.scheduler.core.placement import Candidates
+from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit, Shares
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey

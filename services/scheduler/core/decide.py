@@ -19,13 +19,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from services.scheduler.core.book import Book
+from services.scheduler.core.choosing import Choice
 from services.scheduler.core.cluster import Cluster, Memory, RunningUnit
 from services.scheduler.core.deciding.by_plan import ByPlan
 from services.scheduler.core.deciding.chances import Chances
 from services.scheduler.core.deciding.decisions import Blocked, Decisions, Placement, Preempted, Waiting
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.pending import Lane, Selection, estimated_s
-from services.scheduler.core.placement import Candidates, Choice
+from services.scheduler.core.placement import Candidates
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import best, find_room
 from services.scheduler.core.profile import Profile

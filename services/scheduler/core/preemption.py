@@ -19,10 +19,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from services.scheduler.core.choosing import Choice
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import numbers_of, refuse_unknown
-from services.scheduler.core.placement import Candidates, Choice
+from services.scheduler.core.placement import Candidates
 from services.scheduler.core.queue import Order, OrderContext, PendingUnit
 from services.scheduler.core.ranking import PLACE, Place, Ranking, ranked, ranked_still, running_key
 from services.scheduler.core.reach import Reach

@@ -22,8 +22,9 @@ from weakref import WeakSet
 
 import numpy as np
 
+from services.scheduler.core.choosing import Choice
 from services.scheduler.core.cluster import RunningUnit
-from services.scheduler.core.placement import Candidates, Choice
+from services.scheduler.core.placement import Candidates
 from services.scheduler.core.segments import cuts, least, packed, ratio, throughout, unpacked, with_any
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import UNBOUNDED, Bools, Floats, Ints, View

@@ -11,8 +11,8 @@ from services.scheduler.core.admission import Limit, limits
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.idle_nodes import IDLE_NODES, idle_rules_of
 from services.scheduler.core.options import configured
-from services.scheduler.core.placement import plugins_of
 from services.scheduler.core.planning import Planner, Rounds, planner
+from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import Preemption, preemptions
 from services.scheduler.core.promises import SERVICE_LEVELS, service_levels_of

@@ -14,7 +14,7 @@ from services.scheduler.core.decide import decide
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.pending import Pending
-from services.scheduler.core.placement import plugins_of
+from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey

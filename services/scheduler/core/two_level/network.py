@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from services.scheduler.core.admission import Gate
+from services.scheduler.core.choosing import Choice
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.explanation import Candidate, Explanation, Ranking, best_of
 from services.scheduler.core.fleet import Fleet, Node
 from services.scheduler.core.pending import Pending, Selection
-from services.scheduler.core.placement import Choice, plugins_of
+from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.scores import SCORES, DomainScore, SetScore
