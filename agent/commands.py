@@ -13,6 +13,8 @@ from pathlib import Path
 
 SAFE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SHELL = ("/bin/sh", "-c")
+LEFTOVERS_S = 10.0
+"""How long the output of a command that has ended is waited for, after all that it left in its session was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ async def run_command(
 ) -> str:
     """What the command printed. It gets ``PATH``, ``LANG`` and ``environment``, nothing of ours.
 
+    The answer is what stands there when the command itself ends, or its output; what it left running ends with it.
+
     :param shell: the words are one line for /bin/sh.
     :raises CommandError: it cannot be started, ran too long, printed too much or no UTF-8, or failed.
     """
@@ -56,17 +60,19 @@ async def run_command(
         )
     except (OSError, ValueError) as error:
         raise CommandError(f"cannot be started: {getattr(error, 'strerror', None) or error}") from None
+    answer = asyncio.create_task(_answer(process, limits.output_bytes))
     try:
-        async with asyncio.timeout(limits.time_s):
-            assert process.stdout is not None
-            assert process.stderr is not None
-            output, complaint = await asyncio.gather(
-                _read(process, process.stdout, limits.output_bytes), _read(process, process.stderr, limits.output_bytes)
-            )
-            status = await process.wait()
-    except TimeoutError:
-        raise CommandError(f"ran longer than {limits.time_s:g} s") from None
+        await asyncio.wait({answer}, timeout=limits.time_s)
+        if not answer.done():
+            if not _has_ended(process):
+                raise CommandError(f"ran longer than {limits.time_s:g} s")
+            _kill(process)  # a child of its holds its output open, or we were late ourselves
+            await asyncio.wait({answer}, timeout=LEFTOVERS_S)
+            if not answer.done():
+                raise CommandError("left a process behind that holds its output open")
+        output, complaint, status = answer.result()
     finally:
+        answer.cancel()
         await _end(process)
     if output is None:
         raise CommandError(f"printed more than {limits.output_bytes} bytes")
@@ -78,6 +84,23 @@ async def run_command(
         return output.decode()
     except UnicodeDecodeError:
         raise CommandError("printed no UTF-8") from None
+
+
+async def _answer(process: asyncio.subprocess.Process, most: int) -> tuple[bytes | None, bytes | None, int]:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    output, complaint = await asyncio.gather(_read(process, process.stdout, most), _read(process, process.stderr, most))
+    return output, complaint, await process.wait()
+
+
+def _has_ended(process: asyncio.subprocess.Process) -> bool:
+    if process.returncode is not None:
+        return True
+    try:
+        ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # collected already
+        return True
+    return ended is not None
 
 
 async def _read(process: asyncio.subprocess.Process, stream: asyncio.StreamReader, most: int) -> bytes | None:

@@ -110,9 +110,16 @@ async def test_limits_of_a_command(tmp_path: Path, argv: list[str], time_s: floa
         await run_command(argv, limits, tmp_path)
 
 
+async def test_what_a_command_said_counts_though_a_child_of_its_holds_its_output_open(tmp_path: Path) -> None:
+    limits = CommandLimits(time_s=1.0, output_bytes=1000)
+    assert await run_command(["/bin/sh", "-c", "echo 5; sleep 600 & exit 0"], limits, tmp_path) == "5\n"
+    with pytest.raises(CommandError, match="ended with status 3"):
+        await run_command(["/bin/sh", "-c", "sleep 600 & exit 3"], limits, tmp_path)
+
+
 async def test_nothing_of_a_command_lives_on(tmp_path: Path) -> None:
     told = tmp_path / "child"
-    line = f"sleep 600 & echo $! > {told}.new && mv {told}.new {told}; echo 1"
+    line = f"sleep 600 & echo $! > {told}.new && mv {told}.new {told}; echo 1; wait"
     for time_s in (0.5, 5.0, 50.0):  # The shell of a busy machine may come to its first line late.
         with pytest.raises(CommandError, match="ran longer"):
             await run_command(["/bin/sh", "-c", line], CommandLimits(time_s=time_s), tmp_path)
