@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
@@ -58,7 +58,9 @@ def is_expired(order: Assignment, contact_since: datetime, lease_s: float) -> bo
     """Whether a start was given longer than a lease before the agent (again) had contact."""
     if order.action != ASSIGNMENT_ACTION_START or not order.HasField("assigned_at"):
         return False
-    return order.assigned_at.ToDatetime(UTC) + timedelta(seconds=lease_s) < contact_since
+    # In seconds: the wire carries times that are none in any year, and such an order would come again at every start.
+    assigned_s = order.assigned_at.seconds + order.assigned_at.nanos / 1e9
+    return assigned_s + lease_s < contact_since.timestamp()
 
 
 class Orders:

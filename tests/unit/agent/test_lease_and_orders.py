@@ -88,3 +88,11 @@ def test_a_start_from_before_a_long_absence_has_expired() -> None:
     stop = _order("stop", 1)
     stop.assigned_at.FromDatetime(NOW - timedelta(hours=1))
     assert not is_expired(stop, NOW, 10), "a stop never expires"
+
+
+@pytest.mark.parametrize(("seconds", "expired"), [(-(2**63), True), (2**63 - 1, False), (253402300799, False)])
+def test_a_time_that_is_none_in_any_year_stops_nobody(seconds: int, expired: bool) -> None:
+    """The wire carries any number of seconds; dates end in the year 9999."""
+    order = _order("start", 1)
+    order.assigned_at.seconds = seconds
+    assert is_expired(order, NOW, 10) is expired
