@@ -24,6 +24,7 @@ RunKey = tuple[str, int]
 """(run id, epoch)"""
 
 MEMORY_OF_UNITS = timedelta(days=7)
+SWEEP_EVERY = timedelta(hours=1)
 
 
 class Admission(StrEnum):
@@ -100,6 +101,7 @@ class RunBook:
         self._now_s = now_s
         self._recorded_boot = ""
         self._event_number = 0
+        self._swept_at: datetime | None = None
         self._journal = Journal(path, self._snapshot)
 
     def open(self) -> None:
@@ -225,6 +227,7 @@ class RunBook:
     def _see(self, record: dict[str, Any], run: RunKey | None) -> None:
         key = (record["job"], record["unit"])
         seen_at = datetime.fromisoformat(record["at"])
+        self._forget_old_units(seen_at)
         unit = self.units.get(key)
         if (
             unit is None
@@ -232,6 +235,16 @@ class RunBook:
             or (run is not None and record["epoch"] == unit.highest_epoch)
         ):
             self.units[key] = Unit(record["epoch"], seen_at, run)
+
+    def _forget_old_units(self, now: datetime) -> None:
+        """Of an agent that runs for months too only the units of a week are kept, as in its journal."""
+        if self._swept_at is not None and now - self._swept_at < SWEEP_EVERY:
+            return
+        self._swept_at = now
+        active = {(run.job_id, run.unit_index) for run in self.begun.values()}
+        old = [key for key, unit in self.units.items() if now - unit.seen_at > MEMORY_OF_UNITS and key not in active]
+        for key in old:
+            del self.units[key]
 
     def _end(self, event: RunEvent) -> None:
         if isinstance(event, RunRefused) or not isinstance(event, RunFailed | RunFinished):

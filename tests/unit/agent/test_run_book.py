@@ -140,6 +140,26 @@ async def test_old_units_are_forgotten(tmp_path: Path) -> None:
     await third.close()
 
 
+async def test_old_units_are_forgotten_while_the_agent_runs(tmp_path: Path) -> None:
+    book = _book(tmp_path / "j")
+    book.open()
+    book.begin(_request(1), AT)
+    for day in range(40):
+        at = AT + timedelta(days=day)
+        for unit in range(5):
+            book.begin(_request(1, f"day-{day}-{unit}", unit_index=100 * day + unit + 1), at)
+            book.record(RunFinished(f"day-{day}-{unit}", "job-1", 100 * day + unit + 1, 1, at))
+    assert ("job-1", 0) in book.units, "a unit that still runs is kept"
+    assert len(book.units) <= 5 * 9 + 1
+    assert book.highest_epoch("job-1", 3905) == 1
+    units = dict(book.units)
+    await book.close()
+    again = _book(tmp_path / "j")
+    again.open()
+    assert again.units == units
+    await again.close()
+
+
 @pytest.mark.parametrize(
     "event",
     [
