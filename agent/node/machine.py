@@ -21,10 +21,12 @@ from contextlib import suppress
 from typing import Any
 
 from agent.node import proc, wire
-from agent.node.rank import OPEN_FILES, WHY_STOPPED, Key, Limits, Rank
+from agent.node.rank import CHECKPOINT_BURST, OPEN_FILES, WHY_STOPPED, Key, Limits, Rank
 from agent.node.rank_output import Report
 
 PROGRESS_INTERVAL_S = 0.1
+CHECKPOINTS_PER_S = 10.0
+"""Of a rank, beyond its first burst; of more, the newest is passed on."""
 ENFORCE_INTERVAL_S = 0.1
 PIPE_PATIENCE_S = 1.0
 MAX_UNSENT_FOR_BEAT_BYTES = 256 * 1024
@@ -195,14 +197,28 @@ class Machine:
         run, epoch, number = rank.key
         message: wire.Message = {"ev": report.kind, "run": run, "epoch": epoch, "rank": number, **report.body}
         if report.kind == "checkpoint":
-            try:
-                message["size_bytes"] = os.stat(message["path"]).st_size  # noqa: PTH116
-            except OSError:
-                message["size_bytes"] = None
-            self._send(message)
+            rank.newest_checkpoint = message
+            self._send_checkpoint(rank, time.monotonic())
             return
         rank.newest_progress = message
         self._send_progress(rank, time.monotonic())
+
+    def _send_checkpoint(self, rank: Rank, now: float, *, last: bool = False) -> None:
+        message = rank.newest_checkpoint
+        if message is None:
+            return
+        earned = (now - rank.checkpoints_earned_at) * CHECKPOINTS_PER_S
+        rank.checkpoints_left = min(float(CHECKPOINT_BURST), rank.checkpoints_left + earned)
+        rank.checkpoints_earned_at = now
+        if rank.checkpoints_left < 1.0 and not last:
+            return
+        rank.checkpoints_left -= 1.0
+        rank.newest_checkpoint = None
+        try:
+            message["size_bytes"] = os.stat(message["path"]).st_size  # noqa: PTH116
+        except OSError:
+            message["size_bytes"] = None
+        self._send(message)
 
     def _send_progress(self, rank: Rank, now: float, *, last: bool = False) -> None:
         if rank.newest_progress is not None and (last or now - rank.progress_sent_at >= PROGRESS_INTERVAL_S):
@@ -242,6 +258,7 @@ class Machine:
 
     def _finish(self, rank: Rank) -> None:
         rank.log.close()
+        self._send_checkpoint(rank, time.monotonic(), last=True)
         self._send_progress(rank, 0.0, last=True)
         self._send(rank.report())
         del self._ranks[rank.key]
@@ -250,6 +267,7 @@ class Machine:
     def _enforce(self, now: float) -> None:
         for rank in list(self._ranks.values()):
             rank.enforce(now)
+            self._send_checkpoint(rank, now)
             self._send_progress(rank, now)
         for rank in list(self._lingering.values()):
             self._let_go(rank, now)

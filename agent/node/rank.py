@@ -14,6 +14,8 @@ from agent.node.rank_output import OutputScanner, Report
 
 MEMORY_CHECK_S = 0.5
 OPEN_FILES = 65536
+CHECKPOINT_BURST = 64
+"""So many checkpoints of a rank are passed on at once, however fast it reports them."""
 
 WHY_EXITED = "exited"
 WHY_TIME_LIMIT = "time_limit"
@@ -76,6 +78,9 @@ class Rank:
         self.exited_at: float | None = None
         self.newest_progress: dict[str, Any] | None = None
         self.progress_sent_at = float("-inf")
+        self.newest_checkpoint: dict[str, Any] | None = None
+        self.checkpoints_left = float(CHECKPOINT_BURST)
+        self.checkpoints_earned_at = now
         self._kill_at: float | None = None
         self._memory_check_at = now + MEMORY_CHECK_S
         self._apply_limits()
