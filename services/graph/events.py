@@ -47,22 +47,23 @@ class GraphIntake:
         await store.lock_domains(connection, domain_ids)
         domains = await store.load(connection, domain_ids, self._publication.recent)
         touched: dict[str, str] = {}
+        now_s = self._clock.now().timestamp()
         for event in events:
             domain = domains.get(event.domain_id)
             if domain is not None:
-                self._fold(domain, event, touched)
+                self._fold(domain, event, touched, now_s)
         rows = [
             (domain_id, domains[domain_id].facts.certificates[identity_id])
             for identity_id, domain_id in touched.items()
         ]
         await store.save_certificates(connection, rows)
-        await self._publication.publish(transaction, list(domains.values()), self._clock.now().timestamp())
+        await self._publication.publish(transaction, list(domains.values()), now_s)
 
     @staticmethod
-    def _fold(domain: TrackedDomain, event: Message, touched: dict[str, str]) -> None:
+    def _fold(domain: TrackedDomain, event: Message, touched: dict[str, str], now_s: float) -> None:
         facts = domain.facts
         if isinstance(event, telemetry_pb2.ObservationRecorded):
-            facts.observe(event)
+            facts.observe(event, now_s)
             domain.observed = True
         elif isinstance(event, identity_pb2.IdentityIssued):
             facts.certify(event)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from meridian.contracts.failover.v1 import failover_pb2
@@ -26,6 +26,8 @@ _BAD_KINDS = {
 }
 POWER_STATE_LABEL = "power_state"
 WHOLE_NODE = -1
+# Clocks of services differ by less.
+AHEAD_S = 60.0
 
 # metric -> accelerator index (-1: the node) -> value and time in seconds since 1970
 Readings = dict[str, dict[int, tuple[float, float]]]
@@ -89,11 +91,16 @@ class DomainFacts:
 
     # -- folding -------------------------------------------------------------------------------------------------
 
-    def observe(self, observation: telemetry_pb2.ObservationRecorded) -> None:
-        """Take the inventory and the readings. Readings that were set aside are no longer known."""
+    def observe(self, observation: telemetry_pb2.ObservationRecorded, now_s: float) -> None:
+        """Take the inventory and the readings. Readings that were set aside are no longer known.
+
+        What is older than the newest is passed over, unless that was `AHEAD_S` ahead of ``now_s``: then a clock was set back.
+        """
         observed_at_s = observation.observed_at.ToNanoseconds() / 1e9
         if observed_at_s < self.observed_at_s:
-            return
+            if self.observed_at_s <= now_s + AHEAD_S:
+                return
+            self._forget_readings(lambda at_s: at_s > now_s + AHEAD_S)
         self.observed_at_s = observed_at_s
         listed = {node.node_id for node in observation.inventory.nodes}
         if observation.HasField("part"):
@@ -167,12 +174,15 @@ class DomainFacts:
 
     def forget_readings_before(self, limit_s: float) -> None:
         """Drop values older than ``limit_s``."""
+        self._forget_readings(lambda at_s: at_s < limit_s)
+
+    def _forget_readings(self, is_gone: Callable[[float], bool]) -> None:
         for node_id, found in self.readings.items():
             for metric, series in list(found.items()):
-                if all(at_s >= limit_s for _, at_s in series.values()):
+                if not any(is_gone(at_s) for _, at_s in series.values()):
                     continue
                 self.touched.add(node_id)
-                found[metric] = {index: item for index, item in series.items() if item[1] >= limit_s}
+                found[metric] = {index: item for index, item in series.items() if not is_gone(item[1])}
                 if not found[metric]:
                     del found[metric]
 

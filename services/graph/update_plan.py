@@ -93,6 +93,11 @@ class PlannedUpdate:
     states: tuple[StateChange, ...] = ()
 
 
+def _due(at_s: float, now_s: float, interval_s: float) -> bool:
+    """Whether the interval has passed since ``at_s``; also when the clock was set back, as nobody knows how long it was."""
+    return not 0 <= now_s - at_s < interval_s
+
+
 def plan_updates(
     domain: TrackedDomain, now_s: float, pace: Pace, limits: Thresholds, judge: Judge | None = None
 ) -> list[PlannedUpdate]:
@@ -107,7 +112,7 @@ def plan_updates(
         return []
     facts.forget_readings_before(now_s - pace.reading_ttl_s)
     after, decided = build_image(facts, now_s, limits, judge)
-    metrics_due = now_s - domain.metrics_published_at_s >= pace.metric_refresh_s
+    metrics_due = _due(domain.metrics_published_at_s, now_s, pace.metric_refresh_s)
     # A report of everything may follow one of few readings at once: it must not wait because of that one.
     if domain.oldest_told_s and facts.oldest_reading_s() - domain.oldest_told_s >= pace.metric_refresh_s:
         metrics_due = True
@@ -127,8 +132,8 @@ def plan_updates(
             domain.oldest_told_s = facts.oldest_reading_s()
         if found.update.full:
             domain.image_published_at_s = domain.image_logged_at_s = now_s
-    if now_s - domain.image_published_at_s >= pace.image_interval_s:
-        logged = now_s - domain.image_logged_at_s >= pace.log_image_interval_s
+    if _due(domain.image_published_at_s, now_s, pace.image_interval_s):
+        logged = _due(domain.image_logged_at_s, now_s, pace.log_image_interval_s)
         planned.append(PlannedUpdate(whole(domain.published), ChangeKind.IMAGE, logged))
         domain.image_published_at_s = now_s
         if logged:

@@ -8,6 +8,8 @@ import numpy as np
 
 from services.graph.recognition.features import QUANTITIES, WINDOW, Floats, Quantity
 
+_SET_BACK_S = 60.0
+
 
 class Windows:
     """Samples by observation time, one array over the nodes of the newest observation; a node that left is forgotten."""
@@ -20,8 +22,12 @@ class Windows:
         self.count = 0
 
     def add(self, at_s: float, samples: Mapping[str, Floats]) -> bool:
-        """One observation of all nodes; False when it is not newer than the newest."""
-        if at_s <= self.newest_s:
+        """One observation of all nodes; False when it is not newer than the newest. One that is much older begins anew: then a
+        clock was set back."""
+        if at_s < self.newest_s - _SET_BACK_S:
+            self._places = {}
+            self.count = 0
+        elif at_s <= self.newest_s:
             return False
         self.newest_s = at_s
         self.count += 1

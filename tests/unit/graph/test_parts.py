@@ -32,7 +32,7 @@ def part(
 def facts_after(*observations: telemetry_pb2.ObservationRecorded) -> DomainFacts:
     facts = DomainFacts("beijing")
     for item in observations:
-        facts.observe(item)
+        facts.observe(item, NOW_S)
     return facts
 
 
@@ -64,7 +64,7 @@ def test_a_node_that_no_part_lists_goes_with_the_last_part_and_not_before() -> N
 def test_a_report_of_which_a_part_is_missing_removes_nothing() -> None:
     facts = facts_after(part("r1", 1, 2, "a"), part("r1", 2, 2, "b"), part("r2", 1, 3, "a"), part("r2", 3, 3, "c"))
     assert listed(facts) == ["a", "b", "c"]
-    facts.observe(part("r3", 1, 1, "a"))
+    facts.observe(part("r3", 1, 1, "a"), NOW_S)
     assert listed(facts) == ["a"]
 
 
@@ -76,7 +76,7 @@ def test_an_early_report_changes_its_nodes_alone() -> None:
 def test_bad_readings_stay_until_their_node_is_told_of_again() -> None:
     facts = facts_after(part("r1", 1, 2, "a", issues=1), part("r1", 2, 2, "b"))
     assert set(facts.bad_readings) == {"a"}
-    facts.observe(part("r2", 1, 2, "a"))
+    facts.observe(part("r2", 1, 2, "a"), NOW_S)
     assert facts.bad_readings == {}
 
 

@@ -167,7 +167,7 @@ def test_a_neighbourhood_by_hand() -> None:
 
 def facts_at(second: int, facts: DomainFacts) -> DomainFacts:
     read = {(name, 0, "cpn.compute.capacity_free"): 1.0 for name in ("a", "b")}
-    facts.observe(observation([node("a"), node("b")], read, at_s=NOW_S + second))
+    facts.observe(observation([node("a"), node("b")], read, at_s=NOW_S + second), NOW_S + second)
     return facts
 
 
@@ -214,3 +214,13 @@ def test_every_rule_of_the_model_fits_the_store() -> None:
         "model-failing",
     ]
     assert not TrackedDomain(DomainFacts("beijing")).observed
+
+
+def test_windows_begin_anew_after_a_clock_was_set_back() -> None:
+    windows = Windows()
+    one = {"a": np.zeros(QUANTITIES, dtype=np.float32)}
+    assert windows.add(NOW_S + 3600, one)
+    assert not windows.add(NOW_S + 3590, one)
+    assert windows.add(NOW_S, one)
+    assert (windows.newest_s, windows.count) == (NOW_S, 1)
+    assert np.isnan(windows.of(["a"])[0, :-1]).all()

@@ -28,7 +28,7 @@ UTILIZATION, FREE, HEALTH = "hw.gpu.utilization", "cpn.compute.capacity_free", "
 def fold(domain: TrackedDomain, event: Any) -> None:
     facts = domain.facts
     if isinstance(event, telemetry_pb2.ObservationRecorded):
-        facts.observe(event)
+        facts.observe(event, NOW_S)
     elif isinstance(event, identity_pb2.IdentityIssued):
         facts.certify(event)
     elif isinstance(event, identity_pb2.IdentityRevoked):
@@ -136,7 +136,7 @@ def test_a_difference_leads_from_one_image_to_the_other(one: Any, other: Any) ->
     images = []
     for found, read, joined in (one, other):
         facts = DomainFacts("beijing")
-        facts.observe(observation(found, read, links=joined))
+        facts.observe(observation(found, read, links=joined), NOW_S)
         images.append(build_image(facts, NOW_S, LIMITS)[0])
     earlier, later = images
     change = difference(earlier, later)
@@ -336,3 +336,26 @@ def test_metrics_are_due_when_all_readings_are_newer_and_updates_say_how_old() -
     assert told(domain, NOW_S + 6, observation([node("a", 2), node("b")], {power: 5.0}, at_s=NOW_S + 6)) == []
     [due] = told(domain, NOW_S + 7, observation([node("a", 2), node("b")], {power: 6.0}, at_s=NOW_S + 7))
     assert due.update.nodes[0].metrics["hw.power"] == 6.0
+
+
+def test_observations_are_heard_after_a_clock_was_set_back() -> None:
+    """An hour ahead, then right again: what was read in the hour to come is not known any more, and nothing waits for it."""
+    domain = fresh()
+    ahead_s = NOW_S + 3600
+    early = observation([node("a")], {("a", 0, UTILIZATION): 0.9, ("a", None, HEALTH): 1.0}, at_s=ahead_s)
+    told(domain, NOW_S, early)
+    told(domain, NOW_S, observation([node("a"), node("b")], {("a", 0, UTILIZATION): 0.1}, at_s=NOW_S))
+    assert domain.facts.observed_at_s == NOW_S
+    assert sorted(domain.published.nodes) == ["a", "b"]
+    assert domain.facts.readings["a"] == {UTILIZATION: {0: (0.1, NOW_S)}}
+    # What only comes late is passed over, as before, also by a clock that is a little ahead.
+    told(domain, NOW_S, observation([node("b")], at_s=NOW_S + 30), observation([node("a")], at_s=NOW_S))
+    assert sorted(domain.published.nodes) == ["b"]
+
+
+def test_metrics_and_images_are_told_after_the_own_clock_was_set_back() -> None:
+    domain = fresh()
+    told(domain, NOW_S + 3600, observation([node("a")], {("a", 0, UTILIZATION): 0.1}, at_s=NOW_S + 3600))
+    planned = told(domain, NOW_S, observation([node("a")], {("a", 0, UTILIZATION): 0.2}, at_s=NOW_S))
+    assert [item.kind for item in planned] == [ChangeKind.METRICS, ChangeKind.IMAGE]
+    assert told(domain, NOW_S + 1, observation([node("a")], {("a", 0, UTILIZATION): 0.1}, at_s=NOW_S + 1)) == []
