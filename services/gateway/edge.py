@@ -6,22 +6,9 @@ from collections.abc import Callable
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from meridian.errors import MeridianError
-from meridian.http import PROBLEM
-
-# A body that is too large is thrown away up to this many times the limit; then the connection is closed on the sender.
-_DRAINED = 8
-
-
-class BodyTooLargeError(MeridianError):
-    """The body is larger than this route takes."""
-
-    code = "PAYLOAD_TOO_LARGE"
-    status = 413
-    title = "Payload too large"
+from meridian.request_body import read_body, replayed, too_large
 
 
 class Edge:
@@ -56,53 +43,13 @@ class Edge:
         if scope["method"] in {"POST", "PUT", "PATCH", "DELETE"}:
             limit = self._larger.get(scope["path"], self._max_body_bytes)
             try:
-                body = await _read(scope, receive, limit)
+                body = await read_body(scope, receive, limit)
             except ClientDisconnect:
                 # What came may be the beginning of something else: nothing is done with it, and nobody waits for an answer.
                 return
             if body is None:
-                error = BodyTooLargeError(f"the body is larger than {limit} bytes")
-                answer = JSONResponse(
-                    error.problem(instance=scope["path"]),
-                    status_code=error.status,
-                    media_type=PROBLEM,
-                    headers={"Connection": "close"},
-                )
+                answer = too_large(scope, limit)
                 await answer(scope, receive, send_with_headers)
                 return
-            receive = _replay(body, receive)
+            receive = replayed(body, receive)
         await self._app(scope, receive, send_with_headers)
-
-
-async def _read(scope: Scope, receive: Receive, limit: int) -> bytes | None:
-    """The body, or None when it is larger than ``limit``; then it is read to its end, within reason, so that the client
-    comes to read the answer. ClientDisconnect when the connection ended before the body."""
-    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-    if not declared.isdigit() or int(declared) > _DRAINED * limit:
-        return None
-    parts: list[bytes] = []
-    size = 0
-    while size <= _DRAINED * limit:
-        message = await receive()
-        if message["type"] != "http.request":
-            raise ClientDisconnect
-        part = message.get("body", b"")
-        size += len(part)
-        if size <= limit:
-            parts.append(part)
-        if not message.get("more_body", False):
-            break
-    return b"".join(parts) if size <= limit else None
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    given = False
-
-    async def replayed() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replayed

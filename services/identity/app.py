@@ -6,13 +6,14 @@ from datetime import timedelta
 from functools import partial
 
 from meridian.periodic import every
+from meridian.request_body import BodyLimit
 from meridian.service import Kernel
 from meridian.settings import load
 from services.identity import access_store, store
 from services.identity.access import Access
 from services.identity.api_admin import admin_router
 from services.identity.api_registration import registration_router
-from services.identity.api_tokens import token_router
+from services.identity.api_tokens import MAX_BODY_BYTES, token_router
 from services.identity.authority import CertificateAuthority
 from services.identity.bootstrap import apply_bootstrap, read_bootstrap
 from services.identity.compute_ids import mint_compute_id
@@ -87,6 +88,7 @@ def build(kernel: Kernel) -> None:
         for kind, status, count in counts:
             measures.identities.labels(kind, status).set(count)
 
+    kernel.http.add_middleware(BodyLimit, settings.max_body_bytes, {"/v1/tokens": MAX_BODY_BYTES})
     kernel.before_start += [open_keys, bootstrap]
     kernel.add_task("upkeep", every(_UPKEEP_INTERVAL_S, upkeep))
     kernel.http.include_router(

@@ -22,6 +22,9 @@ class IdentitySettings(HttpSettings):
     key_dir: Path | None = None
     bootstrap_file: Path | None = None
 
+    # A domain of 10,000 nodes, with their accelerators and signing requests, is about half of it.
+    max_body_bytes: int = Field(default=64 * 1024 * 1024, ge=1024)
+
     certificate_ttl_s: float = Field(default=3600.0, gt=0)
     issuing_ca_ttl_s: float = Field(default=30 * 86400.0, gt=0)
     root_ca_ttl_s: float = Field(default=3650 * 86400.0, gt=0)

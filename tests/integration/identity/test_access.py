@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx
 from joserfc import jwt
 from joserfc.jwk import KeySet
@@ -137,3 +139,15 @@ async def test_a_join_token_made_for_a_domain_works_until_it_is_revoked(
     assert (await AgentSide().register(http, [], token=made["join_token"])).status_code == 201
     await http.post("/v1/revocations", json={"join_token_id": made["join_token_id"], "reason": "used"}, headers=admin)
     assert (await AgentSide().register(http, [], token=made["join_token"])).status_code == 401
+
+
+async def test_bodies_have_a_limit(stack: Environment, bootstrap_file: Path) -> None:
+    """Nobody needs a token to send one, so none is kept in memory beyond it."""
+    settings = {"MERIDIAN_IDENTITY_BOOTSTRAP_FILE": str(bootstrap_file), "MERIDIAN_IDENTITY_MAX_BODY_BYTES": "65536"}
+    async with stack.service("identity", settings) as service:
+        for path, size in (("/v1/tokens", 16_385), ("/v1/registrations", 65_537), ("/v1/revocations", 1_000_000)):
+            answer = await service.http.post(path, content=b" " * size)
+            assert (answer.status_code, answer.json()["code"]) == (413, "PAYLOAD_TOO_LARGE"), path
+        answer = await service.http.post("/v1/registrations", content=b" " * 65_536)
+        assert answer.status_code in {400, 422}
+        assert await token_of(service.http, **APP)

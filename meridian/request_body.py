@@ -1,0 +1,88 @@
+"""Bodies of requests are read whole, up to a limit, before the application sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from meridian.errors import MeridianError
+from meridian.http import PROBLEM
+
+# A body that is too large is thrown away up to this many times the limit; then the connection is closed on the sender.
+_DRAINED = 8
+
+
+class BodyTooLargeError(MeridianError):
+    """The body is larger than this route takes."""
+
+    code = "PAYLOAD_TOO_LARGE"
+    status = 413
+    title = "Payload too large"
+
+
+def too_large(scope: Scope, limit: int) -> JSONResponse:
+    """The answer to a body of more than ``limit`` bytes."""
+    error = BodyTooLargeError(f"the body is larger than {limit} bytes")
+    problem = error.problem(instance=scope["path"])
+    return JSONResponse(problem, error.status, media_type=PROBLEM, headers={"Connection": "close"})
+
+
+class BodyLimit:
+    """ASGI middleware: 413 for a body above ``max_body_bytes``, or above what ``own`` says of its path."""
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int, own: Mapping[str, int]) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+        self._own = own
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        limit = self._own.get(scope["path"], self._max_body_bytes)
+        try:
+            body = await read_body(scope, receive, limit)
+        except ClientDisconnect:
+            return
+        if body is None:
+            await too_large(scope, limit)(scope, receive, send)
+            return
+        await self._app(scope, replayed(body, receive), send)
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes | None:
+    """The body, or None when it is larger than ``limit``; then it is read to its end, within reason, so that the client
+    comes to read the answer. ClientDisconnect when the connection ended before the body."""
+    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    if not declared.isdigit() or int(declared) > _DRAINED * limit:
+        return None
+    parts: list[bytes] = []
+    size = 0
+    while size <= _DRAINED * limit:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ClientDisconnect
+        part = message.get("body", b"")
+        size += len(part)
+        if size <= limit:
+            parts.append(part)
+        if not message.get("more_body", False):
+            break
+    return b"".join(parts) if size <= limit else None
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """A ``receive`` that gives the body, and then what comes after it."""
+    given = False
+
+    async def given_once() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return given_once
