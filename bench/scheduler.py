@@ -37,7 +37,8 @@ from services.scheduler.core.placement import Candidates
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import OrderContext, PendingUnit, Shares
 from services.scheduler.core.state import Demand, UnitKey
-from services.scheduler.core.table import Table, View, table_of
+from services.scheduler.core.table import Table, table_of
+from services.scheduler.core.view import View
 
 SEED = 7
 DEVICES, CPUS, MEMORY_BYTES = 8, 64.0, 2**38

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from services.scheduler.core.cluster import alternatives
 from services.scheduler.core.decide import Decisions, decide
 from services.scheduler.core.state import UnitKey
-from services.scheduler.core.table import View
+from services.scheduler.core.view import View
 from simulation.failures import spot_events
 from simulation.measures import Measures
 from simulation.model import TraceJob

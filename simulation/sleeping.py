@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from meridian.errors import InvalidArgumentError
-from services.scheduler.core.table import View
+from services.scheduler.core.view import View
 from simulation.energy import Energy
 from simulation.model import Network, SimNode
 

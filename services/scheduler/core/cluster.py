@@ -20,7 +20,8 @@ from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit, Shares
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
-from services.scheduler.core.table import Table, View
+from services.scheduler.core.table import Table
+from services.scheduler.core.view import View
 
 if TYPE_CHECKING:
     from services.scheduler.core.decide import Decisions

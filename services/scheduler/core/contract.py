@@ -33,7 +33,8 @@ from services.scheduler.core.share_plan import (
     planned,
 )
 from services.scheduler.core.state import Demand, UnitKey
-from services.scheduler.core.table import Floats, View
+from services.scheduler.core.table import Floats
+from services.scheduler.core.view import View
 
 if TYPE_CHECKING:
     from services.scheduler.core.cluster import Cluster, RunningUnit

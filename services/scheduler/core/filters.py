@@ -14,7 +14,8 @@ import numpy as np
 
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import Bools, View
+from services.scheduler.core.table import Bools
+from services.scheduler.core.view import View
 
 
 class Filter(Protocol):

@@ -18,7 +18,8 @@ from services.scheduler.core.policy import Policy
 from services.scheduler.core.scores import DomainScore
 from services.scheduler.core.scoring.preference import device_preference
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import SLACK, UNBOUNDED, Bools, Floats, Ints, View
+from services.scheduler.core.table import SLACK, UNBOUNDED, Bools, Floats, Ints
+from services.scheduler.core.view import View
 
 _FEW = 6
 """Up to so many touched nodes are counted again one by one, which is quicker than arrays are."""
@@ -177,7 +178,7 @@ class Judging:
         return np.array(new if len(new) == 1 else sorted(set(new)), dtype=np.int64)
 
     def _fit_of(self, row: int) -> int:
-        """As `table.fits`, for one node and whole devices."""
+        """As `fitting.fits`, for one node and whole devices."""
         if not self._allowed[row]:
             return 0
         demand, view = self._demand, self._view

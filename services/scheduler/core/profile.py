@@ -27,7 +27,8 @@ from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.placement import Candidates
 from services.scheduler.core.segments import cuts, least, packed, ratio, throughout, unpacked, with_any
 from services.scheduler.core.state import Demand, UnitKey
-from services.scheduler.core.table import UNBOUNDED, Bools, Floats, Ints, View
+from services.scheduler.core.table import UNBOUNDED, Bools, Floats, Ints
+from services.scheduler.core.view import View
 
 _MOST_CELLS = 3_000_000
 _LEAST_SEGMENTS = 24
@@ -401,7 +402,7 @@ class Profile:
         return table
 
     def _fits(self, demand: Demand, columns: Ints, allowed: Bools, first: int, end: int) -> Floats:
-        """Ranks that fit, by segment and node (S, N), as `table.fits` counts them for one moment."""
+        """Ranks that fit, by segment and node (S, N), as `fitting.fits` counts them for one moment."""
         free = self._free[first:end]
         parts: list[Any] = []
         if demand.cpus > 0:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import Bools, View
+from services.scheduler.core.table import Bools
+from services.scheduler.core.view import View
 
 if TYPE_CHECKING:
     from services.scheduler.core.cluster import RunningUnit

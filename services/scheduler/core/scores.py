@@ -19,7 +19,8 @@ import numpy as np
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import configured
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import Floats, View
+from services.scheduler.core.table import Floats
+from services.scheduler.core.view import View
 
 
 @runtime_checkable

@@ -24,7 +24,8 @@ from services.scheduler.core.scoring.affinity import relative_rates
 from services.scheduler.core.scoring.data import transfer_cost, transfer_seconds
 from services.scheduler.core.scoring.facts import by_domain
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import Bools, Floats, View
+from services.scheduler.core.table import Bools, Floats
+from services.scheduler.core.view import View
 
 REFERENCE_S = 3600.0
 OBJECTIVES = (

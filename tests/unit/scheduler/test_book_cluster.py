@@ -32,7 +32,8 @@ from services.scheduler.core.state import (
     UnitKey,
     UnitState,
 )
-from services.scheduler.core.table import View, table_of
+from services.scheduler.core.table import table_of
+from services.scheduler.core.view import View
 from services.scheduler.what_if import answer
 from tests.unit.scheduler.test_history import NODES, History, workflows
 from tests.unit.scheduler.world import World, a_fleet, a_node, gang, task

@@ -27,7 +27,8 @@ from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.policy import Policy, policy_from_json
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, PlacedRank, Run, UnitKey
-from services.scheduler.core.table import DeviceModel, View, table_of
+from services.scheduler.core.table import DeviceModel, table_of
+from services.scheduler.core.view import View
 from tests.unit.scheduler.world import GIB, World, a_fleet, a_node, gang, task
 
 

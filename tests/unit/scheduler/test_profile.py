@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from services.scheduler.core import profile as profile_module
 from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.fitting import fits
 from services.scheduler.core.fleet import Device, Domain, Fleet, Node, with_domain
 from services.scheduler.core.placement import Candidates
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.profile import Change, Profile
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
-from services.scheduler.core.table import fits, table_of
+from services.scheduler.core.table import table_of
 from tests.unit.scheduler.world import GIB, a_fleet, a_node
 
 INF = float("inf")
@@ -358,7 +359,7 @@ def test_the_present_of_a_profile_is_what_is_free(steps: list[tuple[int, int, in
 
 
 def _all_of(cluster: Cluster):  # type: ignore[no-untyped-def]
-    from services.scheduler.core.table import Free
+    from services.scheduler.core.fitting import Free
 
     table = cluster.table
     return Free(table.cpus, table.memory_bytes, table.devices, table.resources, None)

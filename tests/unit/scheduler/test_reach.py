@@ -16,7 +16,8 @@ from services.scheduler.core.preemption import OrderPreemption, find_room
 from services.scheduler.core.queue import OrderContext, PendingUnit, Shares
 from services.scheduler.core.reach import Changed, Reach
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
-from services.scheduler.core.table import View, table_of
+from services.scheduler.core.table import table_of
+from services.scheduler.core.view import View
 
 POLICY = Policy(
     name="shortest",

@@ -10,7 +10,8 @@ import pytest
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.scores import SCORES
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import Floats, View
+from services.scheduler.core.table import Floats
+from services.scheduler.core.view import View
 from tests.unit.scheduler.world import World, a_fleet, gang, task
 
 

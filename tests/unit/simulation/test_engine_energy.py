@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.table import View, table_of
+from services.scheduler.core.table import table_of
+from services.scheduler.core.view import View
 from simulation.engine import Setting, Simulation
 from simulation.failures import NodeEvent
 from simulation.fleet import fleet_of

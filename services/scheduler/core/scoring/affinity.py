@@ -17,7 +17,8 @@ from services.scheduler.core.options import numbers_of
 from services.scheduler.core.scores import NEUTRAL
 from services.scheduler.core.scoring.facts import with_method
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import Bools, Floats, Ints, View
+from services.scheduler.core.table import Bools, Floats, Ints
+from services.scheduler.core.view import View
 
 
 class Throughputs(Protocol):

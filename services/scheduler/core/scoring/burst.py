@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import Bools, Floats, View
+from services.scheduler.core.table import Bools, Floats
+from services.scheduler.core.view import View
 
 
 class BurstScore:

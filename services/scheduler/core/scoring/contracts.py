@@ -6,7 +6,8 @@ import numpy as np
 
 from services.scheduler.core.scoring.facts import by_domain
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import Floats, View
+from services.scheduler.core.table import Floats
+from services.scheduler.core.view import View
 
 
 class ShareContractScore:

@@ -13,7 +13,8 @@ import numpy as np
 
 from services.scheduler.core.options import numbers_of
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import Floats, Table, View
+from services.scheduler.core.table import Floats, Table
+from services.scheduler.core.view import View
 
 GIB = float(2**30)
 

@@ -15,7 +15,8 @@ from services.scheduler.core.options import numbers_of
 from services.scheduler.core.scores import least_is_best
 from services.scheduler.core.scoring.facts import by_domain, by_node
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import Bools, Floats, View
+from services.scheduler.core.table import Bools, Floats
+from services.scheduler.core.view import View
 
 
 def in_use(view: View, rows: Any = slice(None)) -> Bools:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.table import Floats, View
+from services.scheduler.core.table import Floats
+from services.scheduler.core.view import View
 
 
 def by_domain(view: View, name: str) -> Floats | None:

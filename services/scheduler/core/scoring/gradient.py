@@ -32,7 +32,8 @@ from services.scheduler.core.scores import NEUTRAL
 from services.scheduler.core.scoring.packing import scaled
 from services.scheduler.core.scoring.shared import share_demand, shared_nodes
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import Floats, Ints, Table, View
+from services.scheduler.core.table import Floats, Ints, Table
+from services.scheduler.core.view import View
 
 _FIELDS = ("cpus", "accelerators", "device_milli")
 _MANY = 128

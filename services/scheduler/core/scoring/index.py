@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.table import Floats, View
+from services.scheduler.core.table import Floats
+from services.scheduler.core.view import View
 
 
 def model_index(view: View) -> Floats:

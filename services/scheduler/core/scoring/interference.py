@@ -14,7 +14,8 @@ import numpy as np
 from services.scheduler.core.scoring.facts import with_method
 from services.scheduler.core.scoring.shared import indices
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import Floats, View
+from services.scheduler.core.table import Floats
+from services.scheduler.core.view import View
 
 _PREFIX = "profile:"
 Profile = tuple[str, int]

@@ -14,7 +14,8 @@ import numpy as np
 from services.scheduler.core.options import numbers_of
 from services.scheduler.core.scoring.data import transfer_cost
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import Bools, View
+from services.scheduler.core.table import Bools
+from services.scheduler.core.view import View
 
 
 class WorthMovingFilter:

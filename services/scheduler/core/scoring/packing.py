@@ -15,7 +15,8 @@ from services.scheduler.core import fragmentation as rules
 from services.scheduler.core.fragmentation import SCORE_STEPS, Greatest, Scored, ShareDemand, SharedNodes
 from services.scheduler.core.scoring.shared import greatest_of, share_demand, shared_nodes
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import Floats, View
+from services.scheduler.core.table import Floats
+from services.scheduler.core.view import View
 
 
 def scaled(scored: Scored) -> Floats:

@@ -12,7 +12,8 @@ from typing import Protocol, runtime_checkable
 
 from services.scheduler.core.scores import NodeScore
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import Ints, View
+from services.scheduler.core.table import Ints
+from services.scheduler.core.view import View
 
 
 @runtime_checkable

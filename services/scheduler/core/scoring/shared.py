@@ -13,7 +13,8 @@ import numpy as np
 
 from services.scheduler.core.fragmentation import ABSENT, WHOLE, Greatest, ShareDemand, SharedNodes
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import DeviceModel, Ints, Table, View
+from services.scheduler.core.table import DeviceModel, Ints, Table
+from services.scheduler.core.view import View
 
 
 def kind_label(demand: Demand) -> str:

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from services.scheduler.core.options import numbers_of
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import Floats, Ints, Table, View
+from services.scheduler.core.table import Floats, Ints, Table
+from services.scheduler.core.view import View
 
 Words = npt.NDArray[np.uint64]
 _NAMES = tuple(item.name for item in fields(Demand) if item.compare)

@@ -12,7 +12,8 @@ import numpy as np
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import numbers_of, refuse_unknown
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import Floats, View
+from services.scheduler.core.table import Floats
+from services.scheduler.core.view import View
 
 LEVELS = ("rack", "spine")
 

@@ -20,11 +20,12 @@ from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.scores import SCORES, DomainScore, SetScore
 from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import Demand, UnitKey
-from services.scheduler.core.table import View, table_of
+from services.scheduler.core.table import table_of
 from services.scheduler.core.tenants_objectives import state_tenant
 from services.scheduler.core.two_level.messages import Assignment, DomainSummary
 from services.scheduler.core.two_level.rooms import Room, Rooms, whole
 from services.scheduler.core.two_level.tally import apart
+from services.scheduler.core.view import View
 
 _DOMAIN_FILTERS = ("domain", "security")
 

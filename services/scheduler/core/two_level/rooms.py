@@ -16,11 +16,12 @@ from services.scheduler.core.cluster import alternatives
 from services.scheduler.core.placement import Candidates
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import SLACK, DeviceModel, Floats, Ints, View
+from services.scheduler.core.table import SLACK, DeviceModel, Floats, Ints
 from services.scheduler.core.two_level.bounds import displaced, greatest_drop
 from services.scheduler.core.two_level.messages import ANY, DomainSummary
 from services.scheduler.core.two_level.summary import MOST_BLOCK
 from services.scheduler.core.two_level.tally import MOST_CLASSES, apart
+from services.scheduler.core.view import View
 
 _MOST_TOUCHED = 100_000
 _BOUNDLESS = 1e6

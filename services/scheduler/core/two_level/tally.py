@@ -13,8 +13,9 @@ from services.scheduler.core.placement import Candidates
 from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import SLACK, UNBOUNDED, Bools, DeviceModel, Ints, View
+from services.scheduler.core.table import SLACK, UNBOUNDED, Bools, DeviceModel, Ints
 from services.scheduler.core.two_level.messages import ANY
+from services.scheduler.core.view import View
 
 MOST_CLASSES = 256
 
@@ -105,7 +106,7 @@ class _NodeRoom:
 
 
 class _Lines:
-    """Rooms (K) whose fits depend on cpus, memory and whole devices alone, as matrices over nodes (N): `table.fits` for all of
+    """Rooms (K) whose fits depend on cpus, memory and whole devices alone, as matrices over nodes (N): `fitting.fits` for all of
     them at once. The rooms' own rows become rows of these."""
 
     def __init__(self, rooms: Sequence[_NodeRoom], nodes: int, models: int) -> None:

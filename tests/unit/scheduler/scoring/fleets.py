@@ -7,7 +7,8 @@ from typing import Any
 
 import services.scheduler.core.builtin  # noqa: F401
 from services.scheduler.core.fleet import Device, Domain, Fleet, Node
-from services.scheduler.core.table import View, table_of
+from services.scheduler.core.table import table_of
+from services.scheduler.core.view import View
 
 GIB = 2**30
 

@@ -10,7 +10,7 @@ from services.scheduler.core.scoring.affinity import RunsThereFilter, Throughput
 from services.scheduler.core.scoring.index import index_weighted, model_index
 from services.scheduler.core.scoring.interference import InterferenceScore, profile_label, profile_of
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import View
+from services.scheduler.core.view import View
 from simulation.interference import Interference, Pair, Profile
 from simulation.model import Throughputs
 from tests.unit.scheduler.scoring.fleets import node, view_of

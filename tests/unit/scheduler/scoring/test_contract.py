@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from services.scheduler.core.fleet import Device, Domain, Fleet, Link, Node, NodeState
 from services.scheduler.core.scores import SCORES, DomainScore, NodeScore, SetScore
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import View, table_of
+from services.scheduler.core.table import table_of
+from services.scheduler.core.view import View
 from simulation.interference import Interference, Pair, Profile
 from simulation.model import Throughputs
 from tests.unit.scheduler.scoring.fleets import GIB

@@ -20,7 +20,8 @@ from services.scheduler.core.scoring.data import (
     transfer_seconds,
 )
 from services.scheduler.core.state import Demand, UnitKey
-from services.scheduler.core.table import View, table_of
+from services.scheduler.core.table import table_of
+from services.scheduler.core.view import View
 from tests.unit.scheduler.scoring.fleets import GIB, node, view_of
 
 

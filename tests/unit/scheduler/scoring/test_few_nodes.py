@@ -11,7 +11,8 @@ from services.scheduler.core.fleet import Domain, Fleet, Node
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.scores import PackScore
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import View, table_of
+from services.scheduler.core.table import table_of
+from services.scheduler.core.view import View
 from tests.unit.scheduler.scoring.fleets import node
 
 POLICY = Policy(scores=(("pack", 1.0), ("health", 0.3), ("spread", 0.001)))

@@ -17,7 +17,8 @@ from services.scheduler.core.scores import SCORES, register
 from services.scheduler.core.scoring.gradient import GradientScore, typical_classes
 from services.scheduler.core.scoring.packing import BestFitScore
 from services.scheduler.core.state import Demand, UnitKey
-from services.scheduler.core.table import View, table_of
+from services.scheduler.core.table import table_of
+from services.scheduler.core.view import View
 from tests.unit.scheduler.scoring.fleets import node, view_of
 
 HALF = Demand(1, accelerators=1, device_milli=500)

@@ -16,7 +16,7 @@ from services.scheduler.core.scoring.packing import (
 )
 from services.scheduler.core.scoring.shared import kind_label, share_demand
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import View
+from services.scheduler.core.view import View
 from tests.unit.scheduler.scoring.fleets import node, view_of
 
 ALL = slice(None)

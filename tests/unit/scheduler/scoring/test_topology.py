@@ -12,7 +12,7 @@ from services.scheduler.core.fleet import Link
 from services.scheduler.core.scoring.burst import BurstLastFilter, BurstScore
 from services.scheduler.core.scoring.topology import CompactScore, SplitCostScore
 from services.scheduler.core.state import Demand
-from services.scheduler.core.table import View
+from services.scheduler.core.view import View
 from tests.unit.scheduler.scoring.fleets import node, view_of
 
 ALL = slice(None)

@@ -1,0 +1,71 @@
+"""How many ranks of a demand fit into what is free on each node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from services.scheduler.core.state import Demand
+from services.scheduler.core.table import SLACK, UNBOUNDED, Floats, Ints, Table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Free:
+    """Amounts per node: cpus (N), memory (N), whole devices by model (N, M), user-defined resources (N, X), and the free
+    part of each device in thousandths (N, G); None where only whole devices are asked about."""
+
+    cpus: Floats
+    memory_bytes: npt.NDArray[Any]
+    devices: npt.NDArray[Any]
+    resources: Floats
+    device_milli: npt.NDArray[Any] | None
+
+
+def fits(table: Table, free: Free, demand: Demand, columns: Ints, rows: Any = slice(None)) -> Ints:
+    """How many ranks of a demand fit into what is free on each node of ``rows``."""
+    fit = np.full(free.cpus[rows].shape, UNBOUNDED, dtype=np.int64)
+    if demand.cpus > 0:
+        np.minimum(fit, _times(free.cpus[rows], demand.cpus), out=fit)
+    if demand.memory_bytes > 0:
+        np.minimum(fit, free.memory_bytes[rows] // demand.memory_bytes, out=fit)
+    if demand.accelerators > 0:
+        np.minimum(fit, _devices_that_fit(table, free, demand, columns, rows), out=fit)
+    for name, amount in demand.resources:
+        if amount <= 0:
+            continue
+        if name not in table.resource_names:
+            return np.zeros_like(fit)
+        column = free.resources[rows][:, table.resource_names.index(name)]
+        np.minimum(fit, _times(column, amount), out=fit)
+    if demand.service_port:
+        np.minimum(fit, 1, out=fit)
+    return np.maximum(fit, 0)
+
+
+def _times(free: Floats, amount: float) -> Ints:
+    """How often a fraction goes into what is free, up to `UNBOUNDED`; what is less than `SLACK` counts as that much."""
+    found: Ints = np.minimum((free + SLACK) // max(amount, SLACK), UNBOUNDED).astype(np.int64)
+    return found
+
+
+def _devices_that_fit(table: Table, free: Free, demand: Demand, columns: Ints, rows: Any) -> Ints:
+    if demand.device_milli >= 1000:
+        devices = free.devices[rows]
+        if len(columns) != devices.shape[1]:
+            devices = devices[:, columns]
+        ranks: Ints = devices // demand.accelerators if demand.accelerators > 1 else devices
+        return ranks[:, 0].astype(np.int64) if ranks.shape[1] == 1 else ranks.sum(axis=1).astype(np.int64)
+    if free.device_milli is None:
+        whole_devices = free.devices[rows][:, columns].sum(axis=1).astype(np.int64)
+        parts: Ints = whole_devices * (1000 // demand.device_milli) // demand.accelerators
+        return parts
+    accepted = np.isin(table.device_columns[rows], columns)
+    milli = free.device_milli[rows]
+    if demand.accelerators == 1:
+        shares: Ints = (np.where(accepted, milli, 0) // demand.device_milli).sum(axis=1)
+        return shares
+    whole: Ints = (accepted & (milli >= demand.device_milli)).sum(axis=1) // demand.accelerators
+    return whole
