@@ -140,7 +140,9 @@ class ServiceLevels:
                 continue
             for name in self._above(item.tenant_id):
                 if name in self.accounts.objectives:
-                    self._apply(item, PendingUnit(item.key, name, 0, at_s, _NO_DEMAND), at_s)
+                    # What was promised anew counts from then on, though this happened before.
+                    its_s = max(at_s, self.accounts.now_s(name))
+                    self._apply(item, PendingUnit(item.key, name, 0, its_s, _NO_DEMAND), its_s)
             if item.kind in {RECOVERED, FINISHED, WITHDRAWN}:
                 self._lost_s.pop(item.key, None)
 

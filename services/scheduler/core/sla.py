@@ -272,19 +272,21 @@ class SlaAccount:
     def load(self, state: Mapping[str, Any]) -> None:
         """Be as `state` had it. An objective that is not in it has nothing behind it; one that is in it alone is dropped."""
         self._now_us = state["now_us"]
-        known = [(body, rest) for body, *rest in state["books"]]
-        for book in self._books:
+        known = {place: (body, rest) for place, (body, *rest) in enumerate(state["books"])}
+        places: dict[int, int] = {}
+        for mine, book in enumerate(self._books):
             book.window_end_us = self._now_us + book.window_us
-            place = next((at for at, (body, _) in enumerate(known) if body == asdict(book.objective)), None)
+            place = next((at for at, (body, _) in known.items() if body == asdict(book.objective)), None)
             if place is None:
                 continue
+            places[place] = mine
             _, (book.window_end_us, entries, book.window_count, book.window_total, book.violations) = known.pop(place)
             book.entries = deque((at_us, value) for at_us, value in entries)
             book.total = sum(value for _, value in book.entries)
-        deadlines = {place for place, book in enumerate(self._books) if book.objective.kind is ObjectiveKind.DEADLINE}
         self._units, self._due = {}, []
         for name, queued_us, deadline_us, run_us, lost_us, due in state["units"]:
-            kept = {place: at_us for place, at_us in due if place in deadlines}
+            # By place among the objectives of then: they may stand at others now.
+            kept = {places[place]: at_us for place, at_us in due if place in places}
             self._units[name] = _Unit(queued_us, deadline_us, run_us, lost_us, kept)
             self._due += [(at_us, name, place) for place, at_us in kept.items()]
         heapq.heapify(self._due)

@@ -134,3 +134,18 @@ def test_what_is_wrong_is_named_with_its_line(old: str, new: str, said: str) -> 
     with pytest.raises(PolicyError) as error:
         parse(GOOD.replace(old, new))
     assert said in error.value.detail
+
+
+def test_what_happened_before_something_was_promised_anew_is_taken_in() -> None:
+    wait = Objective(ObjectiveKind.AVERAGE_WAIT, 5.0, 100.0)
+    levels = ServiceLevels({"lab": (wait,)}, {}, 0.0)
+    levels.observe([Observation(QUEUED, "lab", UnitKey("early", 0), 900.0)])
+    more = ServiceLevels({"lab": (wait,), "new": (wait,)}, {}, 1000.0)
+    more.load(levels.state())
+    # Submitted before, heard after; the other tenant's account is not held up by it.
+    more.observe(
+        [Observation(QUEUED, "new", UnitKey("late", 0), 950.0), Observation(STARTED, "lab", UnitKey("early", 0), 960.0)]
+    )
+    more.observe([Observation(STARTED, "new", UnitKey("late", 0), 1003.0)])
+    rows = {row.tenant_id: row.value for row in more.rows(1004.0)}
+    assert rows == {"lab": 60.0, "new": 3.0}

@@ -232,3 +232,16 @@ def test_window_penalties_do_not_depend_on_how_often_the_account_looks(
         done = sum(close - window <= queued + wait + 50 < close for queued, wait in units)
         expected["B"] += bool(open_) and done < target / 40
     assert often.penalties(end) == seldom.penalties(end) == expected
+
+
+def test_a_deadline_is_kept_when_its_objective_stands_at_another_place() -> None:
+    strict, mild, wait = (Objective(DEADLINE, target, 100.0, 7) for target in (0.0, 50.0, 1.0))
+    it = SlaAccount([strict, mild])
+    it.queued("late", 0.0, deadline_s=10.0)
+    it.started("late", 1.0)
+    other = SlaAccount([Objective(WAIT, 5.0, 100.0), mild, wait, strict], 2.0)
+    other.load(it.state())
+    assert [stand.violations for stand in other.compliance(11.0)] == [0, 0, 0, 1]
+    assert [stand.violations for stand in other.compliance(61.0)] == [0, 1, 0, 1]
+    other.finished("late", 62.0)
+    assert [stand.observations for stand in other.compliance(62.0)[1:]] == [1, 0, 1]

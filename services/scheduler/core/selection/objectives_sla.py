@@ -57,6 +57,11 @@ class SlaAccounts:
         account = self._accounts.get(unit.tenant_id)
         return account is not None and account.waits(str(unit.key))
 
+    def now_s(self, tenant_id: str) -> float:
+        """The time that the account of a tenant was advanced to; -inf without one."""
+        account = self._accounts.get(tenant_id)
+        return account.now_s if account is not None else -math.inf
+
     def adopted(self, unit: PendingUnit, at_s: float) -> None:
         """The unit runs already and is known from now on."""
         account = self._accounts.get(unit.tenant_id)
