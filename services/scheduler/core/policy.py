@@ -131,30 +131,57 @@ def policy_from_json(body: Mapping[str, Any]) -> Policy:
     if unknown:
         raise PolicyError(f"unknown field {min(unknown)!r}")
     changes: dict[str, Any] = {name: value for name, value in body.items() if name in known}
-    try:
-        for name in ("filters", "order", "limits", "preemptions"):
-            if name in changes:
-                changes[name] = tuple(str(item) for item in changes[name])
-        for name in ("scores", "tenant_weights"):
-            if name in changes:
-                changes[name] = tuple((str(key), float(weight)) for key, weight in dict(changes[name]).items())
-        if "domain_node_scores" in changes:
-            changes["domain_node_scores"] = tuple(
-                (str(name), tuple((str(key), float(weight)) for key, weight in dict(weights).items()))
-                for name, weights in dict(changes["domain_node_scores"]).items()
-            )
-        if "options" in changes:
-            changes["options"] = tuple(
-                (str(name), tuple((str(key), _frozen(value)) for key, value in dict(values).items()))
-                for name, values in dict(changes["options"]).items()
-            )
-        if "restarts" in changes:
-            changes["restarts"] = RestartRules(**changes["restarts"])
-    except (TypeError, ValueError) as error:
-        raise PolicyError(f"the policy does not read: {error}") from None
+    for name in ("filters", "order", "limits", "preemptions"):
+        if name in changes:
+            changes[name] = _names(name, changes[name])
+    for name in ("scores", "tenant_weights"):
+        if name in changes:
+            changes[name] = _weights(name, changes[name])
+    if "domain_node_scores" in changes:
+        changes["domain_node_scores"] = tuple(
+            (name, _weights(f"domain_node_scores.{name}", weights))
+            for name, weights in _mapping("domain_node_scores", changes["domain_node_scores"]).items()
+        )
+    if "options" in changes:
+        changes["options"] = tuple(
+            (name, tuple((key, _frozen(value)) for key, value in _mapping(f"options.{name}", values).items()))
+            for name, values in _mapping("options", changes["options"]).items()
+        )
+    if "restarts" in changes:
+        rules = _mapping("restarts", changes["restarts"])
+        strange = set(rules) - {item.name for item in fields(RestartRules)}
+        if strange:
+            raise PolicyError(f"restarts.{min(strange)}: there is no such rule")
+        changes["restarts"] = RestartRules(**rules)
     policy = replace(Policy(), **changes)
     check_numbers(policy)
     return policy
+
+
+def _mapping(path: str, value: Any) -> dict[str, Any]:
+    """A mapping, or the pairs of one."""
+    try:
+        if not isinstance(value, str):
+            return {str(name): item for name, item in dict(value).items()}
+    except (TypeError, ValueError):
+        pass
+    raise PolicyError(f"{path}: a mapping is wanted, not {value!r}")
+
+
+def _names(path: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise PolicyError(f"{path}: a list of names is wanted, not {value!r}")
+    return tuple(str(item) for item in value)
+
+
+def _weights(path: str, value: Any) -> tuple[tuple[str, float], ...]:
+    return tuple((name, _number(f"{path}.{name}", weight)) for name, weight in _mapping(path, value).items())
+
+
+def _number(path: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise PolicyError(f"{path}: a number is wanted, not {value!r}")
+    return float(value)
 
 
 def _frozen(value: Any) -> Any:
@@ -167,19 +194,21 @@ def _frozen(value: Any) -> Any:
 
 
 def check_numbers(policy: Policy) -> None:
-    """PolicyError when a weight is not a finite number, a tenant's weight is not positive, or a choice does not exist."""
-    if policy.discipline not in DISCIPLINES:
-        raise PolicyError(f"discipline: {policy.discipline!r} is none of {', '.join(DISCIPLINES)}")
-    if policy.estimate not in ESTIMATES:
-        raise PolicyError(f"estimate: {policy.estimate!r} is none of {', '.join(ESTIMATES)}")
-    if policy.backfill_estimate not in ("", *ESTIMATES):
-        raise PolicyError(f"backfill_estimate: {policy.backfill_estimate!r} is none of {', '.join(ESTIMATES)}")
-    if policy.backfill_order not in ("", "shortest"):
-        raise PolicyError(f"backfill_order: {policy.backfill_order!r} is neither empty nor shortest")
-    if not (isinstance(policy.reservation_depth, int) and policy.reservation_depth >= 0):
-        raise PolicyError(f"reservation_depth: must be a whole number of at least 0, not {policy.reservation_depth!r}")
-    if not (math.isfinite(policy.interval_s) and policy.interval_s >= 0):
-        raise PolicyError(f"interval_s: must be a finite number of at least 0, not {policy.interval_s!r}")
+    """PolicyError, naming the field, when a value has a wrong type, a weight is not a finite number, a tenant's weight is not
+    positive, or a choice does not exist."""
+    for name in ("name", "planner"):
+        if not isinstance(getattr(policy, name), str):
+            raise PolicyError(f"{name}: a text is wanted, not {getattr(policy, name)!r}")
+    if not isinstance(policy.one_accelerator_model_per_gang, bool):
+        where = "one_accelerator_model_per_gang"
+        raise PolicyError(f"{where}: true or false is wanted, not {policy.one_accelerator_model_per_gang!r}")
+    _check_choices(policy)
+    for name in ("reservation_depth", "shown_candidates", "shown_nodes"):
+        _check_whole(name, getattr(policy, name))
+    _check_amount("interval_s", policy.interval_s)
+    for rule in fields(RestartRules):
+        check_rule = _check_whole if rule.name == "max_recoveries" else _check_amount
+        check_rule(f"restarts.{rule.name}", getattr(policy.restarts, rule.name))
     own = [(f"domain_node_scores.{name}.", weights) for name, weights in policy.domain_node_scores]
     for prefix, weights in [("scores.", policy.scores), *own]:
         for name, weight in weights:
@@ -188,3 +217,24 @@ def check_numbers(policy: Policy) -> None:
     for tenant, weight in policy.tenant_weights:
         if not (math.isfinite(weight) and weight > 0):
             raise PolicyError(f"tenant_weights.{tenant}: the weight must be positive")
+
+
+def _check_choices(policy: Policy) -> None:
+    if policy.discipline not in DISCIPLINES:
+        raise PolicyError(f"discipline: {policy.discipline!r} is none of {', '.join(DISCIPLINES)}")
+    if policy.estimate not in ESTIMATES:
+        raise PolicyError(f"estimate: {policy.estimate!r} is none of {', '.join(ESTIMATES)}")
+    if policy.backfill_estimate not in ("", *ESTIMATES):
+        raise PolicyError(f"backfill_estimate: {policy.backfill_estimate!r} is none of {', '.join(ESTIMATES)}")
+    if policy.backfill_order not in ("", "shortest"):
+        raise PolicyError(f"backfill_order: {policy.backfill_order!r} is neither empty nor shortest")
+
+
+def _check_whole(path: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise PolicyError(f"{path}: must be a whole number of at least 0, not {value!r}")
+
+
+def _check_amount(path: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise PolicyError(f"{path}: must be a finite number of at least 0, not {value!r}")

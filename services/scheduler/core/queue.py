@@ -20,6 +20,7 @@ from services.scheduler.core.state import Demand, UnitKey
 INFINITE = math.inf
 _SLACK_S = 1e-6
 _LEAST_EFFORT_S = 1.0
+_MOST_LEVELS = 64
 _DECIMALS = 6
 """Of cpus and accelerators held: what is less is left over from adding and taking away fractions."""
 
@@ -366,8 +367,14 @@ class LeastAttainedOrder:
         self._thresholds = [threshold_s * growth**level for level in range(int(levels) - 1)]
 
     def configured(self, options: Mapping[str, Any]) -> LeastAttainedOrder:
-        """With ``threshold_s``, ``levels`` (at least 2) and ``growth`` (at least 1)."""
-        return LeastAttainedOrder(**numbers_of(self.name, options, threshold_s=0.0, levels=2.0, growth=1.0))
+        """With ``threshold_s``, ``levels`` (2-64) and ``growth`` (at least 1)."""
+        numbers = numbers_of(self.name, options, threshold_s=0.0, levels=2.0, growth=1.0)
+        if numbers.get("levels", 0.0) > _MOST_LEVELS:
+            raise PolicyError(f"options.{self.name}.levels: must be at most {_MOST_LEVELS}, not {numbers['levels']:g}")
+        try:
+            return LeastAttainedOrder(**numbers)
+        except OverflowError:
+            raise PolicyError(f"options.{self.name}.growth: is too great for so many levels") from None
 
     def key(self, unit: PendingUnit, context: OrderContext) -> float:
         return float(bisect_right(self._thresholds, unit.service_s * max(unit.devices, 1.0) + _SLACK_S))

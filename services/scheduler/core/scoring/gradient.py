@@ -147,6 +147,8 @@ class GradientScore:
 
 
 def _demands(plugin: str, values: Any) -> Popular:
+    if not isinstance(values, list | tuple):
+        raise PolicyError(f"options.{plugin}.demands: a list of mappings is wanted, not {values!r}")
     found = []
     for place, value in enumerate(values):
         where = f"options.{plugin}.demands[{place}]"
@@ -170,7 +172,7 @@ def _demands(plugin: str, values: Any) -> Popular:
         if not 1 <= numbers.get("device_milli", 1000) <= 1000:
             raise PolicyError(f"{where}.device_milli: must be 1-1000, not {numbers['device_milli']}")
         types = given.get("accelerator_types", ())
-        if isinstance(types, str) or not all(isinstance(item, str) for item in types):
+        if not isinstance(types, list | tuple) or not all(isinstance(item, str) for item in types):
             raise PolicyError(f"{where}.accelerator_types: a list of names is wanted, not {types!r}")
         demand = Demand(
             1, **{name: numbers[name] for name in _FIELDS if name in numbers}, accelerator_types=tuple(types)

@@ -38,7 +38,11 @@ class CompactScore:
         """With the options of a policy; PolicyError names the wrong one."""
         refuse_unknown(self.name, options, ("levels",))
         levels = options.get("levels", LEVELS)
-        if isinstance(levels, str) or not levels or not all(isinstance(level, str) and level for level in levels):
+        if (
+            not isinstance(levels, list | tuple)
+            or not levels
+            or not all(isinstance(level, str) and level for level in levels)
+        ):
             raise PolicyError(f"options.{self.name}.levels: a list of names is wanted, not {levels!r}")
         return CompactScore(levels)
 
