@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
@@ -36,10 +37,16 @@ async def events(
     after: Position = None,
     last_event_id: LastEventId = None,
 ) -> AsyncIterator[ServerSentEvent]:
-    """All events that the caller may see; goes on behind ``Last-Event-ID`` without a gap or a duplicate."""
-    position = await _begin(parts, last_event_id if last_event_id is not None else after)
+    """All events that the caller may see; goes on behind ``Last-Event-ID`` without a gap or a duplicate. ``event: reset`` comes
+    first, whatever is filtered, when events behind that position are no longer kept (0 asks for all that are kept)."""
+    wanted = last_event_id if last_event_id is not None else after
+    position = await _begin(parts, wanted)
     # Answers at once, so that the caller knows from where it listens.
     yield ServerSentEvent(comment="listening", id=str(position))
+    if wanted and wanted < position:
+        yield ServerSentEvent(
+            raw_data=_reset(wanted, position, parts.kernel.clock.now()), event="reset", id=str(position)
+        )
     while not parts.feed.closed and still_good(parts.authority, caller):
         for event in await parts.feed.after(position, _CONFIRM_S):
             position = event.seq
@@ -51,8 +58,9 @@ async def _begin(parts: Gateway, wanted: int | None) -> int:
     if wanted is None:
         return parts.feed.position
     async with parts.kernel.database.reading() as connection:
+        oldest = await stream.oldest(connection)
         # A position from a database that is gone must not silence the stream for ever.
-        return min(wanted, await stream.newest(connection))
+        return max(min(wanted, await stream.newest(connection)), 0 if oldest is None else oldest - 1)
 
 
 def still_good(authority: Authority, caller: Caller) -> bool:
@@ -71,6 +79,13 @@ def visible(event: StoredEvent, caller: Caller) -> bool:
     if event.job_id:
         return event.tenant_id == caller.tenant_id and caller.may(Scope.JOBS_READ)
     return event.tenant_id in {"", caller.tenant_id} and caller.may(Scope.RESOURCES_READ)
+
+
+def _reset(wanted: int, position: int, now: datetime) -> str:
+    """That events are missing, in the form of an event."""
+    data = to_text({"reason": f"events {wanted + 1} to {position} are no longer kept"})
+    nothing = dict.fromkeys(("topic", "trace_id", "event_id", "job_id", "tenant_id", "domain_id"), "")
+    return _text(StoredEvent(type="reset", time=now, source="gateway", data=data, seq=position, **nothing))
 
 
 def _text(event: StoredEvent) -> str:

@@ -67,6 +67,12 @@ async def newest(connection: AsyncConnection) -> int:
     return int(await connection.scalar(sa.select(sa.func.coalesce(sa.func.max(event.c.seq), 0))) or 0)
 
 
+async def oldest(connection: AsyncConnection) -> int | None:
+    """The position of the oldest event that is kept, None when there is none."""
+    found = await connection.scalar(sa.select(sa.func.min(event.c.seq)))
+    return None if found is None else int(found)
+
+
 async def read_after(
     connection: AsyncConnection, position: int, limit: int, *, job_id: str | None = None
 ) -> list[StoredEvent]:

@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import sqlalchemy as sa
 
 from meridian.contracts.graph.v1 import graph_pb2
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.run.v1 import run_pb2
+from services.gateway.tables import event
 from tests.harness import PATIENCE_S
 from tests.integration.gateway.conftest import Stack, task_file
 from tests.integration.gateway.test_jobs import eventually, finished, read, run_event, submit
@@ -159,3 +161,27 @@ async def test_a_position_from_another_database_does_not_silence_the_stream(stac
         stream = await listening(answer)
         await stack.bus.publish(changed("here"))
         assert (await take(stream, 1))[0]["event"] == "NodeStateChanged"
+
+
+async def test_a_position_before_what_is_kept_is_told(stack: Stack) -> None:
+    """Whoever counts on every event must know that some are gone; who asks for all that are kept does not count on more."""
+    await stack.bus.publish(*(changed(str(number)) for number in range(3)))
+    headers = stack.issuer.headers()
+    async with stack.http.stream("GET", "/v1/events?after=0", headers=headers) as answer:
+        first, second, third = (int(item["id"]) for item in await take(messages(answer), 3))
+    database = stack.service.kernel.database
+    async with database.transaction() as connection:
+        await connection.execute(sa.delete(event).where(event.c.seq < third))
+
+    async def begin(after: int) -> dict[str, str]:
+        async with stack.http.stream("GET", f"/v1/events?after={after}", headers=headers) as answer:
+            return (await take(messages(answer), 1))[0]
+
+    told = await begin(first)
+    assert (told["event"], int(told["id"])) == ("reset", third - 1)
+    body = json.loads(told["data"])
+    assert (body["type"], body["id"]) == ("reset", third - 1)
+    assert body["data"]["reason"] == f"events {first + 1} to {third - 1} are no longer kept"
+    for after in (0, second):
+        found = await begin(after)
+        assert (found["event"], int(found["id"])) == ("NodeStateChanged", third)
