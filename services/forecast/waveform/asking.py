@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -117,10 +118,14 @@ def _span(jobs: Sequence[Planned]) -> float:
 
 
 def best(answers: Sequence[Answer]) -> int | None:
-    """The offer to take: all jobs known, the least expected cost (no price: after all with one), then the earliest end."""
+    """The offer to take: all jobs known, the least expected cost (no price, or one in another currency than most: after all with
+    one), then the earliest end."""
     able = [place for place, answer in enumerate(answers) if answer.waveform is not None and not answer.unknown]
     if not able:
         able = [place for place, answer in enumerate(answers) if answer.waveform is not None]
+
+    counts = Counter(answers[place].offer.currency for place in able if answers[place].cost is not None)
+    currency = min(counts, key=lambda name: (-counts[name], name), default="")
 
     def key(place: int) -> tuple[int, float, float]:
         answer = answers[place]
@@ -128,7 +133,7 @@ def best(answers: Sequence[Answer]) -> int | None:
         cost = answer.cost
         return (
             len(answer.unknown),
-            math.inf if cost is None else cost,
+            math.inf if cost is None or answer.offer.currency != currency else cost,
             float(answer.waveform.end_s.expected[0]),
         )
 

@@ -206,3 +206,13 @@ def test_types_name_models_by_their_words() -> None:
     found = run_time(asking(rates=rates, model=ModelDescription(steps=100)), "A100-SXM4-80GB")
     assert isinstance(found, RunTime)
     assert (found.source, found.expected_s) == (Source.RATES, 50.0)
+
+
+def test_costs_in_several_currencies_are_not_compared() -> None:
+    plan = [Wish("a", gang(max_run_time_s=3600))]
+    offers = [
+        Offer("east", "A100", 8, 20_000_000, "CNY"),
+        Offer("west", "A100", 8, 3_000_000, "EUR"),
+        Offer("north", "A100", 8, 15_000_000, "CNY"),
+    ]
+    assert best([on_offer(plan, offer) for offer in offers]) == 2
