@@ -130,6 +130,9 @@ async def save_fleet(connection: AsyncConnection, before: Fleet, after: Fleet) -
     await upsert(
         connection, expected_demand, [{"domain_id": name, "accelerators": value} for name, value in sorted(demand)]
     )
+    gone = sorted(before.expected_demand.keys() - after.expected_demand.keys())
+    if gone:
+        await connection.execute(sa.delete(expected_demand).where(expected_demand.c.domain_id.in_(gone)))
     gone_nodes = sorted(before.nodes.keys() - after.nodes.keys())
     if gone_nodes:
         await connection.execute(sa.delete(node).where(node.c.node_id.in_(gone_nodes)))

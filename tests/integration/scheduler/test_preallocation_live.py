@@ -75,3 +75,20 @@ async def test_what_was_held_is_given_when_less_is_forecast(database_url: str) -
         await until(service, lambda body: any("preallocation" in item["reason"] for item in body["items"]))
         await stack.bus.publish(forecast(0.0))
         await stack.bus.expect(Assignment, starts("two"))
+
+
+async def test_a_horizon_that_is_not_forecast_any_more_does_not_come_back_with_a_restart(database_url: str) -> None:
+    later = forecast(8.0)
+    del later.points[0]
+    async with environment(database_url) as stack:
+        async with stack.service("scheduler") as service:
+            await service.http.put("/v1/policy", content=HELD.encode())
+            await stack.bus.publish(graph("beijing", 1), forecast(8.0))
+            await heard(service)
+            await stack.bus.publish(later)
+            async with asyncio.timeout(PATIENCE_S):
+                while "tenant/speech/600/expected" in live_of(service).book.fleet.expected_demand:
+                    await asyncio.sleep(0.02)
+            known = dict(live_of(service).book.fleet.expected_demand)
+        async with stack.service("scheduler") as service:
+            assert live_of(service).book.fleet.expected_demand == known
