@@ -7,6 +7,7 @@ decided by the gateway.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import numpy as np
@@ -138,10 +139,22 @@ class PromisesCollector(Collector):
                     if domain["deviation"] is not None:
                         deviation.add_metric([domain["domain_id"]], domain["deviation"])
                     left_out.add_metric([domain["domain_id"]], float(domain["infeasible"] is not None))
-        for row in promises.levels.rows(now_s) if promises.levels is not None else ():
-            violations.add_metric([row.tenant_id, row.kind, f"{row.target:g}"], row.violations)
-            met.add_metric([row.tenant_id, row.kind, f"{row.target:g}"], float(row.met))
+        rows = promises.levels.rows(now_s) if promises.levels is not None else []
+        for name, (broken, kept) in series_of(rows).items():
+            violations.add_metric(name, broken)
+            met.add_metric(name, float(kept))
         return [deviation, left_out, violations, met]
+
+
+def series_of(rows: Iterable[SlaRow]) -> dict[tuple[str, str, str], tuple[int, bool]]:
+    """Violations, and whether all is kept, by the labels of a series (tenant, kind, target). Objectives that differ in their windows
+    or penalties alone are one series: a page with two samples of one name is refused as a whole."""
+    found: dict[tuple[str, str, str], tuple[int, bool]] = {}
+    for row in rows:
+        name = row.tenant_id, row.kind, f"{row.target:g}"
+        violations, met = found.get(name, (0, True))
+        found[name] = violations + row.violations, met and row.met
+    return found
 
 
 def _families() -> tuple[GaugeMetricFamily, ...]:

@@ -25,6 +25,7 @@ from services.scheduler.core.share_plan import SharePlan
 from services.scheduler.core.sla import Objective, ObjectiveKind
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.policy_file import parse
+from services.scheduler.promises_api import series_of
 
 PLAN = SharePlan(((("a", 1.0), ("b", 1.0)),), window_s=100.0)
 UP = {"a": 8.0, "b": 8.0}
@@ -149,3 +150,15 @@ def test_what_happened_before_something_was_promised_anew_is_taken_in() -> None:
     more.observe([Observation(STARTED, "new", UnitKey("late", 0), 1003.0)])
     rows = {row.tenant_id: row.value for row in more.rows(1004.0)}
     assert rows == {"lab": 60.0, "new": 3.0}
+
+
+def test_objectives_that_differ_in_their_windows_alone_are_one_series_of_metrics() -> None:
+    short, long = (Objective(ObjectiveKind.RESPONSE_TIME, 10.0, window_s) for window_s in (10.0, 1000.0))
+    other = Objective(ObjectiveKind.RESPONSE_TIME, 11.0, 10.0)
+    levels = ServiceLevels({"lab": (short, long, other)}, {}, 0.0)
+    levels.observe([Observation(RESPONDED, "lab", UnitKey("j", 0), 5.0, 12.0)])
+    # At 20 the short window has forgotten it.
+    assert series_of(levels.rows(20.0)) == {
+        ("lab", "response_time", "10"): (2, False),
+        ("lab", "response_time", "11"): (1, True),
+    }
