@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.scheduler.core import profile as profile_module
+from services.scheduler.core import following
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.fitting import fits
 from services.scheduler.core.fleet import Device, Domain, Fleet, Node, with_domain
+from services.scheduler.core.following import Change
 from services.scheduler.core.placement import Candidates
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.profile import Change, Profile
+from services.scheduler.core.profile import Profile
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import table_of
@@ -189,8 +190,8 @@ def test_a_shared_device_is_free_when_its_last_unit_ends() -> None:
 
 
 def test_with_more_ends_than_segments_nothing_is_thought_to_end_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile_module, "_MOST_CELLS", 1)
-    monkeypatch.setattr(profile_module, "_LEAST_SEGMENTS", 5)
+    monkeypatch.setattr(following, "_MOST_CELLS", 1)
+    monkeypatch.setattr(following, "_LEAST_SEGMENTS", 5)
     cluster = a_cluster(a_fleet({"a": 10}))
     for number in range(40):
         begin(cluster, f"unit-{number}", gpus(1), 10.0 + 7.0 * number)
