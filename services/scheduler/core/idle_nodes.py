@@ -83,8 +83,9 @@ class IdleNodes:
                 continue
             if old is None or (old.state is NodeState.ASLEEP and node.state is not NodeState.ASLEEP):
                 self._since[node_id] = max(self.at_s, self.begun_s)
-        for node_id in [name for name in self._since if name not in after.nodes]:
-            del self._since[node_id]
+        for known in (self._since, self.asked, self.refused):
+            for node_id in [name for name in known if name not in after.nodes]:
+                del known[node_id]
 
     def is_idle(self, node_id: str) -> bool:
         """Whether nothing runs there, nothing ends there and nothing is kept there for a unit."""

@@ -17,12 +17,12 @@ from services.scheduler.core.fleet import (
     with_expected_demand,
     with_node_state,
 )
-from services.scheduler.core.idle_nodes import IdleRules, idle_rules_of
+from services.scheduler.core.idle_nodes import IdleNodes, IdleRules, idle_rules_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.sleeping import ASKED_AGAIN_S, PATIENCE_S, asleep_now, follow
 from services.scheduler.core.stages import check
 from services.scheduler.policy_file import parse
-from tests.unit.scheduler.world import World, a_node, task
+from tests.unit.scheduler.world import World, a_fleet, a_node, task
 
 
 def policy(after_s: float = 100.0, reserve: int = 0) -> Policy:
@@ -214,3 +214,15 @@ def test_a_policy_file_has_them_as_a_section_and_inherits_them() -> None:
     assert idle_rules_of(found) == IdleRules(600.0, 2)
     with pytest.raises(PolicyError, match=r"line 2.*sleep_after_s"):
         parse("name: night\nidle_nodes: {sleep_after_s: soon}\n", "night.yaml")
+
+
+def test_nothing_is_remembered_of_nodes_that_are_gone() -> None:
+    """Clouds name each node anew: what was told to those before would pile up."""
+    before, after = a_fleet({"a": 2}), a_fleet({"a": 1})
+    idle = IdleNodes(0.0, at_s=5.0)
+    idle.fleet_changed(Fleet(), before)
+    idle.asked.update({"a-0": 10.0, "a-1": 10.0})
+    idle.refused.update({"a-0": 20.0, "a-1": 20.0})
+    idle.fleet_changed(before, after)
+    assert (idle.asked, idle.refused) == ({"a-0": 10.0}, {"a-0": 20.0})
+    assert idle.asked_s("a-1") == 0.0
