@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 import asyncpg
 import sqlalchemy as sa
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 from google.protobuf.message import Message
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from meridian.clock import Clock
 from meridian.codec import Record, encode
 from meridian.database import Database, is_passing
+from meridian.dead_letters import TRUNCATED
 from meridian.ids import NewId
 from meridian.leadership import AdvisoryLock
 from meridian.observability import BusMetrics, current_traceparent
@@ -42,6 +43,10 @@ outbox_table = sa.Table(
 )
 
 _CHANNEL = "meridian_outbox"
+TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
+MAX_KEPT_VALUE_BYTES = 256 * 1024
+MAX_KEPT_BYTES = 1024
+"""Of the key and of each header of an event that is larger than its topic takes."""
 
 
 class Transaction:
@@ -145,6 +150,8 @@ class Relay:
     1. Take the schema's advisory lock on a connection of its own and LISTEN for commits.
     2. Read up to ``batch`` rows by sequence, send them all, wait for every acknowledgement.
     3. Delete them. A crash between 2 and 3 sends them again: consumers know them by their event id.
+
+    A record that is larger than its topic takes goes to the dead letters, with the beginning of its value, and stops no other.
     """
 
     def __init__(
@@ -218,13 +225,40 @@ class Relay:
         return len(rows)
 
     async def _send(self, rows: Sequence[sa.Row[tuple[object, ...]]]) -> None:
-        acknowledgements = [
-            await self._producer.send(
-                row.topic,
-                row.value,
-                key=row.key,
-                headers=[(name, value.encode()) for name, value in row.headers],
-            )
+        records = [
+            Record(row.topic, row.key, row.value, [(name, value.encode()) for name, value in row.headers])
             for row in rows
         ]
-        await asyncio.gather(*acknowledgements)
+        results = await asyncio.gather(*[await self._hand_over(record) for record in records], return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, TOO_LARGE):
+                raise result
+        for record, result in zip(records, results, strict=True):
+            if isinstance(result, BaseException):
+                await self._set_aside(record)
+
+    async def _hand_over(self, record: Record) -> asyncio.Future[object]:
+        try:
+            handed: asyncio.Future[object] = await self._producer.send(
+                record.topic, record.value, key=record.key, headers=record.headers
+            )
+        except TOO_LARGE as error:
+            handed = asyncio.get_running_loop().create_future()
+            handed.set_exception(error)
+        return handed
+
+    async def _set_aside(self, record: Record) -> None:
+        reason = f"event of {len(record.value)} bytes is larger than its topic takes"
+        log.error("%s", reason, extra={"topic": record.topic, "key": record.key.decode("utf-8", "replace")})
+        headers = [
+            *((name, value[:MAX_KEPT_BYTES]) for name, value in record.headers),
+            ("x-dlq-reason", reason.encode()),
+            ("x-dlq-consumer", f"{self._database.schema}.outbox".encode()),
+            ("x-dlq-topic", record.topic.encode()),
+            (TRUNCATED, str(len(record.value)).encode()),
+        ]
+        key, value = record.key[:MAX_KEPT_BYTES], record.value[:MAX_KEPT_VALUE_BYTES]
+        try:
+            await self._producer.send_and_wait(f"{record.topic}.dlq", value, key=key, headers=headers)
+        except TOO_LARGE:
+            log.exception("what is kept of it is too large as well")
