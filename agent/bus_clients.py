@@ -12,8 +12,10 @@ from aiokafka.errors import KafkaError
 from google.protobuf.message import Message
 
 from meridian.codec import Record, encode
+from meridian.unreadable import install
 
 _log = logging.getLogger(__name__)
+install()
 
 
 class Producer:
@@ -63,8 +65,8 @@ class Producer:
         """A record that keeps no contract goes to the dead-letter topic; a broker that does not take it is logged."""
         _log.error("unreadable record at %s/%d@%d: %s", record.topic, record.partition, record.offset, reason)
         headers = [
-            *((name, value) for name, value in record.headers if not name.startswith("x-dlq-")),
-            ("x-dlq-reason", reason[:2000].encode()),
+            *((name, value or b"") for name, value in record.headers if not name.startswith("x-dlq-")),
+            ("x-dlq-reason", reason[:2000].encode("utf-8", "replace")),
             ("x-dlq-consumer", consumer.encode()),
             ("x-dlq-topic", record.topic.encode()),
             ("x-dlq-partition", str(record.partition).encode()),

@@ -41,8 +41,10 @@ from meridian.glance import Concern
 from meridian.inbox import claim
 from meridian.observability import BusMetrics, logged_as, traced
 from meridian.outbox import Outbox, Transaction
+from meridian.unreadable import install
 
 log = logging.getLogger(__name__)
+install()
 
 Handler = Callable[[Transaction, Any], Awaitable[None]]
 BatchHandler = Callable[[Transaction, Sequence[Envelope]], Awaitable[None]]
@@ -101,7 +103,7 @@ def _message_id(envelope: Envelope) -> str:
 def _dead_letter(record: ConsumerRecord[Any, Any], consumer: str, reason: str) -> Record:
     """The record with what is noted of it. One that came compressed may be larger than its topic takes: its value is then cut
     off, and its headers shortened, so that it never stops what else is to be sent."""
-    given = [(name, value if isinstance(value, bytes) else str(value).encode()) for name, value in record.headers]
+    given = [(name, value if isinstance(value, bytes) else str(value or "").encode()) for name, value in record.headers]
     noted = [
         ("x-dlq-reason", reason[:2000].encode("utf-8", "replace")),
         ("x-dlq-consumer", consumer.encode()),

@@ -26,6 +26,9 @@ STRUCTURED = "application/cloudevents+json"
 MAX_IDENTITY_BYTES = 512
 """Of an event's id and source, each: who remembers what came keeps both in an index, whose entries are small."""
 
+UNREADABLE = "x-meridian-unreadable"
+"""Header of a record that stands for others which could not be read (unreadable.py): why not."""
+
 HeaderList = list[tuple[str, bytes]]
 
 
@@ -85,9 +88,11 @@ def encode(
     return Record(topic=event.topic.name, key=key.encode(), value=value, headers=headers)
 
 
-def _text_headers(headers: Iterable[tuple[str, bytes | str]]) -> dict[str, str]:
+def _text_headers(headers: Iterable[tuple[str, bytes | str | None]]) -> dict[str, str]:
     texts: dict[str, str] = {}
     for name, value in headers:
+        if value is None:  # Kafka allows it; an attribute without value is none
+            continue
         try:
             texts[name.lower()] = value if isinstance(value, str) else value.decode()
         except UnicodeDecodeError:
@@ -158,9 +163,11 @@ def _decode_structured(value: bytes, traceparent: str) -> Envelope:
     )
 
 
-def decode(value: bytes | None, headers: Sequence[tuple[str, bytes | str]]) -> Envelope:
+def decode(value: bytes | None, headers: Sequence[tuple[str, bytes | str | None]]) -> Envelope:
     """Decode a record. ContractError says what is missing, unknown or unreadable."""
     texts = _text_headers(headers)
+    if UNREADABLE in texts:
+        raise ContractError(texts[UNREADABLE])
     if value is None:
         raise ContractError("record is a tombstone, not an event")
     content_type = texts.get("content-type", "")

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from meridian.contracts.job.v1 import job_pb2
 from meridian.dead_letters import letters, replay
+from meridian.embedded.broker.batches import checksum
 from meridian.errors import InvalidArgumentError
 from meridian.outbox import Transaction
+from tests.conformance.wire_client import wire_client
 from tests.harness import PATIENCE_S, environment
 from tests.integration.kernel.test_bus import make_kernel, record_jobs, running, seen
 
@@ -106,3 +109,53 @@ async def test_an_event_in_structured_mode_is_handed_back_too(database_url: str)
             assert (letter.event_type, letter.message_id) == (TYPE, "/x|9")
             await replay(kernel.settings, TOPIC, [letter.offset])
             await stack.bus.expect(job_pb2.JobQueued, lambda event: event.job_id == "odd")
+
+
+def _batch(job_id: str, *, spoil: bool = False) -> bytes:
+    """A batch of one submission as a producer sends it; spoilt, the name of its last header is no UTF-8."""
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
+    value, headers = binary(job_pb2.JobSubmitted(job_id=job_id).SerializeToString(), ce_id=job_id.encode(), marker=b"1")
+    builder.append(0, 1_000_000, b"k", value, headers)
+    raw = bytes(builder.build())
+    if spoil:
+        raw = raw.replace(b"marker", b"m\xffrker")
+        raw = raw[:17] + checksum(raw).to_bytes(4, "big") + raw[21:]
+    return raw
+
+
+async def test_a_record_that_no_client_can_read_blocks_nobody_and_hides_none_before_it(database_url: str) -> None:
+    async with environment(database_url) as stack:
+        kernel = await make_kernel(stack)
+        record_jobs(kernel.bus)
+        async with wire_client(stack) as client:  # type: ignore[arg-type]
+            for batch in (_batch("before"), _batch("spoilt", spoil=True), _batch("after")):
+                assert (await client.produce(TOPIC, batch))["error_code"] == 0
+        async with running(kernel):
+            await stack.bus.expect(job_pb2.JobQueued, lambda event: event.job_id == "after")
+            letter = await stack.bus.expect_dead_letter()
+            assert await seen(kernel) == ["before", "after"]
+    noted = dict(letter.headers)
+    assert (noted["x-dlq-partition"], noted["x-dlq-offset"]) == (b"0", b"1")
+    assert b"records 1 to 1 of a batch cannot be read" in noted["x-dlq-reason"]
+
+
+async def test_an_event_of_ours_that_is_too_large_stops_no_other(database_url: str) -> None:
+    """A mebibyte is what a topic takes that says nothing else; the client of a service takes more."""
+    async with environment(database_url) as stack:
+        kernel = await make_kernel(stack)
+        async with running(kernel):
+            for job_id, more_bytes in (("a", 0), ("large", 2 << 20), ("larger", 40 << 20), ("b", 0)):
+                async with kernel.outbox.transaction() as transaction:
+                    transaction.publish(job_pb2.JobQueued(job_id=job_id, reason="x" * more_bytes))
+            await stack.bus.expect(job_pb2.JobQueued, lambda event: event.job_id == "b")
+            async with asyncio.timeout(PATIENCE_S):
+                while len(stack.bus.dead_letters) < 2:
+                    await stack.bus.expect_dead_letter()
+                    await asyncio.sleep(0.05)
+        assert [event.job_id for event in stack.bus.events(job_pb2.JobQueued)] == ["a", "b"]
+        found = await letters(stack.bootstrap_servers, ["meridian.job.lifecycle.v1"])
+    assert {(letter.key, letter.truncated, letter.consumer) for letter in found} == {
+        (b"large", True, "ledger.outbox"),
+        (b"larger", True, "ledger.outbox"),
+    }
+    assert all("larger than its topic takes" in letter.reason for letter in found)

@@ -215,3 +215,15 @@ async def test_a_subscription_that_never_starts_has_stalled(kernel: Kernel) -> N
     kernel.bus.progress[0].moved_at -= STALL_AFTER_S + 1
     await liveness.check()
     assert liveness.stalled() == ["ledger.jobs"]
+
+
+def test_a_header_without_value_is_no_attribute_and_no_error() -> None:
+    """Kafka allows null there; aiokafka gives None."""
+    message = job_pb2.JobSubmitted(job_id="a")
+    sent = encode(message, event_id="1", source="/x", time=TIME)
+    found = decode(sent.value, [*sent.headers, ("traceparent", None), ("other", None)])
+    assert (found.data, found.traceparent) == (message, "")
+    with pytest.raises(ContractError, match="lacks the headers ce_id"):
+        decode(sent.value, [(name, None if name == "ce_id" else value) for name, value in sent.headers])
+    letter = _dead_letter(record(sent.value, [("other", None)]), "c", "why")  # type: ignore[list-item]
+    assert dict(letter.headers)["other"] == b""
