@@ -39,6 +39,8 @@ from meridian.errors import ContractError, InvalidArgumentError
 
 _log = logging.getLogger(__name__)
 
+COMMIT_EVERY_S = 3600.0
+"""So often the position is told though no order came: a broker forgets, after a week as a rule, one that nobody tells."""
 UnitKey = tuple[str, int]
 
 
@@ -93,6 +95,7 @@ class Orders:
             enable_auto_commit=False,
             auto_offset_reset="earliest",
         )
+        self._committed_s = 0.0
         self.handled_count = 0
         self.unreadable_count = 0
 
@@ -128,7 +131,8 @@ class Orders:
             ends = await self._consumer.end_offsets(new)
             for partition, end in ends.items():
                 self._consumer.seek(partition, end)
-            await self._consumer.commit(ends)
+        await self._consumer.commit({partition: await self._consumer.position(partition) for partition in partitions})
+        self._committed_s = self._clock.monotonic_s()
 
     async def stop(self) -> None:
         """Leave the bus."""
@@ -146,11 +150,13 @@ class Orders:
                         units.setdefault((order.job_id, order.unit_index), []).append(order)
             if units:
                 await asyncio.gather(*(self._carry_out(orders) for orders in units.values()))
+            if units or self._clock.monotonic_s() - self._committed_s >= COMMIT_EVERY_S:
                 await self._commit()
 
     async def _commit(self) -> None:
         try:
             await self._consumer.commit()
+            self._committed_s = self._clock.monotonic_s()
         except KafkaError as error:
             _log.warning("position of orders not kept: %s", error)  # they come again, and are known
 
