@@ -20,7 +20,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -251,6 +251,13 @@ class Bus:
         async def as_records(message: Any) -> Any:
             return message.raw_message
 
+        async def parse(records: Sequence[ConsumerRecord[Any, Any]], original: Any) -> Any:
+            # FastStream would decode every header as UTF-8, which other senders need not write; `decode` judges them.
+            ends = tuple(replace(record, headers=()) for record in (records[0], records[-1]))
+            message = await original(ends)
+            message.raw_message = records
+            return message
+
         subscriber = self._broker.subscriber(
             *topics,
             batch=True,
@@ -262,6 +269,7 @@ class Bus:
             fetch_max_wait_ms=500,
             session_timeout_ms=6_000,
             heartbeat_interval_ms=1_500,
+            parser=parse,
             decoder=as_records,
             no_reply=True,
             ack_policy=AckPolicy.NACK_ON_ERROR if group else AckPolicy.MANUAL,

@@ -47,6 +47,8 @@ HOSTILE = {
     "deep nesting": structured(b"[" * 100_000),
     "deep data": structured(as_json()[:-1] + b', "data": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
     "a list as data": structured(as_json(data=[1])),
+    "a header that is no text": binary(other=b"\xff\xfe"),
+    "a header without value": (BODY, [("ce_specversion", b"1.0"), ("ce_id", None), ("ce_source", b"/x")]),  # type: ignore[list-item]
 }
 
 
