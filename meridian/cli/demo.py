@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from meridian.cli.explanation import print_explanation
 from meridian.cli.job_files import read_job_file
 from meridian.cli.main import Context
-from meridian.cli.output import clock, console, parse_time, print_json, print_table
+from meridian.cli.output import clock, console, parse_time, plain, print_json, print_table
 from meridian.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -153,10 +153,10 @@ def _with_last_step(network: Client, job: Json) -> Json:
 def _report(network: Client, job: Json) -> None:
     console.print("\n[bold]What happened[/bold] (meridian job ID)")
     for entry in job["timeline"]:
-        console.print(f"  {clock(entry['at'])}  {entry['what']:<18} {entry.get('detail') or ''}", soft_wrap=True)
+        console.print(f"  {clock(entry['at'])}  {entry['what']:<18} {plain(entry.get('detail'))}", soft_wrap=True)
     console.print("\n[bold]Incident[/bold] (meridian incidents)")
     for item in network.incidents(limit=1):
-        console.print(f"  {item['node_id'] or item['domain_id']}: {item['state']}: {item['reason']}")
+        console.print(f"  {item['node_id'] or item['domain_id']}: {item['state']}: {plain(item['reason'])}")
     console.print("\n[bold]Why it ran there[/bold] (meridian explain ID)")
     print_explanation(network.explanation(job["job_id"]))
     trace = network.trace(job["job_id"])

@@ -11,7 +11,7 @@ import click
 
 from meridian.cli.job_files import read_job_file
 from meridian.cli.main import FAILED, Context, json_option
-from meridian.cli.output import age, bar, clock, console, print_json, print_table, state
+from meridian.cli.output import age, bar, clock, console, plain, print_json, print_table, state
 
 if TYPE_CHECKING:
     from meridian.client import Client
@@ -66,7 +66,7 @@ def follow(network: Client, job_id: str, *, quiet: bool = False, timeout_s: floa
             progress.update(task, completed=job["progress"] or 0.0, state=job["state"], what=_what(job))
 
         job = network.wait(job_id, on_change=show, timeout_s=timeout_s)
-    console.print(state(job["state"]), job["reason"] or "")
+    console.print(state(job["state"]), plain(job["reason"]))
     return job
 
 
@@ -131,8 +131,10 @@ def job(context: Context, job_id: str, watch: bool) -> None:
     if context.as_json:
         print_json(found)
         return
-    console.print(f"[bold]{found['job_id']}[/bold]  {found['name']}  ({found['kind']}, tenant {found['tenant_id']})")
-    console.print(state(found["state"]), bar(found["progress"], 30), found["reason"] or "")
+    console.print(
+        f"[bold]{found['job_id']}[/bold]  {plain(found['name'])}  ({found['kind']}, tenant {found['tenant_id']})"
+    )
+    console.print(state(found["state"]), bar(found["progress"], 30), plain(found["reason"]))
     console.print()
     print_table(
         ["UNIT", "STATE", ">EPOCH", "WHERE", ">STEP", "METRICS", "CHECKPOINT", "REASON"],
@@ -157,7 +159,7 @@ def job(context: Context, job_id: str, watch: bool) -> None:
         console.print(f"... and {found['units_total'] - 50} more units")
     console.print()
     for entry in found["timeline"][-30:]:
-        console.print(f"  {clock(entry['at'])}  {entry['what']:<18} {entry.get('detail') or ''}", soft_wrap=True)
+        console.print(f"  {clock(entry['at'])}  {entry['what']:<18} {plain(entry.get('detail'))}", soft_wrap=True)
 
 
 def _training(network: Client, job: dict[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -38,6 +39,11 @@ def state(name: str) -> Text:
     return Text(name, style=_COLOURS.get(name, ""))
 
 
+def plain(text: str | None) -> str:
+    """Text of others for ``console.print``: what looks like markup in it is shown, and breaks nothing. None: nothing."""
+    return escape(text or "")
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
     """A table without a frame; ``empty`` is said when there are no rows."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -51,7 +57,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty:
     count = 0
     for row in rows:
         count += 1
-        table.add_row(*(cell if isinstance(cell, Text) else "" if cell is None else str(cell) for cell in row))
+        # As text, not as markup: names and reasons come from others.
+        table.add_row(*(cell if isinstance(cell, Text) else Text("" if cell is None else str(cell)) for cell in row))
     if count:
         console.print(table)
     else:
