@@ -224,7 +224,7 @@ def advice(context: Context, domain: str, files: tuple[Path, ...], hours: float)
         empty="No job should start later.",
     )
     for item in found["fixed"][:10]:
-        console.print(f"  {item['job_id']} cannot shift: {item['reason']}")
+        console.print(f"  {item['job_id']} cannot shift: {item['reason']}", markup=False)
     saves = found["saves"]
     worth = ""
     if saves["micro_units"] is not None:

@@ -38,7 +38,7 @@ def submit(
             return
         job = network.submit(spec, idempotency_key=idempotency_key)
         if not context.as_json:
-            console.print(f"submitted [bold]{job['job_id']}[/bold] ({job['name']}, {job['kind']})")
+            console.print(f"submitted [bold]{job['job_id']}[/bold] ({plain(job['name'])}, {job['kind']})")
         if wait:
             job = follow(network, job["job_id"], quiet=context.as_json, timeout_s=timeout_s)
     if context.as_json:
@@ -56,7 +56,7 @@ def follow(network: Client, job_id: str, *, quiet: bool = False, timeout_s: floa
     columns = (
         TextColumn("{task.fields[state]:<10}"),
         BarColumn(30),
-        TextColumn("{task.fields[what]}"),
+        TextColumn("{task.fields[what]}", markup=False),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=False) as progress:
