@@ -98,7 +98,11 @@ def events(context: Context, job: str | None, kind: str | None, after: str | Non
                 for name in ("node_id", "run_id", "outcome", "step", "kind", "state", "reason")
                 if data.get(name)
             ]
-            console.print(f"{clock(event['time'])}  {event['type']:<24} {subject}  {' '.join(details)}", soft_wrap=True, markup=False)
+            console.print(
+                f"{clock(event['time'])}  {event['type']:<24} {subject}  {' '.join(details)}",
+                soft_wrap=True,
+                markup=False,
+            )
 
 
 @click.command()
