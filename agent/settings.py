@@ -59,7 +59,7 @@ class Node(_Section):
     site: str = ""
     address: str = "127.0.0.1"
     labels: dict[str, str] = {}
-    wake_s: float = Field(0.0, ge=0)
+    wake_s: float = Field(0.0, ge=0, le=86_400)
     aliases: dict[str, str] = {}
     accelerators: tuple[AcceleratorGroup, ...] = ()
     exporters: tuple[Exporter, ...] = ()

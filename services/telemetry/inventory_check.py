@@ -14,6 +14,7 @@ from services.telemetry.reading_check import is_part_id
 MAX_ID_CHARACTERS = 200
 MAX_INDEX = 1023
 MAX_AMOUNTS = 256
+MAX_WAKE_S = 86_400.0
 
 
 def is_node_id(text: str) -> bool:
@@ -33,6 +34,8 @@ def _node_problems(node: pb.NodeInventory) -> Iterator[tuple[IssueKind, int, str
         yield IssueKind.OUT_OF_RANGE, WHOLE_NODE, "cpus", f"{node.cpus} processors"
     if node.memory_bytes < 0:
         yield IssueKind.OUT_OF_RANGE, WHOLE_NODE, "memory_bytes", f"{node.memory_bytes} bytes of memory"
+    if not (_amount(node.wake_s) and node.wake_s <= MAX_WAKE_S):
+        yield IssueKind.OUT_OF_RANGE, WHOLE_NODE, "wake_s", f"{node.wake_s} s to wake"
     whole = {accelerator.index for accelerator in node.accelerators}
     indices: set[int] = set()
     for accelerator in node.accelerators:

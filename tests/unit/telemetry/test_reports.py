@@ -32,17 +32,19 @@ def test_a_sound_inventory_stays_as_it_is() -> None:
 
 
 def test_nodes_that_cannot_be_are_left_out() -> None:
-    negative, many, twice = node("negative"), node("many"), node("twice", 2)
+    negative, many, twice, sleeper = node("negative"), node("many"), node("twice", 2), node("sleeper")
     negative.memory_bytes = -1
     many.cpus = nan
+    sleeper.wake_s = nan
     twice.accelerators[1].index = 0
     chip = node("chip")
     chip.accelerators[0].peak_flops = -1
-    kept, issues = checked(node("good"), negative, many, twice, chip, pb.NodeInventory(cpus=1))
+    kept, issues = checked(node("good"), negative, many, sleeper, twice, chip, pb.NodeInventory(cpus=1))
     assert kept == ["good"]
     assert issues == [
         (IssueKind.OUT_OF_RANGE, "inventory.memory_bytes"),
         (IssueKind.OUT_OF_RANGE, "inventory.cpus"),
+        (IssueKind.OUT_OF_RANGE, "inventory.wake_s"),
         (IssueKind.DUPLICATE, "inventory.accelerators.index"),
         (IssueKind.OUT_OF_RANGE, "inventory.accelerators.peak_flops"),
         (IssueKind.UNKNOWN_DEVICE, "inventory.node_id"),
