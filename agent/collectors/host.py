@@ -1,13 +1,14 @@
 """The machine the agent runs on, from psutil: processor, memory, disks, network, load.
 
 Rates come from two samples; the first call therefore knows none. Emulated nodes share one machine: its readings are
-given for each of them as they are, since they do share it.
+given for each of them as they are, since they do share it. What passes through several layers (a container's pair of
+interfaces, a bridge and the network card; a volume and its disk) is counted once, at the hardware.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +19,8 @@ from agent.collectors.base import Collector, Reading, Source, Statistic
 from agent.collectors.metrics import Metric
 from agent.collectors.unknown import UnknownKind
 
+INTERFACES = Path("/sys/class/net")
+DISKS = Path("/sys/block")
 NEEDS_TWO_SAMPLES = "a rate needs two samples"
 KINDS = {NEEDS_TWO_SAMPLES: UnknownKind.NEEDS_SECOND_SAMPLE, "a counter went back": UnknownKind.COUNTER_RESET}
 
@@ -38,26 +41,35 @@ class HostSample:
     boot_at_s: float
 
 
+def in_hardware(names: Iterable[str], devices: Path) -> frozenset[str]:
+    """Those of ``names`` that are hardware by Linux's ``devices`` (``/sys/class/net``, ``/sys/block``): others (bridges, veth,
+    VLANs, bonds; LVM, RAID, loop) carry the same bytes once more. All where none is: in a container, on another system."""
+    known = frozenset(names)
+    return frozenset(name for name in known if (devices / name / "device").exists()) or known
+
+
 def sample_host(storage_path: Path) -> HostSample:
     """Read the machine now. ``storage_path`` names the file system whose free space counts."""
     times = psutil.cpu_times()
     total_s = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
     idle_s = times.idle + getattr(times, "iowait", 0.0)
     memory = psutil.virtual_memory()
-    disks = psutil.disk_io_counters()
-    interfaces = {name: state for name, state in psutil.net_if_stats().items() if state.isup and name != "lo"}
+    disks = psutil.disk_io_counters(perdisk=True) or {}
+    # A partition is none of the devices; without any, what there is counts.
+    whole = {name for name in disks if (DISKS / name.replace("/", "!")).exists()} or set(disks)
+    interfaces = {name: state for name, state in psutil.net_if_stats().items() if name != "lo"}
     traffic = psutil.net_io_counters(pernic=True)
+    links = in_hardware(interfaces, INTERFACES)
     return HostSample(
         cpu_busy_s=total_s - idle_s,
         cpu_total_s=total_s,
         memory_used_bytes=memory.total - memory.available,
         memory_total_bytes=memory.total,
         storage_free_bytes=psutil.disk_usage(str(storage_path)).free,
-        disk_bytes=disks.read_bytes + disks.write_bytes if disks is not None else 0,
-        network_bytes=sum(
-            traffic[name].bytes_sent + traffic[name].bytes_recv for name in interfaces if name in traffic
-        ),
-        link_bits_per_s=sum(max(state.speed, 0) for state in interfaces.values()) * 1e6,
+        disk_bytes=sum(disks[name].read_bytes + disks[name].write_bytes for name in in_hardware(whole, DISKS)),
+        # Also of those that are down: one that comes up again has not carried all it ever did since the sample before.
+        network_bytes=sum(traffic[name].bytes_sent + traffic[name].bytes_recv for name in links if name in traffic),
+        link_bits_per_s=sum(max(interfaces[name].speed, 0) for name in links if interfaces[name].isup) * 1e6,
         load_1m=os.getloadavg()[0],
         boot_at_s=psutil.boot_time(),
     )

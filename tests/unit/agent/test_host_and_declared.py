@@ -6,12 +6,13 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from agent.collectors.base import Source
 from agent.collectors.declared import AllocationCollector, DeclaredAccelerator, DeclaredCollector
-from agent.collectors.host import HostCollector, HostSample, host_values
+from agent.collectors.host import HostCollector, HostSample, host_values, in_hardware, sample_host
 from agent.collectors.metrics import Metric
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -35,6 +36,47 @@ def test_what_is_not_known_is_not_zero() -> None:
     back = host_values(SAMPLE, replace(SAMPLE, disk_bytes=0, link_bits_per_s=0), 10)
     assert (back[Metric.STORAGE_IO].value, back[Metric.STORAGE_IO].reason) == (None, "a counter went back")
     assert back[Metric.NET_BANDWIDTH_AVAILABLE].value is None
+
+
+def test_bytes_that_pass_through_several_layers_are_counted_at_the_hardware(tmp_path: Path) -> None:
+    for name in ("eth0/device", "docker0", "veth12", "bond0", "ib0/device", "eth0.7"):
+        (tmp_path / name).mkdir(parents=True)
+    assert in_hardware(["eth0", "docker0", "veth12", "bond0", "ib0", "eth0.7"], tmp_path) == {"eth0", "ib0"}
+    # Inside of a container there is the end of a pair only.
+    assert in_hardware(["veth12"], tmp_path) == {"veth12"}
+    assert in_hardware(["en0"], tmp_path / "none") == {"en0"}
+
+
+class _Link(NamedTuple):
+    isup: bool
+    speed: int
+
+
+class _Counted(NamedTuple):
+    bytes_sent: int = 0
+    bytes_recv: int = 0
+    read_bytes: int = 0
+    write_bytes: int = 0
+
+
+def test_a_bridge_a_volume_and_a_link_that_was_down_add_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("net/eth0/device", "net/eth1/device", "net/docker0", "block/sda/device", "block/dm-0"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setattr("agent.collectors.host.INTERFACES", tmp_path / "net")
+    monkeypatch.setattr("agent.collectors.host.DISKS", tmp_path / "block")
+    links = {"lo": _Link(True, 0), "eth0": _Link(True, 1000), "eth1": _Link(False, 0), "docker0": _Link(True, 10_000)}
+    monkeypatch.setattr("psutil.net_if_stats", lambda: links)
+    carried = {name: _Counted(bytes_sent=700, bytes_recv=300) for name in links}
+    monkeypatch.setattr("psutil.net_io_counters", lambda pernic: carried)
+    disks = {name: _Counted(read_bytes=40, write_bytes=60) for name in ("sda", "sda1", "dm-0")}
+    monkeypatch.setattr("psutil.disk_io_counters", lambda perdisk: disks)
+    before = sample_host(tmp_path)
+    assert (before.network_bytes, before.disk_bytes, before.link_bits_per_s) == (2000, 100, 1e9)
+    links["eth1"] = _Link(True, 1000)
+    after = sample_host(tmp_path)
+    assert (after.network_bytes, after.link_bits_per_s) == (2000, 2e9)
 
 
 def test_this_machine_can_be_read(tmp_path: Path) -> None:
