@@ -25,9 +25,11 @@ _FACTORS = {
     "": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
     "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60,
 }  # fmt: skip
-# Extended resources as kube-state-metrics writes them: nvidia.com/gpu is nvidia_com_gpu.
+# Extended resources as kube-state-metrics writes them: nvidia.com/gpu is nvidia_com_gpu. Beside their count some plugins have
+# memory (MiB) and cores (per cent) of the same accelerators: hygon.com/dcumem, huawei.com/Ascend910B-memory.
 _ACCELERATOR = re.compile(
-    r"\w+_com_(gpu|npu|mlu|dcu\w*|gcu|xpu|ascend\w*|mig_\w+)|gpu_intel_com_(i915|xe)", re.ASCII | re.IGNORECASE
+    r"(?!\w*(?:mem|memory|cores?)$)\w+_com_(gpu|npu|mlu|dcu\w*|gcu|xpu|ascend\w*|mig_\w+)|gpu_intel_com_(i915|xe)",
+    re.ASCII | re.IGNORECASE,
 )
 _LIVE_PHASES = frozenset({"Pending", "Running", "Unknown"})
 Key = tuple[str, str, str]

@@ -22,10 +22,11 @@ MIB = 2**20
 # NO_VAL and INFINITE of 16, 32 and 64 bits (slurm/slurm.h).
 _NO_VALUES = frozenset({0xFFFE, 0xFFFF, 0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF})
 _GRES = re.compile(
-    r"(?P<name>[A-Za-z0-9_.+/-]+)(?::(?P<type>[A-Za-z0-9_.+/-]+))?(?::(?P<count>[0-9]{1,9})(?P<unit>[KkMmGg]?))?(?:\([^()]*\))?"
+    r"(?P<name>[A-Za-z0-9_.+/-]+)(?::(?!(?i:no_consume)(?:[:,(]|$))(?P<type>[A-Za-z0-9_.+/-]+))?(?::(?i:no_consume))?"
+    r"(?::(?P<count>[0-9]{1,9})(?P<unit>[KkMmGgTtPp]?))?(?:\([^()]*\))?"
 )
-_TYPE_IS_COUNT = re.compile(r"[0-9]{1,9}[KkMmGg]?")
-_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_TYPE_IS_COUNT = re.compile(r"[0-9]{1,9}[KkMmGgTtPp]?")
+_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4, "p": 1024**5}
 _FAILED = frozenset({"DOWN", "FAIL", "FAILING", "NOT_RESPONDING", "ERROR", "POWERED_DOWN_FAILED"})
 _DEGRADED = frozenset(
     {"DRAIN", "DRAINED", "DRAINING", "MAINT", "MAINTENANCE", "REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED"}
@@ -181,7 +182,7 @@ def gres_counts(text: object) -> dict[tuple[str, str], int]:
             raise UnknownError(UnknownKind.NOT_A_NUMBER, f"GRES {text[:80]!r} cannot be read")
         kind, count, unit = found["type"] or "", found["count"], found["unit"] or ""
         if count is None and _TYPE_IS_COUNT.fullmatch(kind):
-            kind, count, unit = "", kind.rstrip("KkMmGg"), kind.lstrip("0123456789")
+            kind, count, unit = "", kind.rstrip("KkMmGgTtPp"), kind.lstrip("0123456789")
         amount = int(count) * _UNITS[unit.lower()] if count is not None else 1
         key = found["name"].strip(), kind
         counts[key] = counts.get(key, 0) + amount

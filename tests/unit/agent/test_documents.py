@@ -36,6 +36,10 @@ def _read(document: Any) -> Values:
         ("gpu", {("gpu", ""): 1}),
         ("gpu:a100:2,gpu:h100:4(IDX:0,2-4),craynetwork:4", {("gpu", "a100"): 2, ("gpu", "h100"): 4, ("craynetwork", ""): 4}),
         ("bandwidth:lustre:4K", {("bandwidth", "lustre"): 4096}),
+        # As in the example of slurm.conf(5), and without a type.
+        ("gpu:tesla:2,bandwidth:lustre:no_consume:4G", {("gpu", "tesla"): 2, ("bandwidth", "lustre"): 4 * 2**30}),
+        ("gpu:NO_CONSUME:2(S:0)", {("gpu", ""): 2}),
+        ("scratch:2T", {("scratch", ""): 2 * 2**40}),
         ("", {}),
         ("N/A", {}),
         (None, {}),
@@ -195,6 +199,26 @@ def test_kube_state_metrics_counts_only_pods_that_live() -> None:
     assert found["n1", None, Metric.HEALTH] == (1, None)
     assert found["n2", None, Metric.HEALTH] == (None, UnknownKind.UNKNOWN_STATE)
     assert found["cluster", None, Metric.QUEUE_DEPTH] == (1, None)
+
+
+def test_memory_and_cores_of_accelerators_are_not_counted_as_accelerators() -> None:
+    """Of a node with eight DCUs (or Ascends), one of them in use, as the plugins that share them name its resources."""
+
+    def amounts(family: str, labels: str, given: dict[str, int]) -> str:
+        return "".join(f'{family}{{{labels},node="n1",resource="{name}"}} {count}\n' for name, count in given.items())
+
+    pod = 'namespace="d",pod="a",uid="a"'
+    has = {"hygon_com_dcunum": 8, "hygon_com_dcumem": 512, "hygon_com_dcucores": 800}
+    asks = {"hygon_com_dcunum": 1, "hygon_com_dcumem": 32, "hygon_com_dcucores": 60}
+    ascend_has = {"huawei_com_Ascend910B": 8}
+    ascend_asks = {"huawei_com_Ascend910B": 1, "huawei_com_Ascend910B_memory": 4096}
+    for there, asked in ((has, asks), (ascend_has, ascend_asks)):
+        text = (
+            amounts("kube_node_status_allocatable", 'unit="integer"', there)
+            + f'kube_pod_status_phase{{{pod},phase="Running"}} 1\n'
+            + amounts("kube_pod_container_resource_requests", pod, asked)
+        )
+        assert _read(text)["n1", None, Metric.CAPACITY_FREE] == (0.875, None)
 
 
 def test_a_dump_of_metrics_is_read_as_the_page_would_be() -> None:
