@@ -18,6 +18,7 @@ _TEXTS = postgresql.ARRAY(sa.Text)
 _INTEGERS = postgresql.ARRAY(sa.Integer)
 _BIGINTS = postgresql.ARRAY(sa.BigInteger)
 _DOUBLES = postgresql.ARRAY(sa.Double)
+_MAX_KEY_CHARACTERS = 200
 
 
 def _statement(sql: str, **arrays: sa.types.TypeEngine[Any]) -> sa.TextClause:
@@ -27,6 +28,11 @@ def _statement(sql: str, **arrays: sa.types.TypeEngine[Any]) -> sa.TextClause:
 def _storable(text: str) -> str:
     """PostgreSQL stores no NUL."""
     return text.replace("\x00", "\ufffd")
+
+
+def _key(text: str) -> str:
+    """What a report names may be longer than an index takes."""
+    return _storable(text[:_MAX_KEY_CHARACTERS])
 
 
 async def lock_domains(connection: AsyncConnection, domain_ids: Sequence[str]) -> None:
@@ -200,9 +206,9 @@ async def add_issues(connection: AsyncConnection, issues: Sequence[tuple[str, Is
     for domain_id, issue in issues:
         key = (
             domain_id,
-            _storable(issue.node_id),
+            _key(issue.node_id),
             issue.accelerator_index,
-            _storable(issue.metric),
+            _key(issue.metric),
             issue.kind.value,
         )
         counted[key] = (_storable(issue.detail), counted.get(key, ("", 0))[1] + 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import string
 import time
 from collections.abc import AsyncIterator
 
@@ -102,3 +104,13 @@ async def test_odd_names_neither_stop_the_service_nor_get_lost(stack: Environmen
     quality = (await telemetry.http.get("/v1/quality")).json()["items"]
     assert sorted(item["kind"] for item in quality) == ["unknown_device", "unknown_device", "unknown_metric"]
     assert (await telemetry.http.get("/v1/observations", params={"node": "a\x00"})).status_code == 422
+
+
+async def test_a_node_id_without_end_is_set_aside(stack: Environment, telemetry: RunningService) -> None:
+    """No index takes it; the whole report went to the dead letters, each time anew."""
+    endless = "".join(random.Random(1).choices(string.ascii_letters + string.digits, k=20_000))
+    await stack.bus.publish(report([reading("hw.power", 1, "W", node_id=endless)], [node(endless[::-1]), node("good")]))
+    observation = await stack.bus.expect(ObservationRecorded)
+    assert [item.node_id for item in observation.inventory.nodes] == ["good"]
+    quality = (await telemetry.http.get("/v1/quality")).json()["items"]
+    assert sorted(item["node_id"] for item in quality) == sorted([endless[:200], endless[::-1][:200]])
