@@ -30,7 +30,7 @@ class ReportIntake:
         self._clock = clock
         self._measures = measures
         self._held = KnownSeries()
-        # Domains of which amounts are stored, as far as this process knows.
+        # Domains of which this process has stored amounts.
         self._with_amounts: set[str] = set()
         self._limits = Limits(
             clock_skew_s=settings.clock_skew_s,
@@ -53,6 +53,8 @@ class ReportIntake:
         await store.lock_domains(connection, domain_ids)
         versions = await store.versions_of(connection, domain_ids)
         known = self._held.take(domain_ids, versions)
+        # Of others nobody here knows whether amounts are stored.
+        followed = set(known)
         known.update(await store.newest_of_domains(connection, [name for name in domain_ids if name not in known]))
         incarnations = await store.incarnations_of(connection, domain_ids)
         claim_since = now - timedelta(seconds=self._settings.node_claim_s)
@@ -110,7 +112,7 @@ class ReportIntake:
             await store.add_history(connection, domain_id, rows)
         await store.add_issues(connection, issues, now)
         for domain_id, by_node in amounts.items():
-            if by_node or domain_id in self._with_amounts:
+            if by_node or domain_id in self._with_amounts or domain_id not in followed:
                 await save_amounts(connection, domain_id, by_node, now)
         for domain_id, by_node in told_amounts.items():
             await save_amounts_of(connection, domain_id, by_node, now)

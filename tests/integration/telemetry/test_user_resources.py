@@ -113,3 +113,17 @@ async def test_impossible_amounts_are_left_out(stack: Environment, telemetry: Ru
     assert [(item.name, item.value) for item in found.user_resources] == [("good", 3.0)]
     assert len(observation.issues) == 3
     assert [item["value"] for item in (await telemetry.http.get("/v1/resources/good")).json()["nodes"]] == [3.0]
+
+
+async def test_amounts_that_are_gone_after_a_restart_are_removed(stack: Environment) -> None:
+    """The process that stored them is gone; the next one hears of nodes that have nothing."""
+    having = node("beijing-1")
+    having.user_resources.add(name="fpga", value=2.0, consumable=True)
+    async with stack.service("telemetry") as telemetry:
+        await stack.bus.publish(report([], [having]))
+        await stack.bus.expect(ObservationRecorded)
+        assert len((await telemetry.http.get("/v1/resources/fpga")).json()["nodes"]) == 1
+    async with stack.service("telemetry") as telemetry:
+        await stack.bus.publish(report([], [node("beijing-1")]))
+        await stack.bus.expect(ObservationRecorded, count=2)
+        assert (await telemetry.http.get("/v1/resources/fpga")).status_code == 404
