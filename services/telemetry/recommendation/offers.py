@@ -5,6 +5,7 @@ the rate needed, and is within the round trip and the price allowed. Those that 
 them the score is a weighted sum of four shares between 0 and 1, each relative to the best offer that fits: speed (index x
 accelerators used), price (cheapest per unit of work / this), distance (1 ms / (1 ms + round trip)), availability (share
 of the type that is free). What is not known counts half, and says so; so do prices in another currency than most.
+The price allowed is in the currency of most offers; a price in another one is not held against it, and says so.
 """
 
 from __future__ import annotations
@@ -77,8 +78,9 @@ def ranked(requirement: Requirement, offers: Sequence[Offer]) -> list[Ranked]:
     """All offers, best first; those that do not fit last, in the order of their domains."""
     fitting: list[tuple[Offer, int, list[str]]] = []
     others: list[Ranked] = []
+    limited = _common_currency(offers)
     for offer in offers:
-        count, reasons, obstacles = _examined(requirement, offer)
+        count, reasons, obstacles = _examined(requirement, offer, limited)
         if obstacles or count is None:
             others.append(Ranked(offer, False, count, None, None, (*obstacles, *reasons)))
         else:
@@ -107,8 +109,8 @@ def ranked(requirement: Requirement, offers: Sequence[Offer]) -> list[Ranked]:
     return [*placed, *others]
 
 
-def _examined(requirement: Requirement, offer: Offer) -> tuple[int | None, list[str], list[str]]:
-    """How many accelerators are needed, what speaks for the offer, and what stands against it."""
+def _examined(requirement: Requirement, offer: Offer, currency: str) -> tuple[int | None, list[str], list[str]]:
+    """How many accelerators are needed, what speaks for the offer, and what stands against it. ``currency``: of the limit."""
     reasons: list[str] = []
     obstacles: list[str] = []
     chip, entry = offer.chip, offer.entry
@@ -139,13 +141,13 @@ def _examined(requirement: Requirement, offer: Offer) -> tuple[int | None, list[
     limit = requirement.max_round_trip_s
     if limit is not None and offer.round_trip_s is not None and offer.round_trip_s > limit:
         obstacles.append(f"its round trip of {offer.round_trip_s * 1e3:.1f} ms is above {limit * 1e3:g} ms")
-    price = offer.price_per_accelerator_hour
-    if (
-        requirement.max_price_per_hour is not None
-        and price is not None
-        and count * price > requirement.max_price_per_hour
-    ):
-        obstacles.append(f"{count * price:g} an hour is above {requirement.max_price_per_hour:g}")
+    price, most = offer.price_per_accelerator_hour, requirement.max_price_per_hour
+    if most is not None and price is not None and offer.currency != currency:
+        named = offer.currency or "of no currency"
+        limit_in = currency or "no currency"
+        reasons.append(f"{count * price:g} {named} an hour cannot be compared with the limit, which is in {limit_in}")
+    elif most is not None and price is not None and count * price > most:
+        obstacles.append(f"{count * price:g} an hour is above {most:g}")
     if entry is not None:
         reasons.append(
             f"{entry.index:.2f} x the reference at {entry.task} in {entry.precision} "

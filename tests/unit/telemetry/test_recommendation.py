@@ -205,3 +205,16 @@ def test_prices_in_several_currencies_are_not_compared() -> None:
     # 10 of 20 are half, and half is what counts for what cannot be told.
     assert [each.score for each in rest] == [pytest.approx(rest[0].score)] * 2
     assert "its price in EUR cannot be compared, which counts half" in placed["westEUR"].reasons
+
+
+def test_a_price_in_another_currency_is_not_held_against_the_limit() -> None:
+    found = asked(kind="batch_inference", parameters=7e9, max_price_per_hour=10.0)
+    prices = {"CNY": 8.0, "JPY": 500.0}
+    offers = [
+        replace(offer(found, name, "H100-SXM5-80GB", price=price), currency=name) for name, price in prices.items()
+    ]
+    above = replace(offer(found, "dear", "H100-SXM5-80GB", price=12.0), currency="CNY")
+    placed = {each.offer.domain_id: each for each in ranked(found, [*offers, above])}
+    assert {name: each.fits for name, each in placed.items()} == {"CNY": True, "JPY": True, "dear": False}
+    assert "12 an hour is above 10" in placed["dear"].reasons
+    assert "500 JPY an hour cannot be compared with the limit, which is in CNY" in placed["JPY"].reasons
