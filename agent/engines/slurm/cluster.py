@@ -171,6 +171,7 @@ class Cluster:
         folder = self.settings.shared_dir / self.folder_name(name)
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            folder.touch()  # an empty one that is old would be removed before the job writes there
         except OSError as error:
             raise SlurmRefusedError(f"{folder}: {error.strerror}") from None
         script = f"#!/bin/sh\nexec {_quoted(self.settings.python)} -S -E -m agent.engines.slurm.holder {_quoted(arguments)}\n"

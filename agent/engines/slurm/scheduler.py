@@ -6,7 +6,8 @@
 3. One that waits longer is refused for now, with Slurm's reason and the start that it expects. Up to ``most_queued`` of them keep
    their place in the queue; when one begins its room counts as free, so that the unit is asked for again and gets it at once. Nobody
    asks for ``claim_s``: it is given back.
-4. The truth is Slurm's: jobs are named by unit and epoch, and after a crash those that are not in the book are cancelled.
+4. The truth is Slurm's: jobs are named by unit and epoch, and after a crash those that are not in the book are cancelled. So are,
+   after ``stray_s``, those that nobody holds because Slurm was silent: when it took them, or when they were to be cancelled.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
+import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -37,11 +40,15 @@ OLD_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class QueueRules:
-    """How long is waited for Slurm. ``most_queued`` 0: what does not begin at once is withdrawn. Times in seconds."""
+    """How long is waited for Slurm. ``most_queued`` 0: what does not begin at once is withdrawn. Times in seconds.
+
+    ``stray_s`` is longer than a submission takes: until then its job is in the queue and its number is not known.
+    """
 
     answer_s: float = 2.5
     claim_s: float = 30.0
     most_queued: int = 0
+    stray_s: float = 60.0
 
 
 @dataclass(slots=True)
@@ -77,6 +84,8 @@ class SlurmScheduler(OwnScheduler):
         self._emulated = emulated
         self._places: dict[UnitName, _Place] = {}
         self._turns = 0
+        # Since when jobs of ours are seen that nobody holds.
+        self._stray: dict[int, float] = {}
 
     # --- what is asked ---------------------------------------------------------------------------------------------
 
@@ -174,10 +183,11 @@ class SlurmScheduler(OwnScheduler):
             await self.tend()
 
     async def tend(self) -> None:
-        """Look after all that wait in the queue, once, by what Slurm said last."""
+        """Look after all that wait in the queue, and after what nobody holds, once, by what Slurm said last."""
         for name, place in list(self._places.items()):
             if self._waits(name, place):
                 await self._look_after(name, place)
+        await self._cancel_stray()
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
@@ -316,16 +326,34 @@ class SlurmScheduler(OwnScheduler):
             _log.info("job %d of %s is given back: %s", place.job, name.job_id, place.wrong or "nobody asked for it")
             await self._let_go(place)
 
+    async def _cancel_stray(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        found = [job.number for job in self._cluster.jobs.values() if not job.ended and self._is_stray(job)]
+        self._stray = {number: self._stray.get(number, now_s) for number in found}
+        for number, since_s in list(self._stray.items()):
+            if now_s - since_s >= self._rules.stray_s:
+                self._stray[number] = now_s
+                _log.warning("job %d is held for nobody; it is cancelled", number)
+                await self._cluster.cancel(number)
+
+    def _is_stray(self, job: words.QueuedJob) -> bool:
+        name = self._cluster.unit_of(job)
+        place = None if name is None else self._places.get(name)
+        # Of two jobs of one unit that were there when the agent started, the run may be in either.
+        return name is not None and (place is None or (place.job != job.number and math.isfinite(place.since_s)))
+
     async def _let_go(self, place: _Place) -> None:
         job = self._cluster.jobs.get(place.job)
         if job is None or not job.ended:
             await self._cluster.cancel(place.job)
 
     async def _sweep(self) -> None:
-        """Remove folders of allocations that have ended some time ago; those of runs are removed with their end."""
-        wanted = {self._cluster.folder_name(name) for name in self._places}
-        live = {job.number for job in self._cluster.jobs.values() if not job.ended}
-        await asyncio.to_thread(_remove_old, self._cluster.settings.shared_dir, wanted, live)
+        """Remove what allocations left that have ended some time ago; what runs left is removed with their end."""
+        jobs = [job for job in self._cluster.jobs.values() if not job.ended]
+        names = {*self._places, *(name for name in map(self._cluster.unit_of, jobs) if name is not None)}
+        wanted = {self._cluster.folder_name(name) for name in names}
+        live = {job.number for job in jobs}
+        await asyncio.to_thread(remove_old, self._cluster.settings.shared_dir, wanted, live)
 
     async def _look_until_heard(self) -> None:
         while True:
@@ -337,12 +365,27 @@ class SlurmScheduler(OwnScheduler):
                 await asyncio.sleep(self._cluster.settings.poll_s)
 
 
-def _remove_old(shared_dir: Path, wanted: set[str], live: set[int]) -> None:
+def remove_old(shared_dir: Path, wanted: set[str], live: set[int]) -> None:
+    """Remove folders of allocations, what their batch steps printed, and the folders of units in which nothing is left: older than
+    `OLD_S`, of none of the ``wanted`` units (names of folders) and none of the ``live`` jobs. Blocking."""
     oldest = time.time() - OLD_S
     for place in shared_dir.glob("*/*"):
-        ended = not place.name.isdecimal() or int(place.name) not in live
-        if place.is_dir() and place.parent.name not in wanted and ended and place.stat().st_mtime < oldest:
-            shutil.rmtree(place, ignore_errors=True)
+        number = place.name.removeprefix("out.").removesuffix(".txt")
+        ended = not number.isdecimal() or int(number) not in live
+        with contextlib.suppress(OSError):  # a run has just ended and tidies up
+            if place.parent.name in wanted or not ended or place.stat().st_mtime >= oldest:
+                continue
+            if place.is_dir():
+                shutil.rmtree(place, ignore_errors=True)
+            elif place.name == f"out.{number}.txt":
+                place.unlink()
+            else:
+                continue
+            os.utime(place.parent, (oldest, oldest))
+    for unit in shared_dir.glob("*.*.*"):
+        with contextlib.suppress(OSError):  # something is left in it
+            if unit.name not in wanted and unit.stat().st_mtime <= oldest:
+                unit.rmdir()
 
 
 def _taken(node: words.SlurmNode, kinds: tuple[DeviceKind, ...]) -> frozenset[int]:

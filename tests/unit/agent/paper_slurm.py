@@ -45,6 +45,8 @@ class PaperSlurm(Cluster):
         self.takes_jobs = asyncio.Event()
         """Until it is set a submission waits."""
         self.takes_jobs.set()
+        self.hears = True
+        """Whether what is to be cancelled is."""
         self.was_asked = asyncio.Event()
         """A submission has come."""
 
@@ -139,7 +141,7 @@ class PaperSlurm(Cluster):
     async def cancel(self, job: int) -> None:
         """See `Cluster`."""
         await asyncio.sleep(0)
-        if self.queue[job].state in {"PENDING", "RUNNING"}:
+        if self.hears and self.queue[job].state in {"PENDING", "RUNNING"}:
             self.end(self.queue[job], "CANCELLED")
 
     # -- steps -------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,70 @@
+"""What allocations leave in Slurm and on the shared file system when nobody uses them, or Slurm does not answer."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from agent.engines.own_scheduler import Constraints, UnitName
+from agent.engines.slurm.scheduler import OLD_S, QueueRules, SlurmScheduler, remove_old
+from tests.unit.agent.paper_slurm import A100, GPUS, PaperSlurm
+
+UNIT = UnitName("job-1", 0, 1)
+OTHER = UnitName("job-2", 0, 1)
+ASKED = Constraints(ranks=1, accelerators=GPUS)
+
+
+def _scheduler(slurm: PaperSlurm, stray_s: float = 0.0) -> SlurmScheduler:
+    return SlurmScheduler(slurm, QueueRules(answer_s=1e-9, stray_s=stray_s), {"n1": (A100,) * GPUS})
+
+
+async def test_a_job_whose_cancellation_slurm_did_not_hear_is_cancelled_later(tmp_path: Path) -> None:
+    slurm = PaperSlurm(tmp_path, ("n1",))
+    scheduler = _scheduler(slurm)
+    await scheduler.place(UNIT, ASKED)
+    slurm.hears = False
+    await scheduler.release(UNIT)
+    slurm.hears = True
+    assert slurm.job_of("job-1").state == "RUNNING"
+    await slurm.look()
+    await scheduler.tend()
+    assert slurm.queue[1].state == "CANCELLED"
+    assert slurm.free["n1"] == set(range(GPUS))
+
+
+async def test_a_job_of_which_the_number_was_not_heard_is_cancelled(tmp_path: Path) -> None:
+    slurm = PaperSlurm(tmp_path, ("n1", "n2"))
+    scheduler = _scheduler(slurm)
+    await slurm.submit(UNIT, ("--ntasks=1", f"--gres=gpu:{GPUS}"), "{}")
+    assert isinstance(await scheduler.place(UNIT, ASKED), tuple), "it was asked for once more"
+    await slurm.look()
+    await scheduler.tend()
+    assert [job.state for job in slurm.queue.values()] == ["CANCELLED", "RUNNING"]
+
+
+async def test_jobs_that_are_held_or_new_or_of_others_are_left(tmp_path: Path) -> None:
+    slurm = PaperSlurm(tmp_path, ("n1", "n2", "n3"))
+    scheduler = _scheduler(slurm, stray_s=1e9)
+    await scheduler.place(UNIT, ASKED)
+    await slurm.submit(OTHER, ("--ntasks=1", f"--gres=gpu:{GPUS}"), "{}")
+    slurm.foreign(GPUS)
+    await slurm.look()
+    await scheduler.tend()
+    assert [job.state for job in slurm.queue.values()] == ["RUNNING"] * 3
+
+
+def test_what_an_allocation_left_that_was_never_ordered_is_removed(tmp_path: Path) -> None:
+    for name in ("job-1.0.1/17/held.json", "job-1.0.1/out.17.txt", "job-2.0.1/out.18.txt", "job-3.0.1/out.19.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "job-4.0.1").mkdir()
+    (tmp_path / "lease").write_text("agent 1 1")
+    old = time.time() - OLD_S - 60
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (old, old))
+    (tmp_path / "job-5.0.1").mkdir()
+    remove_old(tmp_path, {"job-2.0.1"}, {19})
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    wanted = ["job-2.0.1", "job-2.0.1/out.18.txt", "job-3.0.1", "job-3.0.1/out.19.txt", "job-5.0.1", "lease"]
+    assert left == wanted
