@@ -95,9 +95,14 @@ def run_time(spec: JobSpec, accelerator_type: str) -> RunTime | Unknown:
     rate = _rate(spec, accelerator_type)
     if rate is not None and spec.model.steps:
         group = f"rate:{accelerator_type}:{spec.name}"
-        return RunTime(min(spec.model.steps / rate, limit), Source.RATES, RATE_SPREAD, limit, group)
+        seconds = min(spec.model.steps / rate, limit)
+        if math.isfinite(seconds):
+            return RunTime(seconds, Source.RATES, RATE_SPREAD, limit, group)
+        why.append(f"{spec.model.steps} steps at the declared rate of {rate:g} per second never end")
     if spec.HasField("model"):
         found = _by_cost_model(spec, accelerator_type)
+        if isinstance(found, float) and min(found, limit) == math.inf:
+            found = "its steps and pauses never end"
         if isinstance(found, float):
             model = spec.model
             group = f"model:{accelerator_type}:{model.layers}:{model.hidden}:{model.parameters}"

@@ -17,6 +17,7 @@ from meridian.contracts.job.v1.job_pb2 import DeclaredRate, JobSpec, ModelDescri
 from meridian.errors import InvalidArgumentError
 from services.forecast.cost_model import TrainingLayout, estimate, machine_of
 from services.forecast.cost_model.shapes import shape_of
+from services.forecast.predictions import predicted
 from services.forecast.waveform.api import OfferBody, WaveformRequest, WishBody, answer_of
 from services.forecast.waveform.asking import Offer, Wish, best, on_offer
 from services.forecast.waveform.curve import Planned, in_order, waveform
@@ -216,3 +217,29 @@ def test_costs_in_several_currencies_are_not_compared() -> None:
         Offer("north", "A100", 8, 15_000_000, "CNY"),
     ]
     assert best([on_offer(plan, offer) for offer in offers]) == 2
+
+
+@pytest.mark.parametrize("limit_s", [0.0, 3600.0])
+def test_steps_that_never_end_tell_no_run_time(limit_s: float) -> None:
+    """A time without end made forecasts of demand that are no numbers, which no table takes: forecasting stopped."""
+    rates = [DeclaredRate(accelerator_type="a100", ranks=1, rate=1e-310)]
+    spec = gang(1, rates=rates, model=ModelDescription(steps=1000), max_run_time_s=limit_s)
+    found = run_time(spec, "A100-SXM4-80GB")
+    told = predicted(spec.SerializeToString(), "A100-SXM4-80GB")
+    if limit_s:
+        assert isinstance(found, RunTime)
+        assert (found.expected_s, told) == (limit_s, (limit_s, 0.10))
+    else:
+        assert isinstance(found, Unknown)
+        assert "never end" in found.reason
+        assert told is None
+
+
+def test_checkpoints_without_end_tell_no_run_time() -> None:
+    model = ModelDescription(
+        layers=4, hidden=256, heads=4, sequence=512, vocabulary=1000, global_batch=8, steps=1000, checkpoint_s=1.0
+    )
+    spec = gang(1, model=model, checkpoint_interval_s=1e-310)
+    found = run_time(spec, "A100-SXM4-80GB")
+    assert isinstance(found, Unknown)
+    assert "never end" in found.reason
