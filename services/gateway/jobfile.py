@@ -47,6 +47,8 @@ def _in_utc(text: str) -> str:
 Time = Annotated[str, StringConstraints(max_length=40), AfterValidator(_in_utc)]
 
 JobKindName = Literal["task", "array", "gang", "workflow", "service"]
+# Of the batch, as the forecast takes them.
+_MOST_GROWTHS = 10_000
 _SECTIONS: tuple[Literal["array", "gang", "workflow", "service"], ...] = ("array", "gang", "workflow", "service")
 
 
@@ -317,6 +319,8 @@ def _schedule_errors(model: ModelSection) -> Iterator[FieldError]:
             "/model/batch_ramp_increment",
             f"{model.batch_ramp_start} does not grow to {model.global_batch} in steps of {model.batch_ramp_increment}",
         )
+    elif (model.global_batch - model.batch_ramp_start) // model.batch_ramp_increment > _MOST_GROWTHS:
+        yield FieldError("/model/batch_ramp_increment", f"the batch grows more than {_MOST_GROWTHS} times")
 
 
 def _rate_errors(rates: Sequence[RateSection]) -> Iterator[FieldError]:

@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+MOST_GROWTHS = 10_000
+"""Steps of a ramp at most; that of BLOOM-176B has 116."""
+
 
 class InvalidScheduleError(ValueError):
     """The schedule is impossible; the message names the field."""
@@ -81,7 +84,7 @@ def stages(
 def ramped(ramp: BatchRamp, global_batch: int) -> list[tuple[int, int]]:
     """(batch, samples until which it lasts) of each step of the ramp, without the full batch behind it.
 
-    InvalidScheduleError where a size is not positive or the ramp does not reach ``global_batch``.
+    InvalidScheduleError where a size is not positive, or the ramp does not reach ``global_batch`` or has too many steps.
     """
     for name, value in (("start", ramp.start), ("increment", ramp.increment), ("samples", ramp.samples)):
         if value <= 0:
@@ -91,6 +94,8 @@ def ramped(ramp: BatchRamp, global_batch: int) -> list[tuple[int, int]]:
             f"ramp.increment: {ramp.start} does not grow to {global_batch} in steps of {ramp.increment}"
         )
     growths = (global_batch - ramp.start) // ramp.increment
+    if growths > MOST_GROWTHS:
+        raise InvalidScheduleError(f"ramp.increment: the batch grows {growths} times, at most {MOST_GROWTHS}")
     sizes = [ramp.start + number * ramp.increment for number in range(growths)]
     ends = [round((number + 1) * ramp.samples / growths) for number in range(growths)]
     return list(zip(sizes, ends, strict=True))

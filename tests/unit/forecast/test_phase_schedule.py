@@ -96,3 +96,15 @@ def test_a_job_file_is_read_as_its_schedule() -> None:
 def test_a_ramp_that_leads_nowhere_is_refused() -> None:
     with pytest.raises(InvalidScheduleError, match=r"ramp\.increment"):
         replace(RAMPED, ramp=BatchRamp(16, 7, 1920)).stages()
+
+
+def test_a_ramp_of_too_many_steps_is_refused() -> None:
+    """One of 99,999,999, which a job file could declare, took all memory."""
+    model = ModelDescription(
+        steps=1000, global_batch=10_001, batch_ramp_start=1, batch_ramp_increment=1, batch_ramp_samples=10
+    )
+    assert schedule_of(JobSpec(ranks=1, model=model)).ramp == BatchRamp(1, 1, 10)
+    model.global_batch += 1
+    assert schedule_of(JobSpec(ranks=1, model=model)).ramp is None
+    with pytest.raises(InvalidScheduleError, match=r"ramp\.increment: the batch grows 10001 times, at most 10000"):
+        replace(RAMPED, global_batch=10_002, ramp=BatchRamp(1, 1, 10)).stages()

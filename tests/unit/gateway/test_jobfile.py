@@ -182,6 +182,13 @@ BAD = [
     ({"gang": {"ranks": 2}, "model": {**RAMP, "global_batch": 0}}, "/model/global_batch"),
     ({"gang": {"ranks": 2}, "model": {**RAMP, "batch_ramp_increment": 3}}, "/model/batch_ramp_increment"),
     ({"gang": {"ranks": 2}, "model": {**RAMP, "batch_ramp_start": 12}}, "/model/batch_ramp_increment"),
+    (
+        {
+            "gang": {"ranks": 2},
+            "model": {**RAMP, "global_batch": 10_002, "batch_ramp_start": 1, "batch_ramp_increment": 1},
+        },
+        "/model/batch_ramp_increment",
+    ),
 ]
 
 
