@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, UnsupportedCodecError
 
 from agent import contract_messages
 from agent.bus_clients import Producer
@@ -41,6 +41,9 @@ _log = logging.getLogger(__name__)
 
 COMMIT_EVERY_S = 3600.0
 """So often the position is told though no order came: a broker forgets, after a week as a rule, one that nobody tells."""
+FETCH_AGAIN_S = 0.5
+MOST_TRACES = 10_000
+"""Of so many runs the trace is known to which their reports belong; an order for a run that has ended leaves one behind."""
 UnitKey = tuple[str, int]
 
 
@@ -141,7 +144,14 @@ class Orders:
     async def run(self) -> None:
         """Carry orders out until cancelled."""
         while True:
-            fetched = await self._consumer.getmany(timeout_ms=1000)
+            try:
+                fetched = await self._consumer.getmany(timeout_ms=1000)
+            except UnsupportedCodecError:
+                raise
+            except KafkaError as error:
+                _log.warning("orders: fetching failed, is tried again: %r", error)
+                await asyncio.sleep(FETCH_AGAIN_S)
+                continue
             units: dict[UnitKey, list[Assignment]] = {}
             for records in fetched.values():
                 for record in records:
@@ -175,7 +185,10 @@ class Orders:
         if not isinstance(order, Assignment) or order.domain_id != self._domain_id:
             return None
         if envelope.traceparent:
+            self._traces.pop(order.run_id, None)
             self._traces[order.run_id] = envelope.traceparent
+            if len(self._traces) > MOST_TRACES:
+                del self._traces[next(iter(self._traces))]
         return order
 
     async def _carry_out(self, orders: list[Assignment]) -> None:

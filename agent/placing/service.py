@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, UnsupportedCodecError
 
 from agent.bus_clients import Producer
 from agent.engines.own_scheduler import OwnScheduler
@@ -98,7 +98,14 @@ class Placing:
 
     async def _take_requests(self, work: SideBySide) -> None:
         while True:
-            fetched = await self._consumer.getmany(timeout_ms=int(LOOK_EVERY_S * 1000))
+            try:
+                fetched = await self._consumer.getmany(timeout_ms=int(LOOK_EVERY_S * 1000))
+            except UnsupportedCodecError:
+                raise
+            except KafkaError as error:
+                _log.warning("requests of shards: fetching failed, is tried again: %r", error)
+                await asyncio.sleep(_AGAIN_S)
+                continue
             for partition, records in fetched.items():
                 for record in records:
                     found = await self._read(record)
