@@ -58,9 +58,10 @@ async def _begin(parts: Gateway, wanted: int | None) -> int:
     if wanted is None:
         return parts.feed.position
     async with parts.kernel.database.reading() as connection:
-        oldest = await stream.oldest(connection)
+        # The newest first: what is stored between the two is still to come.
+        newest, oldest = await stream.newest(connection), await stream.oldest(connection)
         # A position from a database that is gone must not silence the stream for ever.
-        return max(min(wanted, await stream.newest(connection)), 0 if oldest is None else oldest - 1)
+        return max(min(wanted, newest), newest if oldest is None else oldest - 1)
 
 
 def still_good(authority: Authority, caller: Caller) -> bool:

@@ -16,6 +16,13 @@ from services.gateway.tables import event
 # at a time, from its insert, which is the last work of its transaction, to its commit.
 _ONE_WRITER = sa.text("SELECT pg_advisory_xact_lock(hashtextextended('meridian.gateway.event', 0))")
 
+_NEWEST_EVER = sa.select(
+    sa.func.coalesce(
+        sa.func.max(event.c.seq),
+        sa.func.pg_sequence_last_value(sa.text("pg_get_serial_sequence('event', 'seq')::regclass")),
+    )
+)
+
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
@@ -63,8 +70,13 @@ async def append(connection: AsyncConnection, events: Sequence[NewEvent]) -> Non
 
 
 async def newest(connection: AsyncConnection) -> int:
-    """The position of the newest event, 0 when there is none."""
-    return int(await connection.scalar(sa.select(sa.func.coalesce(sa.func.max(event.c.seq), 0))) or 0)
+    """The position of the newest event, also when none is kept any more; 0 when there never was one."""
+    found = await connection.scalar(sa.select(sa.func.max(event.c.seq)))
+    if found is None:
+        # Nobody is between taking a number and his commit then.
+        await connection.execute(_ONE_WRITER)
+        found = await connection.scalar(_NEWEST_EVER)
+    return int(found or 0)
 
 
 async def oldest(connection: AsyncConnection) -> int | None:

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from meridian.contracts.graph.v1 import graph_pb2
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.run.v1 import run_pb2
+from services.gateway.store.stream import newest
 from services.gateway.tables import event
 from tests.harness import PATIENCE_S
 from tests.integration.gateway.conftest import Stack, task_file
@@ -185,3 +186,24 @@ async def test_a_position_before_what_is_kept_is_told(stack: Stack) -> None:
     for after in (0, second):
         found = await begin(after)
         assert (found["event"], int(found["id"])) == ("NodeStateChanged", third)
+
+
+async def test_a_position_before_all_that_is_gone_is_told(stack: Stack) -> None:
+    """Retention has emptied the table: what came between is gone, and what comes next is not."""
+    await stack.bus.publish(*(changed(str(number)) for number in range(3)))
+    headers = stack.issuer.headers()
+    async with stack.http.stream("GET", "/v1/events?after=0", headers=headers) as answer:
+        first, _, third = (int(item["id"]) for item in await take(messages(answer), 3))
+    async with stack.service.kernel.database.transaction() as connection:
+        await connection.execute(sa.delete(event))
+    async with stack.service.kernel.database.reading() as connection:
+        assert await newest(connection) == third
+    async with stack.http.stream("GET", f"/v1/events?after={first}", headers=headers) as answer:
+        stream = messages(answer)
+        (told,) = await take(stream, 1)
+        assert (told["event"], int(told["id"])) == ("reset", third)
+        assert json.loads(told["data"])["data"]["reason"] == f"events {first + 1} to {third} are no longer kept"
+        await stack.bus.publish(changed("next"))
+        (came,) = await take(stream, 1)
+        assert came["event"] == "NodeStateChanged"
+        assert int(came["id"]) > third
