@@ -87,7 +87,9 @@ def recommend(
     **options: Any,
 ) -> None:
     """What of the network to rent for a workload, best first, with reasons."""
-    workload = {"kind": kind, **{name: value for name, value in options.items() if value not in {None, False}}}
+    # 0 is a limit too, though it equals False.
+    given = {name: value for name, value in options.items() if value is not None and value is not False}
+    workload = {"kind": kind, **given}
     if memory_gib is not None:
         workload["memory_bytes"] = memory_gib * 2.0**30
     if max_round_trip_ms is not None:

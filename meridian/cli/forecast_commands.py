@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def read_plan(path: Path) -> list[dict[str, Any]]:
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"{path} is not valid YAML: {error}") from None
     if not isinstance(content, dict) or set(content) != {"planned"}:
         return [{"job": read_job_file(path)}]
@@ -109,6 +110,8 @@ def read_plan(path: Path) -> list[dict[str, Any]]:
             job = read_job_file(file)
         start = item.get("start")
         if start is not None:
+            if not isinstance(start, str | date):
+                raise InvalidArgumentError(f"{where}.start: {start!r} is no time such as 2026-11-21T10:00:00Z")
             start = start if isinstance(start, str) else start.isoformat()
         found.append({**item, "job": job, "start": start})
     return found
@@ -163,7 +166,8 @@ def waveform(context: Context, files: tuple[Path, ...], domain: str | None, wind
         time = job["run_time_s"]
         console.print(
             f"{job['name']}: {job['accelerators']:g} accelerators for {duration(time['expected'])} "
-            f"({duration(time['low'])} to {duration(time['high'])}), from {job['rests_on']}"
+            f"({duration(time['low'])} to {duration(time['high'])}), from {job['rests_on']}",
+            markup=False,
         )
     top = max((item["accelerators"]["high"] for item in found["curve"]), default=0.0) or 1.0
     print_table(

@@ -18,10 +18,14 @@ def read_job_file(path: Path) -> dict[str, Any]:
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise InvalidArgumentError(f"{path} is not valid YAML: {error}") from None
     except UnicodeDecodeError:
         raise InvalidArgumentError(f"{path} is not a text file in UTF-8") from None
+    except (
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+    ) as error:  # a day that is in no calendar, lists in lists without end
+        raise InvalidArgumentError(f"{path} is not valid YAML: {error}") from None
     if not isinstance(content, dict):
         raise InvalidArgumentError(f"{path}: a job file is a mapping of fields to values")
     working_dir = content.get("working_dir", ".")

@@ -69,7 +69,7 @@ def check(context: Context, file: TextIO) -> None:
     if context.as_json:
         print_json(answer)
     else:
-        console.print(f"{file.name} is a sound policy: {answer['version']}")
+        console.print(f"{file.name} is a sound policy: {answer['version']}", markup=False)
 
 
 @policy.command()

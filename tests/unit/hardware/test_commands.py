@@ -72,3 +72,8 @@ def test_a_recommendation_is_asked_for_and_shown(monkeypatch: pytest.MonkeyPatch
     assert asked == [("/v1/recommendations", {"workload": workload, "from_domain": "a"})]
     assert "training: memory 3 of 5" in done.output
     assert "125.2 GiB fit on 3" in done.output
+    done = CliRunner().invoke(main, ["recommend", "training", "--max-price-per-hour", "0"])
+    assert done.exit_code == 0, done.output
+    assert asked[1][1] == {"workload": {"kind": "training", "max_price_per_hour": 0.0}}, (
+        "nothing that costs is asked for"
+    )
