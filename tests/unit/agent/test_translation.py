@@ -154,6 +154,23 @@ node_memory_MemAvailable_bytes 400
 """
 
 
+def test_node_exporter_traffic_is_counted_once_at_the_network_cards() -> None:
+    def page(carried: float) -> str:
+        names = ("eth0", "eth1", "bond0", "bond0.7", "br0", "lxc12ab", "cilium_host", "vnet3", "lo")
+        lines = [
+            f'node_network_{way}_bytes_total{{device="{name}"}} {carried}\n'
+            for name in names
+            for way in ("receive", "transmit")
+        ]
+        return "".join(lines) + "".join(f'node_network_speed_bytes{{device="{name}"}} 1.25e+08\n' for name in names)
+
+    translator = Translator(load_table("node-exporter"), "n1")
+    _translate(translator, "node-exporter", page(0))
+    found = _translate(translator, "node-exporter", page(1000), 10)
+    assert found[Metric.NETWORK_IO, None].value == pytest.approx(2 * 2 * 100)
+    assert found[Metric.NET_BANDWIDTH_AVAILABLE, None].value == pytest.approx(8 * (2 * 1.25e8 - 400))
+
+
 def test_node_exporter_rates_need_two_scrapes_and_survive_a_restart() -> None:
     translator = Translator(load_table("node-exporter"), "n1")
     first = _translate(translator, "node-exporter", _node(200, 100, 1000))
