@@ -108,6 +108,8 @@ class DomainFacts:
         else:
             self.inventory, self.parts, self.bad_readings = observation.inventory, None, {}
             self.readings = {node_id: found for node_id, found in self.readings.items() if node_id in listed}
+        # Before the readings: one that has an issue and stands, as that of a counter that began anew, is known.
+        self._take_issues(observation.issues, listed)
         for reading in observation.readings:
             # A part of an accelerator is not the accelerator.
             if reading.node_id not in listed or reading.HasField("part"):
@@ -120,7 +122,6 @@ class DomainFacts:
                 self.touched.add(reading.node_id)
             else:
                 self._forget(reading.node_id, reading.metric, index)
-        self._take_issues(observation.issues, listed)
 
     def _take_part(
         self, inventory: resource_pb2.DomainInventory, listed: set[str], part: resource_pb2.ReportPart

@@ -248,6 +248,16 @@ def test_bad_readings_degrade_and_are_not_shown() -> None:
     assert HEALTH not in shown(domain).metrics
 
 
+def test_a_counter_that_began_anew_is_shown() -> None:
+    domain = fresh()
+    told(domain, NOW_S, observation([node("a")], {("a", None, "hw.energy"): 1e6}))
+    issue = telemetry_pb2.QualityIssue(
+        kind=telemetry_pb2.QUALITY_ISSUE_KIND_COUNTER_RESET, node_id="a", metric="hw.energy"
+    )
+    told(domain, NOW_S + 10, observation([node("a")], {("a", None, "hw.energy"): 5.0}, issues=[issue], at_s=NOW_S + 10))
+    assert dict(shown(domain).metrics) == {"hw.energy": 5.0}
+
+
 def test_what_is_unknown_or_old_leaves_the_metrics() -> None:
     domain = fresh()
     told(domain, NOW_S, observation([node("a")], {("a", 0, UTILIZATION): 0.5, ("a", None, "hw.power"): 300.0}))
