@@ -55,6 +55,8 @@ END_PATIENCE_S = 60.0
 """A run whose ranks have all told their end is over after this, though Slurm still tidies up."""
 CANCEL_AFTER_S = 3.0
 """So long after the grace of a stop that is not carried out the job is cancelled in Slurm."""
+CANCEL_AGAIN_S = 30.0
+"""So often is a job cancelled once more that has not ended: longer than a call of Slurm's programs takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +262,10 @@ class SlurmEngine(RecordedRuns[FollowedRun]):
 
     async def _cancel_after(self, run: FollowedRun, wait_s: float) -> None:
         await asyncio.sleep(wait_s)
-        if not run.ended.done():
+        while not run.ended.done():  # Slurm may be silent, and a step may not hear the agent
             run.cancelled = True
             await self._cluster.cancel(run.job)
+            await asyncio.wait([run.ended], timeout=CANCEL_AGAIN_S)
 
     async def _turn(self, run: FollowedRun, turn: Turn, *, news: bool = True) -> None:
         if turn.started and news:
@@ -413,7 +416,7 @@ class SlurmEngine(RecordedRuns[FollowedRun]):
                 said = folder.text_of(run.place.parent / f"out.{run.job}.txt")[-2000:].strip()
                 run.gang.stop(FailureKind.NOT_STARTABLE, f"no step began on {node_id} within {limit_s:g} s: {said}")
                 run.cancelled = run.stopping = True
-                await self._cluster.cancel(run.job)
+                self._cancel_later(run, -CANCEL_AFTER_S)
 
     async def _lose(self, run: FollowedRun, cause: Cause) -> None:
         run.stopping = True

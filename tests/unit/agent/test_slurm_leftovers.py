@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from pathlib import Path
 
+import pytest
+
+from agent.engines.base import LaunchRequest, RankPlacement
+from agent.engines.local.gang import Gang
 from agent.engines.own_scheduler import Constraints, UnitName
+from agent.engines.slurm import engine as engine_module
+from agent.engines.slurm.engine import CANCEL_AFTER_S, SlurmEngine, SlurmEngineSettings
+from agent.engines.slurm.following import FollowedRun
 from agent.engines.slurm.scheduler import OLD_S, QueueRules, SlurmScheduler, remove_old
+from agent.run_book import RunBook
+from meridian.clock import VirtualClock
 from tests.unit.agent.paper_slurm import A100, GPUS, PaperSlurm
 
 UNIT = UnitName("job-1", 0, 1)
@@ -68,3 +78,32 @@ def test_what_an_allocation_left_that_was_never_ordered_is_removed(tmp_path: Pat
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
     wanted = ["job-2.0.1", "job-2.0.1/out.18.txt", "job-3.0.1", "job-3.0.1/out.19.txt", "job-5.0.1", "lease"]
     assert left == wanted
+
+
+async def test_a_run_that_does_not_stop_is_cancelled_until_slurm_hears_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm is silent when the agent cancels a run whose step does not hear the agent either."""
+    monkeypatch.setattr(engine_module, "CANCEL_AGAIN_S", 0.0)
+    slurm = PaperSlurm(tmp_path, ("n1",))
+    number = await slurm.submit(UNIT, ("--ntasks=1", f"--gres=gpu:{GPUS}"), "{}")
+    book = RunBook(tmp_path / "journal", new_agent_mark="mark")
+    engine = SlurmEngine(SlurmEngineSettings("north", tmp_path, ("n1",)), slurm, book, VirtualClock())
+    request = LaunchRequest("run-1", "job-1", 0, 1, "acme", (RankPlacement(0, "n1"),), 1, ("true",))
+    run = FollowedRun(Gang(request), UNIT, number, slurm.place_of(UNIT, number), {"n1": "n1"}, 0.0)
+    asked = 0
+    hear = slurm.cancel
+
+    async def cancel(job: int) -> None:
+        nonlocal asked
+        asked += 1
+        slurm.hears = asked == 3
+        await hear(job)
+        if slurm.queue[job].state == "CANCELLED":
+            run.ended.set_result(None)
+
+    monkeypatch.setattr(slurm, "cancel", cancel)
+    engine._cancel_later(run, -CANCEL_AFTER_S)
+    async with asyncio.timeout(60):
+        await run.ended
+    assert (asked, run.cancelled) == (3, True)
