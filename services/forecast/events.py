@@ -168,7 +168,7 @@ def _progress(messages: Sequence[Message]) -> list[RunProgress]:
 async def keep_capacity(transaction: Transaction, envelopes: Sequence[Envelope]) -> None:
     """Take a batch of GraphUpdated: what the nodes of each domain offer."""
     nodes: list[NodeCapacity] = []
-    removed: list[str] = []
+    removed: set[tuple[str, str]] = set()
     full: dict[str, int] = {}
     chips: dict[str, int] = {}
     for envelope in envelopes:
@@ -190,7 +190,9 @@ async def keep_capacity(transaction: Transaction, envelopes: Sequence[Envelope])
             for chip in node.inventory.accelerators:
                 if chip.model and chip.memory_bytes > 0:
                     chips[chip.model] = min(chip.memory_bytes, chips.get(chip.model, chip.memory_bytes))
-        removed += message.removed_node_ids
+        # Of one node in one batch the last word counts.
+        removed -= {(message.domain_id, node.inventory.node_id) for node in message.nodes}
+        removed |= {(message.domain_id, node_id) for node_id in message.removed_node_ids}
         if message.full:
             full[message.domain_id] = max(message.version, full.get(message.domain_id, 0))
     store = Store(transaction.connection)

@@ -337,9 +337,12 @@ class Store:
     # -- capacity ------------------------------------------------------------------------------------------------
 
     async def keep_capacity(
-        self, nodes: Sequence[NodeCapacity], removed: Iterable[str], full: Mapping[str, int]
+        self, nodes: Sequence[NodeCapacity], removed: Iterable[tuple[str, str]], full: Mapping[str, int]
     ) -> None:
-        """Keep what nodes offer; ``full`` names domains whose image of that version was complete."""
+        """Keep what nodes offer, without those ``removed`` from their domain (domain id, node id).
+
+        ``full`` names domains whose image of that version was complete.
+        """
         newest = {node.node_id: node for node in sorted(nodes, key=lambda node: node.version)}
         if newest:
             rows = [
@@ -362,7 +365,10 @@ class Store:
                 where=capacity.c.version <= statement.excluded.version,
             )
             await self._connection.execute(statement, rows)
-        await self._connection.execute(sa.delete(capacity).where(_any(capacity.c.node_id, removed)))
+        if gone := sorted(removed):
+            # Another domain may list the node by now.
+            pairs = sa.tuple_(capacity.c.domain_id, capacity.c.node_id).in_(gone)
+            await self._connection.execute(sa.delete(capacity).where(pairs))
         for domain_id, version in full.items():
             await self._connection.execute(
                 sa.delete(capacity).where(capacity.c.domain_id == domain_id, capacity.c.version < version)

@@ -11,7 +11,9 @@ from typing import Any
 import asyncpg
 import pytest
 
+from meridian.catalogue import catalogue
 from meridian.clock import VirtualClock
+from meridian.codec import Envelope
 from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.forecast.v1 import forecast_pb2
 from meridian.contracts.forecast.v1.forecast_pb2 import DemandForecast, JobRequirementEstimated
@@ -27,6 +29,7 @@ from meridian.contracts.job.v1.job_pb2 import (
 )
 from meridian.contracts.resource.v1.resource_pb2 import Accelerator, NodeInventory
 from meridian.contracts.run.v1.run_pb2 import RunFinished, RunProgress
+from services.forecast.events import keep_capacity
 from tests.harness import PATIENCE_S, Environment, environment
 
 WINDOW_S, LATENESS_S = 2.0, 1.5
@@ -345,3 +348,28 @@ async def test_estimates_over_http(stack: Environment) -> None:
             assert answer.status_code == 422
             assert answer.json()["code"] == "INVALID_ARGUMENT"
             assert answer.json()["errors"][0]["pointer"] == pointer
+
+
+async def test_a_node_that_comes_back_or_moves_is_capacity(stack: Environment) -> None:
+    def update(domain_id: str, version: int, *, listed: str = "", removed: str = "") -> Envelope:
+        nodes = [GraphNode(inventory=NodeInventory(node_id=listed, cpus=8))] if listed else []
+        message = GraphUpdated(
+            domain_id=domain_id, version=version, nodes=nodes, removed_node_ids=[removed] if removed else []
+        )
+        kind = catalogue().event_of(message)
+        return Envelope(f"{domain_id}-{version}", kind, "graph", datetime.now(UTC), domain_id, message)
+
+    async with stack.service("forecast", QUICK) as service:
+
+        async def heard(*envelopes: Envelope) -> list[tuple[str, str]]:
+            async with service.kernel.outbox.transaction() as transaction:
+                await keep_capacity(transaction, envelopes)
+            found = await rows(stack, "SELECT domain_id, node_id FROM capacity ORDER BY node_id")
+            return [(row["domain_id"], row["node_id"]) for row in found]
+
+        await heard(update("north", 1, listed="a"))
+        # Away for a moment, and both are heard together.
+        assert await heard(update("north", 2, removed="a"), update("north", 3, listed="a")) == [("north", "a")]
+        # Events of two domains come in no order.
+        assert await heard(update("south", 5, listed="a"), update("north", 4, removed="a")) == [("south", "a")]
+        assert await heard(update("south", 6, listed="b"), update("south", 7, removed="b")) == [("south", "a")]
