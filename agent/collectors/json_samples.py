@@ -34,7 +34,7 @@ def _dumped(items: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:
         value = _number(held[0].get("value")) if len(held) == 1 else None
         stamp = metric.get("timestamp_ms")
         stamped = _number(stamp) if stamp is not None else None
-        if labels is None or value is None or (stamp is not None and stamped is None):
+        if labels is None or value is None or (stamp is not None and (stamped is None or math.isnan(stamped))):
             continue
         yield Sample(found[1], labels, value, None if stamped is None else stamped / 1000)
 
@@ -61,7 +61,9 @@ def _queried(results: Iterable[object]) -> Iterator[Sample]:
         labels = {str(name): value for name, value in metric.items() if isinstance(value, str)}
         family = labels.pop("__name__", "")
         at_s, value = _number(pair[0]), _text_number(pair[1])
-        if family and len(labels) + 1 == len(metric) and at_s is not None and value is not None:
+        if at_s is None or math.isnan(at_s):
+            continue
+        if family and len(labels) + 1 == len(metric) and value is not None:
             yield Sample(family, labels, value, at_s)
 
 

@@ -221,6 +221,28 @@ def test_memory_and_cores_of_accelerators_are_not_counted_as_accelerators() -> N
         assert _read(text)["n1", None, Metric.CAPACITY_FREE] == (0.875, None)
 
 
+def test_a_sample_with_a_time_that_is_no_number_does_not_hide_the_others() -> None:
+    def dumped(index: int, stamp: str) -> str:
+        labels = f'[{{"name": "id", "value": "{index}"}}]'
+        metric = f'{{"label": {labels}, "gauge": {{"value": 300}}, "timestamp_ms": {stamp}}}'
+        return f'{{"Desc": "Desc{{fqName: \\"npu_chip_info_power\\"", "Metric": {metric}}}'
+
+    def queried(index: int, stamp: str) -> str:
+        metric = f'{{"__name__": "npu_chip_info_power", "id": "{index}"}}'
+        return f'{{"metric": {metric}, "value": [{stamp}, "300"]}}'
+
+    at_s = NOW.timestamp()
+    answer = f"{queried(0, 'NaN')}, {queried(1, str(at_s))}"
+    for text in (
+        f"[{dumped(0, 'NaN')}, {dumped(1, str(1000 * at_s))}]",
+        f'{{"data": {{"resultType": "vector", "result": [{answer}]}}}}',
+    ):
+        found = {
+            item.accelerator_index: item.value for item in sense(text, NOW).readings if item.metric is Metric.POWER
+        }
+        assert found == {1: 300}
+
+
 def test_a_dump_of_metrics_is_read_as_the_page_would_be() -> None:
     def dumped(family: str, value: float) -> dict[str, Any]:
         labels = [{"name": "mlu", "value": "0"}, {"name": "uuid", "value": "u"}]
