@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -108,6 +108,9 @@ class _Facts:
     # Steps and seconds seen in each phase ("" unknown), within runs.
     steps_in: dict[str, float] = field(default_factory=dict)
     seconds_in: dict[str, float] = field(default_factory=dict)
+
+
+_FACTS = [item.name for item in fields(_Facts)]
 
 
 class UnitPhases:
@@ -284,11 +287,14 @@ class UnitPhases:
 
     @classmethod
     def restored(cls, kept: Mapping[str, Any], declared: Schedule | None = None) -> UnitPhases:
-        """Go on from a kept state; one of another format is begun anew, which tells nothing until the next start."""
+        """Go on from a kept state; one of another format is begun anew, which tells nothing until the next start.
+
+        Facts that a later release added, whose replicas write beside this one's, are passed over.
+        """
         unit = cls(declared)
         if kept.get("format") != FORMAT:
             return unit
-        unit._facts = _Facts(**kept["facts"])
+        unit._facts = _Facts(**{name: kept["facts"][name] for name in _FACTS if name in kept["facts"]})
         unit._detector.restore(kept["detector"])
         step, phase, reason = kept["told"]
         unit.told = Told(step, None if phase is None else Phase(phase), reason)

@@ -63,6 +63,14 @@ def test_a_kept_state_goes_on_as_if_nothing_had_happened() -> None:
     assert parted.state() == whole.state()
 
 
+def test_a_state_with_facts_that_a_later_release_adds_is_read() -> None:
+    unit = UnitPhases()
+    follow(unit, [report(step) for step in range(0, 200, 10)])
+    kept = unit.state()
+    later = {**kept, "facts": {**kept["facts"], "of_a_later_release": 1}}
+    assert UnitPhases.restored(later).state() == kept
+
+
 def test_names_of_the_protocol_are_read() -> None:
     made = report_of(2, 7, 0, 1.5, {"train_loss": 3.0, "lr": 0.1, "batch_size": 64.0, "tokens_per_s": 5.0})
     assert made == Report(2, 7, 1.5, 0, 3.0, 0.1, 64.0)
