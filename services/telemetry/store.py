@@ -244,6 +244,7 @@ async def forget(
         ("DELETE FROM quality WHERE last_at < :limit", quality_before),
         ("DELETE FROM newest WHERE observed_at < :limit", series_before),
         ("DELETE FROM listed_nodes WHERE listed_at < :limit", series_before),
+        ("DELETE FROM resource_amounts WHERE observed_at < :limit", series_before),
         ("DELETE FROM agents WHERE reported_at < :limit", quality_before),
     ):
         removed += (await connection.execute(sa.text(sql), {"limit": limit})).rowcount

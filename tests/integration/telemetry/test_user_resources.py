@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest_asyncio
@@ -17,6 +18,7 @@ from meridian.contracts.graph.v1.graph_pb2 import GraphNode
 from meridian.contracts.resource.v1.resource_pb2 import ResourceDefined
 from meridian.contracts.telemetry.v1.telemetry_pb2 import ObservationRecorded
 from services.scheduler.wire import node_from
+from services.telemetry import store
 from tests.harness import PATIENCE_S, Environment, RunningService, environment
 from tests.unit.telemetry.reports import node, reading, report
 
@@ -127,3 +129,16 @@ async def test_amounts_that_are_gone_after_a_restart_are_removed(stack: Environm
         await stack.bus.publish(report([], [node("beijing-1")]))
         await stack.bus.expect(ObservationRecorded, count=2)
         assert (await telemetry.http.get("/v1/resources/fpga")).status_code == 404
+
+
+async def test_amounts_of_a_domain_that_is_gone_are_forgotten(stack: Environment, telemetry: RunningService) -> None:
+    having = node("beijing-1")
+    having.user_resources.add(name="fpga", value=2.0, consumable=True)
+    await stack.bus.publish(report([], [having]))
+    await stack.bus.expect(ObservationRecorded)
+    now = telemetry.kernel.clock.now()
+    for passed, status in ((-timedelta(hours=1), 200), (timedelta(hours=1), 404)):
+        limit = now + passed
+        async with telemetry.kernel.database.transaction() as connection:
+            await store.forget(connection, history_before=limit, quality_before=limit, series_before=limit)
+        assert (await telemetry.http.get("/v1/resources/fpga")).status_code == status
