@@ -284,7 +284,7 @@ def test_a_spoiled_report_gives_readings_in_range_of_devices_that_are_listed() -
             assert not reading.HasField("accelerator_index") or reading.accelerator_index in nodes[reading.node_id]
             assert not reading.HasField("value") or spec.minimum <= reading.value <= spec.maximum
         facts = DomainFacts(report.domain_id)
-        facts.observe(verdict.observation)
+        facts.observe(verdict.observation, now_s)
         for node in verdict.observation.inventory.nodes:
             signals = facts.signals(node, now_s)
             assert signals.accelerator_utilization is None or 0 <= signals.accelerator_utilization <= 1

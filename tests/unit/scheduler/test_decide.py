@@ -336,7 +336,7 @@ def test_weights_change_the_choice_and_the_version() -> None:
         ({"filters": ["no_such"]}, "no_such"),
         ({"order": ["no_such"]}, "no_such"),
         ({"scores": {"price": float("nan")}}, "price"),
-        ({"scores": 3}, "does not read"),
+        ({"scores": 3}, "scores: a mapping is wanted"),
         ({"tenant_weights": {"lab": 0}}, "lab"),
         ({"restarts": {"no_such": 1}}, "no_such"),
     ],

@@ -64,7 +64,7 @@ def _observed(report: pb.ResourceReported) -> Any:
 
 def _node(report: pb.ResourceReported | None = None) -> Node:
     facts = DomainFacts("d")
-    facts.observe(_observed(report or _report()).observation)
+    facts.observe(_observed(report or _report()).observation, NOW_S)
     image, _ = build_image(facts, NOW_S, Thresholds())
     return node_from(image.nodes["n1"], "d")
 
@@ -97,7 +97,7 @@ def test_the_graph_keeps_the_accelerator_once_with_its_parts_and_the_readings_of
     verdict = _observed(_report())
     assert not verdict.issues
     facts = DomainFacts("d")
-    facts.observe(verdict.observation)
+    facts.observe(verdict.observation, NOW_S)
     assert facts.readings["n1"] == {"hw.power": {0: (0.5, NOW_S)}}
     image, _ = build_image(facts, NOW_S, Thresholds())
     chips = image.nodes["n1"].inventory.accelerators
@@ -126,7 +126,7 @@ def test_a_rank_gets_one_part_at_most_as_a_program_sees_no_more() -> None:
     both = Demand(1, accelerators=2, accelerator_types=(SMALL, LARGE))
     twins = _report(("profile", "3g.40gb"))
     facts = DomainFacts("d")
-    facts.observe(_observed(twins).observation)
+    facts.observe(_observed(twins).observation, NOW_S)
     node = node_from(build_image(facts, NOW_S, Thresholds())[0].nodes["n1"], "d")
     pair = replace(both, accelerator_types=(LARGE,))
     for demand, has in ((both, _node()), (pair, node)):
@@ -144,7 +144,7 @@ def test_a_divided_accelerator_of_which_no_part_is_known_takes_nothing() -> None
     report = _report()
     del report.inventory.nodes[0].accelerators[0].parts[:]
     facts = DomainFacts("d")
-    facts.observe(_observed(report).observation)
+    facts.observe(_observed(report).observation, NOW_S)
     image, _ = build_image(facts, NOW_S, Thresholds())
     assert [device.index for device in node_from(image.nodes["n1"], "d").devices] == [1]
 
