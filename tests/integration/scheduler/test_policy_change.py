@@ -264,10 +264,6 @@ async def test_memory_follows_the_database_when_a_commit_is_in_doubt(database_ur
         live: LiveScheduler = live_of(service)
         wanted = shipped("fifo")
         # As if the answer to a commit had been lost: the database has the change, memory does not know.
-        with pytest.raises(RuntimeError, match="on purpose"):
-            async with service.kernel.outbox.transaction() as transaction:
-                await live.draft(transaction)
-                raise RuntimeError("on purpose")
         async with service.kernel.database.transaction() as connection:
             row = change_to(wanted, live.now_s(), origin="api", source="extends: fifo")
             await connection.execute(
@@ -277,6 +273,10 @@ async def test_memory_follows_the_database_when_a_commit_is_in_doubt(database_ur
                 ),
                 {"version": row.version, "name": row.name, "source": row.source, "body": row.body},
             )
+        with pytest.raises(RuntimeError, match="on purpose"):
+            async with service.kernel.outbox.transaction() as transaction:
+                await live.draft(transaction)
+                raise RuntimeError("on purpose")
         await stack.bus.publish(graph("beijing", 1), submission("job-1"))
         placed = await stack.bus.expect(JobPlaced)
         assert placed.policy_version == wanted.version == live.policy.version
