@@ -12,6 +12,7 @@ from aiokafka.errors import KafkaError
 from google.protobuf.message import Message
 
 from meridian.codec import Record, encode
+from meridian.set_aside import letter
 from meridian.unreadable import install
 
 _log = logging.getLogger(__name__)
@@ -59,21 +60,22 @@ class Producer:
         record = encode(message, event_id=event_id, source=self._source, time=time, traceparent=traceparent)
         return await self.send_record(record)
 
-    async def set_aside(
-        self, record: ConsumerRecord[Any, Any], dead_letter: str, *, consumer: str, reason: str
-    ) -> None:
+    async def set_aside(self, record: ConsumerRecord[Any, Any], *, consumer: str, reason: str) -> None:
         """A record that keeps no contract goes to the dead-letter topic; a broker that does not take it is logged."""
         _log.error("unreadable record at %s/%d@%d: %s", record.topic, record.partition, record.offset, reason)
-        headers = [
-            *((name, value or b"") for name, value in record.headers if not name.startswith("x-dlq-")),
-            ("x-dlq-reason", reason[:2000].encode("utf-8", "replace")),
-            ("x-dlq-consumer", consumer.encode()),
-            ("x-dlq-topic", record.topic.encode()),
-            ("x-dlq-partition", str(record.partition).encode()),
-            ("x-dlq-offset", str(record.offset).encode()),
-        ]
+        position = record.partition, record.offset
         try:
-            await self.send_record(Record(dead_letter, record.key or b"", record.value or b"", headers))
+            await self.send_record(
+                letter(
+                    record.topic,
+                    record.key,
+                    record.value,
+                    record.headers,
+                    consumer=consumer,
+                    reason=reason,
+                    position=position,
+                )
+            )
         except KafkaError as error:
             _log.warning("dead letter not sent: %s", error)
 

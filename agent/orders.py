@@ -177,9 +177,7 @@ class Orders:
             envelope = decode(record.value, record.headers)
         except ContractError as error:
             self.unreadable_count += 1
-            await self._producer.set_aside(
-                record, self._topic.dead_letter, consumer=f"agent.{self._domain_id}", reason=error.detail
-            )
+            await self._producer.set_aside(record, consumer=f"agent.{self._domain_id}", reason=error.detail)
             return None
         order = envelope.data
         if not isinstance(order, Assignment) or order.domain_id != self._domain_id:

@@ -33,14 +33,14 @@ from google.protobuf.message import Message
 
 from meridian.catalogue import TopicSpec, catalogue
 from meridian.clock import Clock
-from meridian.codec import Envelope, HeaderList, Record, decode
+from meridian.codec import Envelope, Record, decode
 from meridian.database import is_passing
-from meridian.dead_letters import TRUNCATED
 from meridian.errors import ContractError
 from meridian.glance import Concern
 from meridian.inbox import claim
 from meridian.observability import BusMetrics, logged_as, traced
 from meridian.outbox import Outbox, Transaction
+from meridian.set_aside import DEFAULT_ROOM_BYTES, letter
 from meridian.unreadable import install
 
 log = logging.getLogger(__name__)
@@ -52,11 +52,6 @@ StreamHandler = Callable[[Sequence[Envelope]], Awaitable[None]]
 
 ATTEMPTS = 3
 _POISON_RETENTION_MS = 30 * 24 * 3600 * 1000
-_DEFAULT_REQUEST_BYTES = 1024 * 1024
-# What a batch and a record of it add to key, value and headers, with room to spare.
-_FRAMING_BYTES = 1024
-_MAX_KEPT_HEADERS = 32
-_MAX_KEPT_HEADER_BYTES = 1024
 
 
 @dataclass(slots=True)
@@ -101,38 +96,10 @@ def _message_id(envelope: Envelope) -> str:
 
 
 def _dead_letter(record: ConsumerRecord[Any, Any], consumer: str, reason: str) -> Record:
-    """The record with what is noted of it. One that came compressed may be larger than its topic takes: its value is then cut
-    off, and its headers shortened, so that it never stops what else is to be sent."""
-    given = [(name, value if isinstance(value, bytes) else str(value or "").encode()) for name, value in record.headers]
-    noted = [
-        ("x-dlq-reason", reason[:2000].encode("utf-8", "replace")),
-        ("x-dlq-consumer", consumer.encode()),
-        ("x-dlq-topic", record.topic.encode()),
-        ("x-dlq-partition", str(record.partition).encode()),
-        ("x-dlq-offset", str(record.offset).encode()),
-    ]
-    key, value = record.key or b"", record.value or b""
-    spec = catalogue().topics.get(record.topic)
-    room = (spec.max_message_bytes if spec else 0) or _DEFAULT_REQUEST_BYTES
-    if _FRAMING_BYTES + len(key) + len(value) + _bytes_of(_storable([*given, *noted])) > room:
-        given = [
-            (name[:_MAX_KEPT_HEADER_BYTES], text[:_MAX_KEPT_HEADER_BYTES]) for name, text in given[:_MAX_KEPT_HEADERS]
-        ]
-        noted.append((TRUNCATED, str(len(value)).encode()))
-        key, value = key[:_MAX_KEPT_HEADER_BYTES], value[: room // 2]
-    return Record(topic=f"{record.topic}.dlq", key=key, value=value, headers=_storable([*given, *noted]))
-
-
-def _storable(headers: HeaderList) -> HeaderList:
-    # The outbox keeps headers as JSON text, in which PostgreSQL takes no NUL.
-    return [
-        (name.replace("\x00", "\ufffd"), value.decode("utf-8", "replace").replace("\x00", "\ufffd").encode())
-        for name, value in headers
-    ]
-
-
-def _bytes_of(headers: HeaderList) -> int:
-    return sum(len(name.encode()) + len(value) + 10 for name, value in headers)
+    position = record.partition, record.offset
+    return letter(
+        record.topic, record.key, record.value, record.headers, consumer=consumer, reason=reason, position=position
+    )
 
 
 class Bus:
@@ -417,7 +384,7 @@ class Bus:
             request_timeout_ms=30_000,
             metadata_max_age_ms=15_000,
             max_request_size=max(
-                _DEFAULT_REQUEST_BYTES, *(topic.max_message_bytes for topic in catalogue().topics.values())
+                DEFAULT_ROOM_BYTES, *(topic.max_message_bytes for topic in catalogue().topics.values())
             ),
         )
         await self.producer.start()

@@ -21,11 +21,9 @@ from meridian.catalogue import catalogue
 from meridian.codec import HeaderList, decode
 from meridian.database import Database
 from meridian.errors import ContractError, InvalidArgumentError, MeridianError, NotFoundError
+from meridian.set_aside import PREFIX, TRUNCATED
 from meridian.settings import SERVICES, KernelSettings, load
 
-_PREFIX = "x-dlq-"
-TRUNCATED = "x-dlq-truncated"
-"""Header of a letter whose record was larger than its topic takes: how many bytes its value had."""
 _LOST_KEY = b""
 
 
@@ -67,7 +65,7 @@ def read_letter(
     """A record of ``<topic>.dlq``, told apart into the record that was set aside and what was noted with it."""
     texts = {name: content.decode("utf-8", "replace") for name, content in headers}
     position = f"{topic}/{texts.get('x-dlq-partition', '')}/{texts.get('x-dlq-offset', '')}"
-    kept = [(name, content) for name, content in headers if not name.startswith(_PREFIX)]
+    kept = [(name, content) for name, content in headers if not name.startswith(PREFIX)]
     source, event_id = texts.get("ce_source", ""), texts.get("ce_id", "")
     event_type = texts.get("ce_type", "")
     try:

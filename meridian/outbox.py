@@ -23,10 +23,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from meridian.clock import Clock
 from meridian.codec import Record, encode
 from meridian.database import Database, is_passing
-from meridian.dead_letters import TRUNCATED
 from meridian.ids import NewId
 from meridian.leadership import AdvisoryLock
 from meridian.observability import BusMetrics, current_traceparent
+from meridian.set_aside import letter
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +44,6 @@ outbox_table = sa.Table(
 
 _CHANNEL = "meridian_outbox"
 TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
-MAX_KEPT_VALUE_BYTES = 256 * 1024
-MAX_KEPT_BYTES = 1024
-"""Of the key and of each header of an event that is larger than its topic takes."""
 
 
 class Transaction:
@@ -250,15 +247,11 @@ class Relay:
     async def _set_aside(self, record: Record) -> None:
         reason = f"event of {len(record.value)} bytes is larger than its topic takes"
         log.error("%s", reason, extra={"topic": record.topic, "key": record.key.decode("utf-8", "replace")})
-        headers = [
-            *((name, value[:MAX_KEPT_BYTES]) for name, value in record.headers),
-            ("x-dlq-reason", reason.encode()),
-            ("x-dlq-consumer", f"{self._database.schema}.outbox".encode()),
-            ("x-dlq-topic", record.topic.encode()),
-            (TRUNCATED, str(len(record.value)).encode()),
-        ]
-        key, value = record.key[:MAX_KEPT_BYTES], record.value[:MAX_KEPT_VALUE_BYTES]
+        consumer = f"{self._database.schema}.outbox"
+        kept = letter(
+            record.topic, record.key, record.value, record.headers, consumer=consumer, reason=reason, fits=False
+        )
         try:
-            await self._producer.send_and_wait(f"{record.topic}.dlq", value, key=key, headers=headers)
+            await self._producer.send_and_wait(kept.topic, kept.value, key=kept.key, headers=kept.headers)
         except TOO_LARGE:
             log.exception("what is kept of it is too large as well")

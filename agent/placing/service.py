@@ -184,9 +184,7 @@ class Placing:
         try:
             envelope = decode(record.value, record.headers)
         except ContractError as error:
-            await self._producer.set_aside(
-                record, self._topic.dead_letter, consumer=f"agent.{self._domain_id}", reason=error.detail
-            )
+            await self._producer.set_aside(record, consumer=f"agent.{self._domain_id}", reason=error.detail)
             return None
         request = envelope.data
         if not isinstance(request, PlacementRequest) or request.domain_id != self._domain_id:
