@@ -40,11 +40,9 @@ def _example() -> Path:
 
 @contextmanager
 def _network(context: Context, *, keep: bool) -> Iterator[Client]:
-    from meridian.embedded import control, stack
+    from meridian.embedded import stack
 
     started = time.monotonic()
-    found = stack.status(context.data_dir)
-    keep = keep or (found is not None and control.is_running(found))
     _say("starting a network of five emulated domains on this machine")
     ready = False
     try:
@@ -55,7 +53,8 @@ def _network(context: Context, *, keep: bool) -> Iterator[Client]:
                 yield network
     finally:
         if ready:
-            _say("the network keeps running; stop it with `meridian down`" if keep else "everything is stopped")
+            stays = stack.is_up(context.data_dir)
+            _say("the network keeps running; stop it with `meridian down`" if stays else "everything is stopped")
 
 
 def _say(text: str) -> None:

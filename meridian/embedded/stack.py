@@ -285,8 +285,7 @@ def running(options: StackOptions, *, keep: bool = False, timeout_s: float = STA
 
     With ``keep``, and when the stack ran before, it stays. Call it in the main thread. Raises like ``start_detached``.
     """
-    before = status(options.data_dir)
-    stays = keep or (before is not None and control.is_running(before))
+    stays = keep or is_up(options.data_dir)
 
     def end(number: int, _frame: object) -> None:
         signal.signal(number, signal.SIG_IGN)  # once: what follows is the orderly end
@@ -313,6 +312,12 @@ def stop(data_dir: Path, *, timeout_s: float = 60.0) -> bool:
 def status(data_dir: Path) -> StackState | None:
     """What the stack of ``data_dir`` last said of itself, or None; ``control.is_running`` tells whether it still runs."""
     return read_state(state_dir(data_dir))
+
+
+def is_up(data_dir: Path) -> bool:
+    """Whether a stack of ``data_dir`` runs, ready or not."""
+    found = status(data_dir)
+    return found is not None and control.is_running(found)
 
 
 def state_dir(data_dir: Path) -> Path:
