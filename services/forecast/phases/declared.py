@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from meridian.contracts.job.v1.job_pb2 import JobSpec
@@ -63,6 +63,9 @@ def to_body(schedule: TrainingSchedule) -> dict[str, Any]:
 
 
 def from_body(body: Mapping[str, Any]) -> TrainingSchedule:
-    """What `to_body` wrote."""
-    ramp = body["ramp"]
-    return TrainingSchedule(**{**body, "ramp": None if ramp is None else BatchRamp(**ramp)})
+    """What `to_body` wrote; fields that a later release added, whose replicas write beside this one's, are passed over."""
+    known = {item.name: body[item.name] for item in fields(TrainingSchedule) if item.name in body}
+    ramp = known.get("ramp")
+    if ramp is not None:
+        known["ramp"] = BatchRamp(**{item.name: ramp[item.name] for item in fields(BatchRamp)})
+    return TrainingSchedule(**known)

@@ -93,6 +93,17 @@ def test_a_job_file_is_read_as_its_schedule() -> None:
     assert not schedule_of(JobSpec(ranks=16)).is_known
 
 
+def test_a_schedule_with_fields_that_a_later_release_adds_is_read() -> None:
+    """While replicas are replaced one by one, the newer write what the older read."""
+    kept = to_body(RAMPED)
+    later = {**kept, "of_a_later_release": 1, "ramp": {**kept["ramp"], "shape": "cosine"}}
+    assert from_body(later) == RAMPED
+
+
+def test_a_schedule_without_fields_that_this_release_added_is_read() -> None:
+    assert from_body({"steps": 5, "global_batch": 2, "flops_per_sample": 1.0}) == TrainingSchedule(5, 2, 1.0)
+
+
 def test_a_ramp_that_leads_nowhere_is_refused() -> None:
     with pytest.raises(InvalidScheduleError, match=r"ramp\.increment"):
         replace(RAMPED, ramp=BatchRamp(16, 7, 1920)).stages()
