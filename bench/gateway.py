@@ -42,7 +42,9 @@ from meridian.embedded.ports import choose_ports
 from meridian.embedded.probes import tcp_accepts
 from meridian.embedded.process import ProcessSpec
 from meridian.http import install_errors
-from services.gateway.jobfile import JobFile, inconsistencies, to_spec
+from services.gateway.job_checks import inconsistencies
+from services.gateway.job_spec import to_spec
+from services.gateway.jobfile import JobFile
 
 ROOT = Path(__file__).parent.parent
 JOB = {

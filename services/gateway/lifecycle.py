@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.run.v1 import run_pb2
-from services.gateway.jobfile import from_spec, units_of
+from services.gateway.job_spec import from_spec, units_of
 from services.gateway.wire import enum_name, to_body, to_datetime
 
 

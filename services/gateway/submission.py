@@ -14,7 +14,9 @@ from meridian.outbox import Transaction
 from services.gateway.auth import Caller
 from services.gateway.capacity import DomainCapacity, impossibilities
 from services.gateway.context import Gateway
-from services.gateway.jobfile import JobFile, inconsistencies, to_spec
+from services.gateway.job_checks import inconsistencies
+from services.gateway.job_spec import to_spec
+from services.gateway.jobfile import JobFile
 from services.gateway.store import submissions
 from services.gateway.store.submissions import NewJob, StoredAnswer
 

@@ -17,7 +17,8 @@ from services.gateway.api.answers import problems
 from services.gateway.api.graph import past
 from services.gateway.api.paging import PageSize, PageToken, page, position
 from services.gateway.context import JobReader, Operator, Parts, ResourceReader
-from services.gateway.jobfile import JobFile, ModelSection, Section, TypeName, to_spec
+from services.gateway.job_spec import to_spec
+from services.gateway.jobfile import JobFile, ModelSection, Section, TypeName
 from services.gateway.store import network as store
 from services.gateway.submission import check
 

@@ -13,7 +13,8 @@ from meridian.errors import NotFoundError
 from services.gateway.api.answers import problems
 from services.gateway.api.network import Id
 from services.gateway.context import JobReader, Operator, Parts
-from services.gateway.jobfile import Identifier, JobFile, Name, Section, Time, to_spec
+from services.gateway.job_spec import to_spec
+from services.gateway.jobfile import Identifier, JobFile, Name, Section, Time
 from services.gateway.store import network as store
 from services.gateway.submission import check
 

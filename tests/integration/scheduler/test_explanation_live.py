@@ -11,7 +11,8 @@ from google.protobuf import json_format
 from meridian.cli.explanation import MOST_LINES, lines
 from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunStarted
-from services.gateway.jobfile import JobFile, to_spec
+from services.gateway.job_spec import to_spec
+from services.gateway.jobfile import JobFile
 from services.scheduler.core.explanation import rederive
 from tests.harness import Environment, RunningService, environment
 from tests.integration.scheduler.messages import graph, report, submission
