@@ -88,7 +88,7 @@ class ScalingSection(Section):
     min_replicas: int = Field(default=1, ge=1, le=10_000)
     max_replicas: int = Field(ge=1, le=10_000)
     target: float = Field(gt=0, description="the load that a replica should have")
-    metric: str = Field(default="load", min_length=1, max_length=128)
+    metric: str = Field(default="load", pattern=_NO_NUL, min_length=1, max_length=128)
     tolerance: float = Field(default=0.1, ge=0, lt=1)
     down_after_s: float = Field(default=300.0, ge=0)
     cooldown_s: float = Field(default=15.0, ge=0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import string
+from collections.abc import Iterator
 from datetime import UTC
 from typing import Any
 
@@ -12,7 +14,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from meridian.contracts.job.v1 import job_pb2
-from services.gateway.jobfile import JobFile, from_spec, inconsistencies, to_spec, units_of
+from services.gateway.job_checks import inconsistencies
+from services.gateway.job_spec import from_spec, to_spec, units_of
+from services.gateway.jobfile import JobFile
 
 NAMES = st.text(string.ascii_letters + string.digits + "._-", min_size=1, max_size=128).filter(
     lambda text: text[0] not in "._-"
@@ -214,3 +218,24 @@ def test_the_part_of_a_task_of_a_workflow_does_not_change() -> None:
     job = JobFile.model_validate({"name": "n", "kind": "workflow", "workflow": {"tasks": tasks}})
     [error] = inconsistencies(job)
     assert error.pointer == "/workflow/tasks/0/resources/max_accelerator_milli"
+
+
+def _texts(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    if isinstance(node, dict):
+        if node.get("type") == "string" and "enum" not in node:
+            yield path, node
+        for name, part in node.items():
+            yield from _texts(part, f"{path}/{name}")
+    elif isinstance(node, list):
+        for part in node:
+            yield from _texts(part, path)
+
+
+def test_no_text_of_a_job_file_takes_what_no_table_takes() -> None:
+    texts = dict(_texts(JobFile.model_json_schema()))
+    open_to_nul = {
+        path
+        for path, node in texts.items()
+        if "pattern" not in node or re.search(node["pattern"], "a\x00b") is not None
+    }
+    assert open_to_nul == {"/properties/deadline/anyOf"}, "a deadline is kept as the time that was read"
