@@ -197,8 +197,6 @@ class Book:
         self.replicas.learn([(key, load) for key, load in news.loads if key in self.units])
         for running in by_steps(self, [key for key, _ in news.done], now_s):
             self._kept.restate(running)
-            if self.fleet.asks_domains and self.promises.shares is not None:
-                self.promises.shares.restated(running)
 
     def remember(self, decisions: Decisions) -> None:
         """The decisions were merged: the next cycle may rest on what they found."""

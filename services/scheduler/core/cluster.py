@@ -83,7 +83,8 @@ class RunningUnit:
 
 
 class Observer(Protocol):
-    """What a plugin keeps up with the units that run, from cycle to cycle; see `Cluster.watch`."""
+    """What a plugin keeps up with the units that run, from cycle to cycle; see `Cluster.watch`. One that has a method
+    ``restated`` is told too of units that are thought to end at another time (`Cluster.restate`)."""
 
     def began(self, running: RunningUnit) -> None:
         """A unit holds nodes."""
@@ -267,6 +268,13 @@ class Cluster:
         for row, devices in running.rows:
             here = self.holders.setdefault(row, {})
             here[running.unit.key] = here.get(running.unit.key, 0) + len(devices)
+
+    def restate(self, running: RunningUnit) -> None:
+        """A unit that holds what it held: something else is known or thought of when it began, of its end or of what it keeps."""
+        self.running[running.unit.key] = running
+        for _, observer in self._observers.values():
+            if hasattr(observer, "restated"):
+                observer.restated(running)
 
     def release(self, key: UnitKey, now_s: float = math.nan) -> RunningUnit | None:
         """A unit holds nothing more since ``now_s``; None when it did not run."""

@@ -118,7 +118,7 @@ class Kept:
 
     def restate(self, running: RunningUnit) -> None:
         """Other estimates about a unit that runs on where it is; what the last cycle found rested on the old ones."""
-        self.cluster.running[running.unit.key] = running
+        self.cluster.restate(running)
         self.cluster.memory = None
         self._watch_end(running.unit.key, running)
 
@@ -182,10 +182,11 @@ class Kept:
         if running is not None and running.ranks == ranks:
             if self._holders[key] == holder and running.since_s == since_s:
                 if running.kept_s != unit.kept_s:
-                    cluster.running[key] = replace(running, kept_s=unit.kept_s)
+                    cluster.restate(replace(running, kept_s=unit.kept_s))
                 return
             # The same nodes, so nothing is freed or taken: a nomination became a run, or the run says when it began.
-            cluster.running[key] = running = self._running(base, ranks, since_s, unit.kept_s, running.rows)
+            running = self._running(base, ranks, since_s, unit.kept_s, running.rows)
+            cluster.restate(running)
         else:
             if running is not None:
                 cluster.release(key, self.changed_at_s)
@@ -232,7 +233,8 @@ class Kept:
         job = self._book.jobs[key.job_id]
         left_s = self._book.run_times.left_s(job, job.units[key.unit_index], running.ran_s(self.now_s))
         end_s = self.now_s + max(left_s, _LEAST_LEFT_S)
-        self.cluster.running[key] = running = replace(running, expected_end_s=end_s)
+        running = replace(running, expected_end_s=end_s)
+        self.cluster.restate(running)
         if self.cluster.policy.preemptions and not all(map(_lasts, self.cluster.pending.order)):
             # It has more left than was thought, maybe more than units that wait: they may take it off now.
             self.cluster.memory = None

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from services.scheduler.core.declared_rates import profile_of
 from services.scheduler.core.measured import Cell, Done, Measured, News
 from services.scheduler.core.metering import LEAST_STEPS, WINDOW_S, Metering, Report
-from services.scheduler.core.policy import Policy
+from services.scheduler.core.policy import Policy, policy_from_json
+from services.scheduler.core.promises import Saved
 from services.scheduler.core.state import FailureKind, UnitKey
 from tests.unit.scheduler.world import World, a_fleet, gang
 
@@ -176,3 +177,62 @@ def test_a_run_that_is_lost_has_done_what_its_checkpoint_keeps() -> None:
     world.cycle()
     world.finish(world.run("job"))
     assert not world.book.measured.told(), "the job has finished"
+
+
+SHARES = policy_from_json(
+    {
+        "discipline": "easy",
+        "scores": {"share_deficit": 1.0},
+        "options": {"share_deficit": {"shares": {"a": 1, "b": 1}, "window_s": 1000.0}},
+    }
+)
+
+
+def projected(world: World) -> tuple[list[float], list[float]]:
+    """Of domains a and b, for this window and the next one."""
+    account = world.book.promises.shares
+    assert account is not None
+    this, following = account.projections()
+    return this.tolist(), following.tolist()
+
+
+def under_shares() -> World:
+    """Domain a gives four accelerators from 2,000 on (a window begins) to a unit of at most 500 s."""
+    world = World(a_fleet({"a": 1}), SHARES, now_s=2000.0)
+    world.book.promises.begin(Saved({}), world.now_s)
+    world.submit("job", replace(gang(2, accelerators=2), max_run_time_s=500.0))
+    world.cycle()
+    assert projected(world) == ([2000.0], [0.0])
+    return world
+
+
+def test_projected_shares_know_when_a_run_began() -> None:
+    world = under_shares()
+    world.now_s = 2300.0
+    world.start(world.run("job"))
+    # It ends at 2,800 then, and holds its nodes since 2,000.
+    assert projected(world) == ([3200.0], [0.0])
+
+
+def test_projected_shares_know_the_end_that_steps_say() -> None:
+    world = under_shares()
+    world.start(world.run("job"))
+    world.now_s = 2200.0
+    world.book.advance(world.now_s)
+    world.book.learn(News((("job", A2, 1.0),), ((KEY, Done(100, 400, world.now_s)),)), world.now_s)
+    # 300 steps from 2,200 on: it ends at 2,500 as was thought; then it is slower and ends at 3,200.
+    assert projected(world) == ([2000.0], [0.0])
+    world.book.learn(News((("job", A2, 0.3),), ((KEY, Done(100, 400, world.now_s)),)), world.now_s)
+    assert projected(world) == ([4000.0], [800.0])
+
+
+def test_projected_shares_are_the_same_after_a_restart_of_the_scheduler() -> None:
+    world = under_shares()
+    world.now_s = 2300.0
+    world.start(world.run("job"))
+    world.now_s = 2350.0
+    world.book.advance(world.now_s)
+    before, saved = projected(world), Saved(world.book.promises.state())
+    world.restart()
+    world.book.promises.begin(saved, world.now_s)
+    assert projected(world) == before
