@@ -267,6 +267,13 @@ class Agent:
                 self.engine.malformed_count
             ),
         }
+        cluster = self._cluster
+        if cluster is not None:
+            unreadable = (
+                "meridian_agent_unreadable_slurm_lines",
+                "What Slurm said of jobs and nodes and could not be read",
+            )
+            counters[unreadable] = lambda: cluster.unreadable_count
         view = AgentView(
             engine=self.engine,
             logs=self._logs,

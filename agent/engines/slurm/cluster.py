@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,7 +69,9 @@ class Cluster:
         self.nodes: Mapping[str, words.SlurmNode] = {}
         self.heard_at_s = float("-inf")
         self.jobs_at_s = float("-inf")
-        self._odd: frozenset[str] = frozenset()
+        self.unreadable_count = 0
+        """What of the queue and of nodes could not be read, each once as long as it was there."""
+        self._odd: dict[str, frozenset[str]] = {}
         self._asking = asyncio.Lock()
         self._ordering = asyncio.Semaphore(ORDERS_AT_ONCE)
         self._node_of = {name: node_id for node_id, name in settings.node_names.items()}
@@ -128,15 +130,18 @@ class Cluster:
                 self.jobs, odd = words.queue_of(text)
             except ValueError as error:
                 raise SlurmSilentError(str(error)) from None
-            self._tell(odd)
+            form = "is not of the form that was asked for; the other jobs are known"
+            self._tell("squeue", [f"{line[:80]!r} {form}" for line in odd])
             self.jobs_at_s = asked_s
 
-    def _tell(self, odd: tuple[str, ...]) -> None:
-        """Log lines of the queue that cannot be read, each once as long as it is there."""
-        for line in odd:
-            if line not in self._odd:
-                _log.warning("squeue: %r is not of the form that was asked for; the other jobs are known", line[:80])
-        self._odd = frozenset(odd)
+    def _tell(self, program: str, odd: Collection[str]) -> None:
+        """Log and count what cannot be read, each text once as long as it is there."""
+        known = self._odd.get(program, frozenset())
+        for text in dict.fromkeys(odd):
+            if text not in known:
+                self.unreadable_count += 1
+                _log.warning("%s: %s", program, text)
+        self._odd[program] = frozenset(odd)
 
     async def look_at_nodes(self) -> None:
         """Ask for the nodes.
@@ -145,9 +150,11 @@ class Cluster:
         """
         text = await self._ask("scontrol", "show", "node", "-d", "-o")
         try:
-            self.nodes = words.nodes_of(text)
-        except (ValueError, UnknownError) as error:
-            raise SlurmSilentError(f"scontrol show node: {error}") from None
+            self.nodes, odd = words.nodes_of(text)
+        except ValueError as error:
+            raise SlurmSilentError(str(error)) from None
+        others = "the other nodes are known"
+        self._tell("scontrol show node", [f"{key[:80]!r}: {why}; {others}" for key, why in odd.items()])
         self.heard_at_s = asyncio.get_running_loop().time()
 
     async def given(self, job: int) -> dict[str, tuple[int, ...] | None]:

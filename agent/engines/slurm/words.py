@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from agent.collectors.slurm import gres_counts
+from agent.collectors.unknown import UnknownError
 from agent.engines.slurm.allocation import hosts_of
 
 SEPARATOR = "\x1f"
@@ -78,7 +79,10 @@ class QueuedJob:
 
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
-    """A node as ``scontrol show node -d`` shows it; ``booted_at_s`` 0: not known. ``gres``, ``used``: accelerators by type."""
+    """A node as ``scontrol show node -d`` shows it; ``booted_at_s`` 0: not known. ``gres``, ``used``: accelerators by type.
+
+    Without ``amounts_known`` the numbers could not be read, and stand for nothing.
+    """
 
     name: str
     states: frozenset[str]
@@ -90,6 +94,7 @@ class SlurmNode:
     used: Mapping[str, int]
     indices_in_use: frozenset[int]
     booted_at_s: int
+    amounts_known: bool = True
 
     @property
     def lives(self) -> bool:
@@ -98,8 +103,8 @@ class SlurmNode:
 
     @property
     def takes_jobs(self) -> bool:
-        """It answers, and new jobs may begin there now."""
-        return self.lives and not self.states & _CLOSED_NODE
+        """It answers, new jobs may begin there now, and what they find there is known."""
+        return self.lives and self.amounts_known and not self.states & _CLOSED_NODE
 
 
 def queue_of(text: str) -> tuple[dict[int, QueuedJob], tuple[str, ...]]:
@@ -143,33 +148,49 @@ def time_of(text: str) -> datetime | None:
         return None
 
 
-def nodes_of(text: str) -> dict[str, SlurmNode]:
-    """Nodes by name, of ``scontrol show node -d -o``: one line each.
+def nodes_of(text: str) -> tuple[dict[str, SlurmNode], dict[str, str]]:
+    """Nodes by name, of ``scontrol show node -d -o``: one line each. And what cannot be read with its reason, by the node or by the
+    line that is none: of a node without readable amounts its state is known, nothing of others is lost.
 
-    :raises ValueError: a number that is none.
-    :raises UnknownError: a GRES text that cannot be read.
+    :raises ValueError: no line is a node, though there are some.
     """
     found: dict[str, SlurmNode] = {}
-    for line in text.split("\n"):
-        fields = dict(_FIELD.findall(line))
+    odd: dict[str, str] = {}
+    lines = [line for line in text.split("\n") if line.strip()]
+    for line in lines:
+        fields: dict[str, str] = {}
+        for field, value in _FIELD.findall(line):
+            fields.setdefault(field, value)  # free words, which may look like fields, come last
         name = fields.get("NodeName", "")
         if not name:
+            odd[line] = "is no node"
             continue
-        booted = time_of(fields.get("BootTime", ""))
-        used = fields.get("GresUsed", "")
-        found[name] = SlurmNode(
-            name,
-            states=_states(fields.get("State", "")),
-            cpus=_whole(fields.get("CPUEfctv") or fields.get("CPUTot") or "0"),
-            cpus_in_use=_whole(fields.get("CPUAlloc") or "0"),
-            memory_mib=_whole(fields.get("RealMemory") or "0"),
-            memory_in_use_mib=_whole(fields.get("AllocMem") or "0"),
-            gres=_by_type(fields.get("Gres", "")),
-            used=_by_type(used),
-            indices_in_use=frozenset(indices_of(used)),
-            booted_at_s=int(booted.timestamp()) if booted is not None else 0,
-        )
-    return found
+        try:
+            found[name] = _node(name, fields)
+        except (ValueError, UnknownError) as error:
+            odd[name] = str(error)
+            states = {key: value for key, value in fields.items() if key in {"State", "BootTime"}}
+            found[name] = replace(_node(name, states), amounts_known=False)
+    if lines and not found:
+        raise ValueError(f"scontrol show node: {lines[0][:80]!r} is no node")
+    return found, odd
+
+
+def _node(name: str, fields: Mapping[str, str]) -> SlurmNode:
+    booted = time_of(fields.get("BootTime", ""))
+    used = fields.get("GresUsed", "")
+    return SlurmNode(
+        name,
+        states=_states(fields.get("State", "")),
+        cpus=_whole(fields.get("CPUEfctv") or fields.get("CPUTot") or "0"),
+        cpus_in_use=_whole(fields.get("CPUAlloc") or "0"),
+        memory_mib=_whole(fields.get("RealMemory") or "0"),
+        memory_in_use_mib=_whole(fields.get("AllocMem") or "0"),
+        gres=_by_type(fields.get("Gres", "")),
+        used=_by_type(used),
+        indices_in_use=frozenset(indices_of(used)),
+        booted_at_s=int(booted.timestamp()) if booted is not None else 0,
+    )
 
 
 def given_of(text: str) -> dict[str, tuple[int, ...] | None]:

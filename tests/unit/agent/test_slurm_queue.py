@@ -1,4 +1,4 @@
-"""What the agent does with a queue of which a line cannot be read: a program in squeue's place prints one."""
+"""What the agent does with a queue or nodes of which a line cannot be read: a program in the place of Slurm's prints one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ ODD = SEPARATOR.join(("7", "RUNNING", "N/A", "n2", "two\nlines", "None"))
 
 def _cluster(folder: Path, said: str) -> Cluster:
     (folder / "said").write_text(said)
-    squeue = folder / "squeue"
-    squeue.write_text(f"#!/bin/sh\ncat {folder}/said\n")
-    squeue.chmod(0o755)
+    for name in ("squeue", "scontrol"):
+        program = folder / name
+        program.write_text(f"#!/bin/sh\ncat {folder}/said\n")
+        program.chmod(0o755)
     return Cluster(SlurmSettings("north", folder, {"north/n1": "n1"}, programs_dir=str(folder)))
 
 
@@ -51,3 +52,31 @@ def test_an_answer_without_a_line_of_that_form_leaves_what_was_known(tmp_path: P
 
     asyncio.run(look())
     assert cluster.jobs.keys() == {1}
+
+
+def test_a_node_that_cannot_be_read_is_told_once_and_counted_and_the_others_are_known(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = _cluster(tmp_path, "")
+
+    async def look(load: str, amount: str) -> None:
+        lines = (f"NodeName=n{n} CPUTot={cpus} CPULoad={load} State=IDLE" for n, cpus in ((1, "8"), (2, amount)))
+        (tmp_path / "said").write_text("\n".join(lines))
+        await cluster.look_at_nodes()
+
+    async def look_often() -> None:
+        # The load is another one at each look: that is no news of what cannot be read.
+        for load in ("0.10", "0.20", "0.30"):
+            await look(load, "8x")
+        before_s = cluster.heard_at_s
+        await look("0.40", "8")
+        assert cluster.heard_at_s >= before_s
+        await look("0.50", "8x")
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(look_often())
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2, "once for each time"
+    assert all("n2" in text and "'8x'" in text for text in told)
+    assert cluster.unreadable_count == 2
+    assert {name: node.takes_jobs for name, node in cluster.nodes.items()} == {"n1": True, "n2": False}

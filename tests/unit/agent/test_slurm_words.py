@@ -33,7 +33,9 @@ NODES = (
 
 
 def test_nodes() -> None:
-    first, second = nodes_of(NODES).values()
+    nodes, odd = nodes_of(NODES)
+    first, second = nodes.values()
+    assert odd == {}
     assert (first.cpus, first.cpus_in_use, first.memory_mib, first.memory_in_use_mib) == (8, 6, 16000, 600)
     assert (first.gres, first.used, first.indices_in_use) == ({"h100": 4}, {"h100": 3}, {0, 1, 3})
     assert first.booted_at_s == int(datetime(2026, 11, 21, 18, 43, 51, tzinfo=UTC).timestamp())
@@ -42,7 +44,49 @@ def test_nodes() -> None:
     assert (second.gres, second.booted_at_s, second.states) == ({}, 0, {"IDLE", "DRAIN", "NOT_RESPONDING"})
     assert second.lives
     assert not second.takes_jobs
-    assert not nodes_of("NodeName=n3 State=DOWN*+DRAIN")["n3"].lives
+    assert not nodes_of("NodeName=n3 State=DOWN*+DRAIN")[0]["n3"].lives
+
+
+@pytest.mark.parametrize(
+    ("sound", "spoiled", "why"),
+    [
+        ("CPUTot=8 CPULoad=N/A", "CPUTot=8x CPULoad=N/A", "'8x' is no number"),
+        ("Gres=(null)", "Gres=gpu:h100:", "GRES 'gpu:h100:' cannot be read"),
+        ("GresUsed=gpu:0", "GresUsed=gpu:1(IDX:a-b)", "'a' is no number"),
+    ],
+)
+def test_a_node_of_which_amounts_cannot_be_read_takes_no_jobs_and_lives(sound: str, spoiled: str, why: str) -> None:
+    """The others are known, and nobody takes its runs for lost."""
+    assert sound in NODES
+    nodes, odd = nodes_of(NODES.replace(sound, spoiled).replace("IDLE*+DRAIN", "IDLE"))
+    assert nodes["n1"] == nodes_of(NODES)[0]["n1"]
+    assert nodes["n1"].takes_jobs
+    assert nodes["n2"].lives
+    assert not nodes["n2"].takes_jobs
+    assert (nodes["n2"].cpus, nodes["n2"].gres, nodes["n2"].indices_in_use) == (0, {}, set())
+    assert list(odd) == ["n2"]
+    assert why in odd["n2"]
+    assert nodes_of(NODES.replace("IDLE*+DRAIN", "IDLE"))[0]["n2"].takes_jobs
+
+
+def test_what_stands_in_a_reason_is_no_state() -> None:
+    """``scontrol update reason=`` takes any words, and ``Reason`` comes after what Slurm says itself."""
+    said = (
+        "NodeName=n1 CPUTot=8 State=IDLE+DRAIN BootTime=2026-11-21T18:43:51 Reason=was NodeName=n9 State=DOWN CPUTot=x"
+    )
+    nodes, odd = nodes_of(said)
+    assert nodes.keys() == {"n1"}
+    assert (nodes["n1"].lives, nodes["n1"].cpus, odd) == (True, 8, {})
+
+
+def test_lines_of_no_node_are_told_and_an_answer_of_nothing_else_is_none() -> None:
+    comment = "second line of a comment"
+    nodes, odd = nodes_of(f"{NODES}{comment}\n")
+    assert nodes == nodes_of(NODES)[0]
+    assert odd == {comment: "is no node"}
+    assert nodes_of("") == ({}, {})
+    with pytest.raises(ValueError, match="scontrol show node"):
+        nodes_of("slurm_load_node error: Unable to contact slurm controller")
 
 
 def test_what_a_job_was_given() -> None:
