@@ -1,5 +1,7 @@
 """Slurm's JSON (``sinfo --json``, ``scontrol show nodes --json``, ``squeue --json``, ``sdiag --json``) as readings.
 
+Before Slurm 23.02 ``sinfo`` lists nodes as ``scontrol`` does, since then rows of alike nodes (`slurm_rows`).
+
 The versions of its data parser write a number as it is or as ``{"set": ..., "infinite": ..., "number": ...}``, a state as a
 text or a list. Sizes are in MiB. What is allocated comes from GRES strings such as ``gpu:h100:8(S:0-1)``. ``cpu_load`` is not
 read: some versions multiply it by 100, and the file does not say which. Slurm: "JSON/YAML output" and gres.conf(5).
@@ -16,6 +18,7 @@ from typing import Any
 
 from agent.collectors.base import Reading, Source
 from agent.collectors.metrics import HEALTH_DEGRADED, HEALTH_FAILED, HEALTH_OK, Metric
+from agent.collectors.slurm_rows import nodes_of_rows
 from agent.collectors.unknown import UnknownError, UnknownKind
 
 MIB = 2**20
@@ -27,10 +30,13 @@ _GRES = re.compile(
 )
 _TYPE_IS_COUNT = re.compile(r"[0-9]{1,9}[KkMmGgTtPp]?")
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4, "p": 1024**5}
-_FAILED = frozenset({"DOWN", "FAIL", "FAILING", "NOT_RESPONDING", "ERROR", "POWERED_DOWN_FAILED"})
-_DEGRADED = frozenset(
-    {"DRAIN", "DRAINED", "DRAINING", "MAINT", "MAINTENANCE", "REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED"}
-)
+_NOT_SAID = (None, "", "N/A", "(null)")
+_FAILED = frozenset({"DOWN", "FAIL", "FAILING", "NOT_RESPONDING", "NO_RESPOND", "ERROR", "POWERED_DOWN_FAILED"})
+# INVALID_REG: what the node registered with is less than its configuration; it takes no work until that is mended.
+_DEGRADED = frozenset({
+    "DRAIN", "DRAINED", "DRAINING", "MAINT", "MAINTENANCE", "REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED", "INVALID_REG",
+    "INVAL",
+})  # fmt: skip
 _WELL = frozenset({"IDLE", "MIXED", "ALLOCATED", "ALLOC", "COMPLETING", "RESERVED", "PLANNED", "CLOUD", "DYNAMIC_NORM"})
 
 
@@ -48,24 +54,35 @@ def is_slurm(content: object) -> bool:
 def readings_of(content: Mapping[str, Any], cluster: str, now: datetime) -> list[Reading]:
     """Readings of the nodes (by their names) and of the queue (of ``cluster``)."""
     readings: list[Reading] = []
-    seen: set[str] = set()
-    for place, node in enumerate(_list(content, "nodes")):
-        name = node.get("name") if isinstance(node, Mapping) else None
-        if isinstance(node, Mapping) and isinstance(name, str) and name and name not in seen:
-            seen.add(name)
-            readings += _node(node, name, now)
-        else:
-            readings.append(
-                _unknown(f"nodes[{place}]", Metric.HEALTH, UnknownKind.UNKNOWN_DEVICE, "has no name of its own", now)
-            )
+    for key, nodes in (("nodes", _list(content, "nodes")), ("sinfo", nodes_of_rows(_list(content, "sinfo")))):
+        readings += _nodes(key, nodes, now)
     if isinstance(content.get("jobs"), list):
-        pending = sum(
-            1 for job in content["jobs"] if isinstance(job, Mapping) and "PENDING" in _states(job.get("job_state"))
-        )
-        readings.append(_known(cluster, Metric.QUEUE_DEPTH, pending, Source.AGGREGATION, now))
+        readings.append(_queue(content["jobs"], content.get("errors"), cluster, now))
     if isinstance(content.get("statistics"), Mapping):
         readings.append(_diagnosis(content["statistics"], cluster, now))
     return readings
+
+
+def _nodes(key: str, nodes: Iterable[Any], now: datetime) -> Iterator[Reading]:
+    seen: set[str] = set()
+    for place, node in enumerate(nodes):
+        name = node.get("name") if isinstance(node, Mapping) else None
+        if isinstance(node, Mapping) and isinstance(name, str) and name and name not in seen:
+            seen.add(name)
+            yield from _node(node, name, now)
+        else:
+            reason = "has no name of its own"
+            yield _unknown(f"{key}[{place}]", Metric.HEALTH, UnknownKind.UNKNOWN_DEVICE, reason, now)
+
+
+def _queue(jobs: Iterable[Any], errors: object, cluster: str, now: datetime) -> Reading:
+    # With an error the list is what there was until then: of a controller that does not answer it is empty.
+    if isinstance(errors, list) and errors:
+        first = errors[0] if isinstance(errors[0], Mapping) else {}
+        text = str(first.get("error") or first.get("description") or errors[0])
+        return _unknown(cluster, Metric.QUEUE_DEPTH, UnknownKind.UNAVAILABLE, f"Slurm: {text[:200]}", now)
+    pending = sum(1 for job in jobs if isinstance(job, Mapping) and "PENDING" in _states(job.get("job_state")))
+    return _known(cluster, Metric.QUEUE_DEPTH, pending, Source.AGGREGATION, now)
 
 
 def _diagnosis(statistics: Mapping[str, Any], cluster: str, now: datetime) -> Reading:
@@ -126,7 +143,8 @@ def _free(node: Mapping[str, Any]) -> tuple[float, Source]:
     """Share of the accelerators that nobody has; of the processors where there are none."""
     total, used = gpus_of(node.get("gres")), gpus_of(node.get("gres_used"))
     if total:
-        if node.get("gres_used") is None:
+        if node.get("gres_used") in _NOT_SAID and number(node.get("alloc_cpus"), "alloc_cpus") != 0:
+            # Only of a node on which nobody has a processor it is sure that nobody has an accelerator.
             raise UnknownError(UnknownKind.NOT_EXPORTED, "gres_used is missing")
         if used > total:
             raise UnknownError(UnknownKind.INCONSISTENT, f"{used} of {total} accelerators used")
@@ -168,9 +186,11 @@ def _boot(node: Mapping[str, Any]) -> float:
 def gres_counts(text: object) -> dict[tuple[str, str], int]:
     """Amounts by name and type (empty: none) of a GRES string. ``gpu`` alone is one.
 
-    :raises UnknownError: it is no GRES string.
+    :raises UnknownError: it is no GRES string, or stands there in its place.
     """
-    if text is None or text in {"", "N/A", "(null)"}:
+    if isinstance(text, UnknownError):
+        raise text
+    if text in _NOT_SAID:
         return {}
     if not isinstance(text, str) or len(text) > 4096:
         raise UnknownError(UnknownKind.NOT_A_NUMBER, "GRES is no text")
@@ -198,8 +218,10 @@ def gpus_of(text: object) -> int:
 def number(value: object, name: str) -> float:
     """A number of Slurm's JSON in either form.
 
-    :raises UnknownError: not set, infinite, one of its "no value" numbers, or no number.
+    :raises UnknownError: not set, infinite, one of its "no value" numbers, no number, or stands there in its place.
     """
+    if isinstance(value, UnknownError):
+        raise value
     if isinstance(value, Mapping):
         if value.get("infinite") is True:
             raise UnknownError(UnknownKind.NOT_A_NUMBER, f"{name} is infinite")

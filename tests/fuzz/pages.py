@@ -103,6 +103,17 @@ _SLICE = {
         ],
     },
 }
+_SLURM_ROW = {
+    "node": {"state": ["MIXED"]},
+    "nodes": {"total": 1, "nodes": ["c2"]},
+    "cpus": {"allocated": 16, "total": 64, "minimum": 64, "maximum": 64},
+    "memory": {
+        "minimum": 515000,
+        "maximum": 515000,
+        "free": {bound: {"set": True, "infinite": False, "number": 337330} for bound in ("minimum", "maximum")},
+    },
+    "gres": {"total": "gpu:h100:8(S:0-1)", "used": "gpu:h100:3(IDX:0-2)"},
+}
 _CLAIM = {
     "kind": "ResourceClaim",
     "status": {"allocation": {"devices": {"results": [{"driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0"}]}}},
@@ -111,6 +122,7 @@ DOCUMENTS = tuple(
     json.dumps(document, indent=1)
     for document in (
         {"meta": {}, "errors": [], "nodes": [_SLURM_NODE]},
+        {"meta": {}, "errors": [], "sinfo": [_SLURM_ROW]},
         {"meta": {}, "jobs": [{"job_id": 1, "job_state": ["PENDING"]}, {"job_id": 2, "job_state": "RUNNING"}]},
         {"statistics": {"jobs_pending": 17, "req_time": {"set": True, "infinite": False, "number": 1777636700}}},
         {"kind": "List", "items": [_SLICE, _CLAIM]},

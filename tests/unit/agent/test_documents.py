@@ -49,7 +49,7 @@ def test_gres_strings(text: str | None, counts: dict[tuple[str, str], int]) -> N
     assert gres_counts(text) == counts
 
 
-@pytest.mark.parametrize("text", ["gpu:h100:8(S:0-1", "gpu:8;gpu:4", 8, "gpu::", ",,"])
+@pytest.mark.parametrize("text", ["gpu:h100:8(S:0-1", "gpu:8;gpu:4", 8, "gpu::", ",,", [], {}])
 def test_what_is_no_gres_is_refused(text: object) -> None:
     with pytest.raises(UnknownError):
         gpus_of(text)
@@ -272,3 +272,92 @@ def test_an_exporter_whose_families_say_nothing_of_the_metrics_is_shown_all_the_
     assert [(family, kind) for family, _, kind, _ in sensed.set_aside] == [
         ("DCGM_FI_DEV_MEMORY_TEMP", UnknownKind.SENTINEL)
     ]
+
+
+def _row(nodes: list[str], used: str = "gpu:l40s:1(IDX:0)", allocated: int = 8, **fields: Any) -> dict[str, Any]:
+    """A row of ``sinfo --json`` since Slurm 23.02: sums and bounds over nodes that are alike."""
+    free = {bound: {"set": True, "infinite": False, "number": 400} for bound in ("minimum", "maximum")}
+    row = {
+        "cluster": "c", "partition": {"name": "gpu"}, "node": {"state": ["MIXED"]},
+        "nodes": {"allocated": 0, "idle": 0, "other": 0, "total": len(nodes), "nodes": nodes},
+        "cpus": {"allocated": allocated, "total": 64 * len(nodes), "minimum": 64, "maximum": 64},
+        "memory": {"minimum": 1000, "maximum": 1000, "free": free, "allocated": 0},
+        "gres": {"total": "tmpsize:7T,gpu:l40s:4(S:0-1)", "used": used},
+    }  # fmt: skip
+    return {**row, **fields}
+
+
+def _rows(*rows: Any) -> Values:
+    return _read({"errors": [], "warnings": [], "meta": {}, "sinfo": list(rows)})
+
+
+def test_sinfo_since_slurm_23_02_tells_of_nodes_by_rows() -> None:
+    found = _rows(
+        _row(["c1"]), _row(["c1"], partition={"name": "all"}), _row(["c2"], node={"state": ["IDLE", "DRAIN"]})
+    )
+    assert {node for node, _, _ in found} == {"c1", "c2"}
+    assert found["c1", None, Metric.CAPACITY_FREE] == (0.75, None)
+    assert found["c1", None, Metric.MEMORY_LIMIT] == (1000 * 2**20, None)
+    assert found["c1", None, Metric.MEMORY_USAGE] == (600 * 2**20, None)
+    assert found["c1", None, Metric.HEALTH] == (1, None)
+    assert found["c2", None, Metric.HEALTH] == (0.5, None)
+    without = _rows(_row(["c1"], allocated=16, gres={"total": "", "used": ""}))
+    assert without["c1", None, Metric.CAPACITY_FREE] == (0.75, None), "of processors where there are no accelerators"
+
+
+def test_what_sinfo_tells_of_several_nodes_together_is_not_guessed_for_each() -> None:
+    free = {"minimum": {"set": True, "number": 300}, "maximum": {"set": True, "number": 500}}
+    together = _rows(_row(["c1", "c2"], memory={"minimum": 1000, "maximum": 1000, "free": free}))
+    for node in ("c1", "c2"):
+        assert together[node, None, Metric.CAPACITY_FREE] == (None, UnknownKind.NO_REFERENCE)
+        assert together[node, None, Metric.MEMORY_LIMIT] == (1000 * 2**20, None), "the same of all"
+        assert together[node, None, Metric.MEMORY_USAGE] == (None, UnknownKind.NO_REFERENCE)
+        assert together[node, None, Metric.HEALTH] == (1, None)
+    idle = _rows(_row(["c1", "c2"], used="gpu:l40s:0(IDX:N/A)", allocated=0))
+    assert idle["c2", None, Metric.CAPACITY_FREE] == (1, None), "who has no processor has no accelerator"
+    # A row of its own says more of a node than one that it shares, in whatever order they come.
+    both = _rows(_row(["c1", "c2"]), _row(["c2"], used="gpu:l40s:3(IDX:0-2)"))
+    assert both["c2", None, Metric.CAPACITY_FREE] == (0.25, None)
+    assert both["c1", None, Metric.CAPACITY_FREE] == (None, UnknownKind.NO_REFERENCE)
+
+
+@pytest.mark.parametrize(
+    "row", [{}, "c1", None, {"nodes": {"nodes": []}}, {"nodes": {"nodes": [7, ""]}}, {"nodes": {"nodes": ["c[1-2]"]}}]
+)
+def test_a_row_of_sinfo_without_nodes_is_told_and_costs_only_itself(row: Any) -> None:
+    found = _rows(row, _row(["c9"]))
+    assert found["c9", None, Metric.HEALTH] == (1, None)
+    assert found["sinfo[0]", None, Metric.HEALTH] == (None, UnknownKind.UNKNOWN_DEVICE)
+    bare = _rows({"nodes": {"nodes": ["c1"]}})
+    assert {value for (node, _, _), (value, _) in bare.items() if node == "c1"} <= {None}
+
+
+@pytest.mark.parametrize(
+    ("state", "health"),
+    [
+        (["IDLE", "NO_RESPOND"], 0),
+        (["IDLE", "NOT_RESPONDING"], 0),
+        (["IDLE", "INVALID_REG"], 0.5),
+        (["MIXED", "POWERING_DOWN"], 1),
+        ("inval", 0.5),
+        (["IDLE", "CLOUD", "POWERED_DOWN"], 1),
+    ],
+)
+def test_flags_beside_a_good_state_count(state: object, health: float) -> None:
+    assert _read(_node(state=state))["c1", None, Metric.HEALTH] == (health, None)
+
+
+@pytest.mark.parametrize("used", ["", "N/A", "(null)", None])
+def test_a_node_that_does_not_say_what_is_used_has_not_all_of_it_free(used: str | None) -> None:
+    found = _read(_node(gres="gpu:h100:8", gres_used=used))
+    assert found.get(("c1", None, Metric.CAPACITY_FREE), (None, None))[0] is None
+    idle = _read(_node(gres="gpu:h100:8", gres_used=used, alloc_cpus=0))
+    assert idle["c1", None, Metric.CAPACITY_FREE] == (1, None), "who has no processor has no accelerator"
+
+
+def test_a_controller_that_does_not_answer_has_no_empty_queue() -> None:
+    error = {"description": "", "error_number": 1001, "error": "Unable to contact slurm controller (connect failure)"}
+    found = _read({"meta": {}, "errors": [error], "jobs": []})
+    assert found["cluster", None, Metric.QUEUE_DEPTH] == (None, UnknownKind.UNAVAILABLE)
+    warned = _read({"meta": {}, "errors": [], "warnings": [{"description": "x"}], "jobs": []})
+    assert warned["cluster", None, Metric.QUEUE_DEPTH] == (0, None)
