@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from meridian.codec import Envelope
 from meridian.contracts.failover.v1 import failover_pb2
@@ -70,16 +71,21 @@ def cancel_requested(batch: Batch, message: job_pb2.JobCancelRequested) -> None:
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
+def _reported_s(stamp: Timestamp, now_s: float) -> float:
+    """When what an agent reports happened; not later than it was heard of, however far ahead the agent's clock is."""
+    return min(seconds(stamp, now_s), now_s)
+
+
 def run_started(batch: Batch, message: run_pb2.RunStarted) -> None:
     """The ranks of a domain run."""
-    at_s = seconds(message.at, batch.now_s)
+    at_s = _reported_s(message.at, batch.now_s)
     lifecycle.started(batch.draft, RunReport(message.run_id, message.domain_id), at_s)
 
 
 def run_checkpointed(batch: Batch, message: run_pb2.RunCheckpointed) -> None:
     """There is a newer point to resume from."""
     checkpoint = Checkpoint(message.path, message.step, message.domain_id, message.size_bytes)
-    at_s = seconds(message.at, batch.now_s)
+    at_s = _reported_s(message.at, batch.now_s)
     lifecycle.checkpointed(batch.draft, RunReport(message.run_id, message.domain_id), checkpoint, at_s)
 
 

@@ -51,7 +51,7 @@ class StepsHeard:
             if run is None or running is None or run.state is not RunState.ACTIVE:
                 continue
             at_s = seconds(message.at, now_s)
-            report = Report(run.run_id, message.domain_id, message.step, message.total_steps, at_s)
+            report = Report(run.run_id, message.domain_id, message.step, message.total_steps, at_s, now_s)
             self._metering.report(run.key, cell_of(book.cluster, running), report)
             scaling = book.jobs[run.key.job_id].spec.scaling
             if scaling is not None and scaling.metric in message.metrics:

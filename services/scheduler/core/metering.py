@@ -8,11 +8,14 @@ Steps:
 3. The rate of a job with a model and a number of ranks is the mean of its runs that are measured.
 4. `news` tells rates that are new or have changed by more than `CHANGE`, and the newest steps of each unit.
 
-Reports come from programs: steps that go back begin the measurement anew, reports out of order are passed over.
+Reports come from programs: steps that go back begin the measurement anew, reports out of order are passed over. Their times are by
+a domain's clock, which may be wrong: where the newest was dated more than `AHEAD_S` ahead of when it was heard, an earlier date means
+that the clock was set back, and the measurement begins anew. No steps are done later than they were heard of.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -24,34 +27,41 @@ WINDOW_S = 600.0
 LEAST_STEPS = 3
 LEAST_S = 1.0
 CHANGE = 0.05
+AHEAD_S = 60.0
 _POINTS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A program's report: ``step`` of ``total`` (0: it does not say) at ``at_s`` by the clock of ``domain_id``."""
+    """A program's report: ``step`` of ``total`` (0: it does not say) at ``at_s`` by the clock of ``domain_id``; ``heard_s`` is when
+    it was heard, by the scheduler's clock."""
 
     run_id: str
     domain_id: str
     step: int
     total: int
     at_s: float
+    heard_s: float = math.inf
 
 
 @dataclass(slots=True)
 class _Track:
-    """A run: where it runs, and reports of the window (time, steps), oldest first."""
+    """A run: where it runs, reports of the window (time, steps), oldest first, and when the newest was heard."""
 
     key: UnitKey
     cell: Cell
     domain_id: str
     total: int = 0
     points: deque[tuple[float, int]] = field(default_factory=deque)
+    heard_s: float = math.inf
 
-    def add(self, at_s: float, step: int) -> bool:
+    def add(self, at_s: float, step: int, heard_s: float) -> bool:
         points = self.points
         if points and at_s <= points[-1][0]:
-            return False
+            if points[-1][0] <= heard_s + AHEAD_S:
+                return False
+            points.clear()
+        self.heard_s = heard_s
         if points and step < points[-1][1]:
             points.clear()
         if len(points) > 1 and at_s - points[-2][0] < WINDOW_S / _POINTS:
@@ -61,6 +71,11 @@ class _Track:
         while len(points) > 2 and at_s - points[1][0] >= WINDOW_S:
             points.popleft()
         return True
+
+    @property
+    def done(self) -> Done:
+        at_s, step = self.points[-1]
+        return Done(step, self.total, min(at_s, self.heard_s))
 
     @property
     def rate(self) -> float | None:
@@ -83,7 +98,7 @@ class Metering:
         track = self._tracks.get(report.run_id)
         if track is None:
             track = self._tracks[report.run_id] = _Track(key, cell, report.domain_id)
-        if report.domain_id != track.domain_id or not track.add(report.at_s, report.step):
+        if report.domain_id != track.domain_id or not track.add(report.at_s, report.step, report.heard_s):
             return
         track.total = report.total or track.total
         self._fresh[report.run_id] = None
@@ -108,7 +123,7 @@ class Metering:
             if before is None or abs(rate - before) > CHANGE * before:
                 self._told[name] = rate
                 rates.append((*name, rate))
-        done = [(track.key, Done(track.points[-1][1], track.total, track.points[-1][0])) for track in fresh]
+        done = [(track.key, track.done) for track in fresh]
         self._forget_untracked()
         return News(tuple(rates), tuple(done))
 

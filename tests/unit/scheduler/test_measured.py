@@ -50,6 +50,31 @@ def test_steps_that_go_back_begin_the_measurement_anew() -> None:
     assert metering.news(["job.0.1"]).rates == (("job", A2, 5.0),)
 
 
+def heard(*points: tuple[float, int, float]) -> Metering:
+    """Reports (dated, step, heard)."""
+    metering = Metering()
+    for at_s, step, heard_s in points:
+        metering.report(KEY, A2, Report("job.0.1", "north", step, 100, at_s, heard_s))
+    return metering
+
+
+def test_a_report_dated_far_ahead_hides_no_later_one() -> None:
+    """A clock of an agent that stood a day ahead was set back: what follows is measured by itself, 4 steps in 2 s."""
+    found = heard((86_500.0, 40, 100.0), (101.0, 42, 101.0), (103.0, 46, 103.0)).news(["job.0.1"])
+    assert found == News((("job", A2, 2.0),), ((KEY, Done(46, 100, 103.0)),))
+
+
+def test_a_clock_that_stays_ahead_measures_as_well_and_dates_nothing_ahead() -> None:
+    """Reports out of order are passed over by that clock; steps done count from when they were heard."""
+    found = heard((86_500.0, 40, 100.0), (86_504.0, 48, 104.5)).news(["job.0.1"])
+    assert found == News((("job", A2, 2.0),), ((KEY, Done(48, 100, 104.5)),))
+
+
+def test_a_clock_that_differs_a_little_hides_reports_out_of_order_as_ever() -> None:
+    found = heard((110.0, 40, 100.0), (114.0, 48, 101.0), (112.0, 90, 102.0)).news(["job.0.1"])
+    assert found == News((("job", A2, 2.0),), ((KEY, Done(48, 100, 101.0)),))
+
+
 def test_old_reports_leave_the_window() -> None:
     """One step per second for an hour, then ten: after the window nothing is left of the first."""
     slow = [(float(second), second) for second in range(0, 3600, 10)]
