@@ -1,7 +1,7 @@
-"""Kubernetes as readings: ResourceSlices and ResourceClaims (JSON of ``resource.k8s.io``), and kube-state-metrics.
+"""Kubernetes as readings: ResourceSlices, ResourceClaims and DeviceClasses (JSON of ``resource.k8s.io``), and kube-state-metrics.
 
 A pool of a driver on a node is the slices of its newest generation, and only when all of them are there (KEP-4381: a pool is
-updated in several objects). A device that names the UUID of its parent (a MIG instance) is a part of it, under its number, and a device
+updated in several objects). Of its devices accelerators count (`dra_devices`); drivers of which that is not known are named. A device that names the UUID of its parent (a MIG instance) is a part of it, under its number, and a device
 is free while neither it, nor its parent, nor a part of it is allocated. Capacities are nominal. Whether a device is free comes from the claims in the same document: without
 claims it is not known. In kube-state-metrics a pod that has ended keeps its requests, so only pods that run or wait on their
 node count.
@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from agent.collectors.base import Reading, Source
+from agent.collectors.dra_devices import DeviceKind, kind_of, kinds_by_class
 from agent.collectors.exposition import Sample
 from agent.collectors.metrics import HEALTH_DEGRADED, HEALTH_FAILED, HEALTH_OK, Metric
 from agent.collectors.unknown import UnknownKind
@@ -31,26 +33,35 @@ _ACCELERATOR = re.compile(
     r"(?!\w*(?:mem|memory|cores?)$)\w+_com_(gpu|npu|mlu|dcu\w*|gcu|xpu|ascend\w*|mig_\w+)|gpu_intel_com_(i915|xe)",
     re.ASCII | re.IGNORECASE,
 )
+MOST_NAMED = 5
+"""Of so many drivers the reason of an unknown reading has the names."""
 _LIVE_PHASES = frozenset({"Pending", "Running", "Unknown"})
 Key = tuple[str, str, str]
 """Driver, pool, device."""
 
 
 def is_kubernetes(content: object) -> bool:
-    """Whether a JSON document is a ResourceSlice, a ResourceClaim or a list with some."""
-    return any(item.get("kind") in {"ResourceSlice", "ResourceClaim"} for item in _items(content))
+    """Whether a JSON document is a ResourceSlice, a ResourceClaim, a DeviceClass or a list with some."""
+    return any(item.get("kind") in {"ResourceSlice", "ResourceClaim", "DeviceClass"} for item in _items(content))
 
 
 def readings_of(content: object, now: datetime) -> list[Reading]:
-    """Readings of the devices that the slices list, by node and by their order in the node's pools."""
+    """Readings of the accelerators that the slices list, by node and by their order in the node's pools."""
     items = list(_items(content))
     claims = [item for item in items if item.get("kind") == "ResourceClaim"]
     taken = set(_allocated(claims))
+    by_class = kinds_by_class(item for item in items if item.get("kind") == "DeviceClass")
     readings: list[Reading] = []
     numbers: dict[str, dict[str, int]] = {}
+    strange: dict[str, Counter[str]] = {}
     for node, driver, pool, devices, problem in _pools([item for item in items if item.get("kind") == "ResourceSlice"]):
         # Before v1 the description stood one level deeper.
-        named = [(str(device.get("name", "")), _map(device.get("basic")) or device) for device in devices]
+        listed = [(str(device.get("name", "")), _map(device.get("basic")) or device) for device in devices]
+        kinds = [kind_of(driver, _attribute(basic, "type"), by_class) for _, basic in listed]
+        named = [item for item, kind in zip(listed, kinds, strict=True) if kind is DeviceKind.ACCELERATOR]
+        unknown = kinds.count(DeviceKind.UNKNOWN)
+        if unknown:
+            strange.setdefault(node, Counter())[driver] += unknown
         held = {name for name, _ in named if (driver, pool, name) in taken}
         in_use = {_whole(name, basic) for name, basic in named if name in held}
         wholes_in_use = {_whole(name, basic) for name, basic in named if name in held and not _parent(basic)}
@@ -62,7 +73,18 @@ def readings_of(content: object, now: datetime) -> list[Reading]:
             index = of_node.setdefault(key, len(of_node))
             used = name in held or whole in (wholes_in_use if _parent(basic) else in_use)
             readings += _device(node, index, name, basic, not used if claims else None, problem, now)
+    readings += [_strange(node, drivers, now) for node, drivers in strange.items()]
     return readings
+
+
+def _strange(node: str, drivers: Mapping[str, int], now: datetime) -> Reading:
+    """A node's devices of which it is not known whether they are accelerators, by driver."""
+    some = ", ".join(f"{driver[:80]} ({count})" for driver, count in list(drivers.items())[:MOST_NAMED])
+    more = f" and {len(drivers) - MOST_NAMED} drivers more" if len(drivers) > MOST_NAMED else ""
+    reason = f"neither type, driver nor DeviceClass says whether these devices are accelerators: {some}{more}"
+    return Reading(
+        node, Metric.CAPACITY_FREE, None, Source.DIRECTLY_MEASURED, now, reason=reason, kind=UnknownKind.UNKNOWN_DEVICE
+    )
 
 
 def _parent(device: Mapping[str, Any]) -> str:
