@@ -34,8 +34,8 @@ from services.gateway.openapi import install_openapi
 from services.gateway.rates import RateLimiter, parse_limit
 from services.gateway.schedulers import Schedulers
 from services.gateway.settings import GatewaySettings
+from services.gateway.store import revocations, submissions
 from services.gateway.store import stream as event_table
-from services.gateway.store import submissions
 from services.gateway.upstream import Upstream
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ def build(kernel: Kernel) -> None:
     http = httpx.AsyncClient(timeout=settings.upstream_timeout_s, follow_redirects=False, trust_env=False)
     kernel.after_stop.append(http.aclose)
     keys = KeyCache(http, f"{addresses.identity_url}/.well-known/jwks.json", kernel.clock, settings.jwks_max_age_s)
-    revoked = RevocationList(kernel.database, settings.revocation_poll_s)
+    revoked = RevocationList(kernel.database, kernel.clock, settings.revocation_poll_s)
     feed = Feed(kernel.database, settings.feed_events)
     capacities = Capacities(kernel)
 
@@ -122,6 +122,8 @@ async def _forget(kernel: Kernel, settings: GatewaySettings) -> None:
             async with kernel.database.transaction() as connection:
                 age = timedelta(seconds=settings.idempotency_retention_s)
                 await submissions.forget_answers_before(connection, now - age)
+            async with kernel.database.transaction() as connection:
+                await revocations.forget_expired(connection, now)
         except Exception as error:
             if not is_passing(error):
                 raise

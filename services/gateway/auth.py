@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -95,11 +96,14 @@ def expand(scopes: Iterable[str]) -> frozenset[str]:
 class RevocationList:
     """Revocations in memory, kept fresh from the table (which one replica's bus handler writes for all)."""
 
-    def __init__(self, database: Database, poll_s: float) -> None:
+    def __init__(self, database: Database, clock: Clock, poll_s: float) -> None:
         self._database = database
+        self._clock = clock
         self._poll_s = poll_s
         self._position = 0
         self._tokens: set[str] = set()
+        # Tokens by when they expire, the first on top.
+        self._ends: list[tuple[datetime, str]] = []
         self._identities: dict[str, datetime] = {}
         self._changed = asyncio.Event()
 
@@ -111,6 +115,8 @@ class RevocationList:
         """Refuse from now on what is named."""
         if revocation.token_id:
             self._tokens.add(revocation.token_id)
+            if revocation.expires_at is not None:
+                heapq.heappush(self._ends, (revocation.expires_at, revocation.token_id))
             return
         before = self._identities.get(revocation.identity_id)
         if before is None or revocation.revoked_at > before:
@@ -126,11 +132,14 @@ class RevocationList:
         )
 
     async def load(self) -> None:
-        """Read what is new in the table."""
+        """Read what is new in the table, and forget tokens that nobody takes for valid any more."""
         async with self._database.reading() as connection:
             for position, revocation in await revocations.read_after(connection, self._position):
                 self.add(revocation)
                 self._position = position
+        gone = self._clock.now() - revocations.KEPT
+        while self._ends and self._ends[0][0] < gone:
+            self._tokens.discard(heapq.heappop(self._ends)[1])
 
     async def run(self) -> None:
         """Keep the list fresh until cancelled."""

@@ -104,7 +104,8 @@ class Handlers:
             message: Any = envelope.data
             if message.token_id or message.kind == identity_pb2.IDENTITY_KIND_TENANT:
                 at = to_datetime(message.revoked_at) or envelope.time
-                found.append(Revocation(message.identity_id, message.token_id, at))
+                expires_at = to_datetime(message.token_expires_at) if message.token_id else None
+                found.append(Revocation(message.identity_id, message.token_id, at, expires_at))
         await revocations.add(transaction.connection, found)
         transaction.on_commit(self.signals.revoked)
 

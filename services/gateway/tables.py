@@ -204,6 +204,8 @@ revocation = sa.Table(
     # Empty: every token that the identity was given before.
     _text("token_id"),
     sa.Column("revoked_at", sa.DateTime(timezone=True), nullable=False),
+    # When the token expires, where identity said so.
+    sa.Column("expires_at", sa.DateTime(timezone=True)),
 )
 
 idempotency = sa.Table(

@@ -185,20 +185,32 @@ async def token_stands(connection: AsyncConnection, grant: Grant) -> bool:
     return (await connection.execute(query)).first() is not None
 
 
-async def revoke_token(connection: AsyncConnection, token_id: str, now: datetime) -> str | None:
-    """Revoke one token; returns its tenant, None when there is no such token or it was revoked before."""
+@dataclass(frozen=True, slots=True)
+class RevokedToken:
+    """A token that was revoked."""
+
+    token_id: str
+    tenant_id: str
+    expires_at: datetime
+
+
+_REVOKED = (tokens.c.token_id, tokens.c.tenant_id, tokens.c.expires_at)
+
+
+async def revoke_token(connection: AsyncConnection, token_id: str, now: datetime) -> RevokedToken | None:
+    """Revoke one token; None when there is no such token or it was revoked before."""
     statement = (
         tokens.update()
         .where(tokens.c.token_id == token_id, tokens.c.revoked_at.is_(None))
         .values(revoked_at=now)
-        .returning(tokens.c.tenant_id)
+        .returning(*_REVOKED)
     )
     row = (await connection.execute(statement)).first()
-    return row.tenant_id if row else None
+    return RevokedToken(*row) if row else None
 
 
-async def revoke_client(connection: AsyncConnection, client_id: str, now: datetime) -> list[tuple[str, str]] | None:
-    """Revoke a client with its living tokens; returns those ``(token id, tenant id)``, None when there was nothing."""
+async def revoke_client(connection: AsyncConnection, client_id: str, now: datetime) -> list[RevokedToken] | None:
+    """Revoke a client with its living tokens; returns those, None when there was nothing."""
     statement = (
         clients.update()
         .where(clients.c.client_id == client_id, clients.c.revoked_at.is_(None))
@@ -211,9 +223,9 @@ async def revoke_client(connection: AsyncConnection, client_id: str, now: dateti
         tokens.update()
         .where(tokens.c.client_id == client_id, tokens.c.revoked_at.is_(None), tokens.c.expires_at > now)
         .values(revoked_at=now)
-        .returning(tokens.c.token_id, tokens.c.tenant_id)
+        .returning(*_REVOKED)
     )
-    return [(row.token_id, row.tenant_id) for row in await connection.execute(living)]
+    return [RevokedToken(*row) for row in await connection.execute(living)]
 
 
 async def revoke_tenant(connection: AsyncConnection, tenant_id: str, now: datetime) -> bool:

@@ -33,7 +33,15 @@ def issued(item: Identity, at: datetime, *, serial: str = "", expires_at: dateti
     return event
 
 
-def revoked(item: Identity, at: datetime, reason: str, *, serial: str = "", token_id: str = "") -> pb.IdentityRevoked:
+def revoked(
+    item: Identity,
+    at: datetime,
+    reason: str,
+    *,
+    serial: str = "",
+    token_id: str = "",
+    token_expires_at: datetime | None = None,
+) -> pb.IdentityRevoked:
     """An identity must not be accepted any more; with ``token_id`` only that token of the tenant."""
     event = pb.IdentityRevoked(
         identity_id=item.identity_id,
@@ -45,4 +53,6 @@ def revoked(item: Identity, at: datetime, reason: str, *, serial: str = "", toke
         token_id=token_id,
     )
     event.revoked_at.FromDatetime(at)
+    if token_expires_at is not None:
+        event.token_expires_at.FromDatetime(token_expires_at)
     return event

@@ -83,6 +83,7 @@ def build(kernel: Kernel) -> None:
             limit = clock.now() - _KEEP_EXPIRED
             await store.forget_certificates(connection, limit)
             await access_store.forget_tokens(connection, limit)
+            await store.forget_token_revocations(connection, limit)
             counts = await store.count_by_state(connection)
         measures.identities.clear()
         for kind, status, count in counts:

@@ -100,15 +100,18 @@ class Revocation:
     ) -> tuple[str, ...]:
         connection = transaction.connection
         if subject_kind == "token_id":
-            tenant_id = await access_store.revoke_token(connection, subject_id, now)
-            revoked = None if tenant_id is None else [(subject_id, tenant_id)]
+            token = await access_store.revoke_token(connection, subject_id, now)
+            revoked = None if token is None else [token]
         else:
             revoked = await access_store.revoke_client(connection, subject_id, now)
         if revoked is None:
             raise NotFoundError(f"there is no {subject_kind} {subject_id!r} that stands")
-        for token_id, tenant_id in revoked:
-            transaction.publish(announcements.revoked(_tenant(tenant_id, now), now, reason, token_id=token_id))
-        return tuple(token_id for token_id, _ in revoked)
+        for item in revoked:
+            event = announcements.revoked(
+                _tenant(item.tenant_id, now), now, reason, token_id=item.token_id, token_expires_at=item.expires_at
+            )
+            transaction.publish(event)
+        return tuple(item.token_id for item in revoked)
 
     async def retire_agent(self, agent_id: str, reason: str, retired_by: str) -> Identity:
         """End an agent key without suspicion: its nodes and devices keep their compute ids and pass to the next key.

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.identity.records import LIVE, Identity, Kind, Status
 from services.identity.registration import Alias, Known
-from services.identity.tables import agent_keys, aliases, certificates, identities, life_events, revocations
+from services.identity.tables import agent_keys, aliases, certificates, identities, life_events, revocations, tokens
 
 _LIVE = [status.value for status in LIVE]
 
@@ -262,6 +262,18 @@ async def add_revocation(
             revoked_at=now,
         )
     )
+
+
+async def forget_token_revocations(connection: AsyncConnection, before: datetime) -> int:
+    """Remove revocations from before that time of single tokens whose records are gone (`access_store.forget_tokens`);
+    returns how many."""
+    known = sa.select(tokens.c.token_id).where(tokens.c.token_id == revocations.c.subject_id)
+    result = await connection.execute(
+        revocations.delete().where(
+            revocations.c.subject_kind == "token_id", revocations.c.revoked_at < before, ~known.exists()
+        )
+    )
+    return result.rowcount
 
 
 async def list_revocations(connection: AsyncConnection, since: datetime | None, limit: int) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ async def test_what_json_cannot_say_is_refused_with_its_place(stack: Stack, word
 async def test_a_revocation_that_is_stored_late_is_heard(stack: Stack) -> None:
     """Of two replicas the one that wrote first commits last: the list must not have passed over what it wrote."""
     database = stack.service.kernel.database
-    heard = RevocationList(database, 1.0)
+    heard = RevocationList(database, stack.service.kernel.clock, 1.0)
 
     async def write_second() -> None:
         async with database.transaction() as connection:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
 from joserfc import jwt
 from joserfc.jwk import KeySet
+from joserfc.jws import extract_compact
 
 from meridian.contracts.identity.v1.identity_pb2 import IDENTITY_KIND_TENANT, IdentityIssued, IdentityRevoked
+from services.identity import access_store, store
 from tests.harness import Environment, RunningService
 from tests.integration.identity.conftest import ADMIN, AgentSide, node, token_of
 
@@ -107,6 +111,7 @@ async def test_a_revoked_token_and_client_are_no_longer_accepted(
     assert (await http.get("/v1/tenants", headers=headers)).status_code == 401
     event = await stack.bus.expect(IdentityRevoked, lambda item: item.token_id == token_id)
     assert event.identity_id == "operators"
+    assert event.token_expires_at.ToNanoseconds() == json.loads(extract_compact(token.encode()).payload)["exp"] * 10**9
 
     await token_of(http, **APP)
     revoked = await http.post("/v1/revocations", json={"client_id": "app", "reason": "gone"}, headers=admin)
@@ -151,3 +156,20 @@ async def test_bodies_have_a_limit(stack: Environment, bootstrap_file: Path) -> 
         answer = await service.http.post("/v1/registrations", content=b" " * 65_536)
         assert answer.status_code in {400, 422}
         assert await token_of(service.http, **APP)
+
+
+async def test_revocations_of_tokens_go_with_the_records_of_the_tokens(
+    identity: RunningService, admin: dict[str, str]
+) -> None:
+    """Those of a client stay, and while a token may still be asked about its revocation does too."""
+    http, kernel = identity.http, identity.kernel
+    answer = await http.post("/v1/tokens", json={"grant_type": "client_credentials"} | APP)
+    for body in ({"token_id": answer.json()["token_id"]}, {"client_id": "app"}):
+        assert (await http.post("/v1/revocations", json=body | {"reason": "x"}, headers=admin)).status_code == 201
+    later = kernel.clock.now() + timedelta(minutes=1)
+    async with kernel.database.transaction() as connection:
+        assert await store.forget_token_revocations(connection, later) == 0
+        assert await access_store.forget_tokens(connection, later + timedelta(hours=2)) > 0
+        assert await store.forget_token_revocations(connection, kernel.clock.now() - timedelta(minutes=1)) == 0
+        assert await store.forget_token_revocations(connection, later) == 1
+        assert [row["subject_kind"] for row in await store.list_revocations(connection, None, 10)] == ["client_id"]

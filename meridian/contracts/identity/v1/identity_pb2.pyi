@@ -50,7 +50,7 @@ class IdentityIssued(_message.Message):
     def __init__(self, identity_id: _Optional[str] = ..., kind: _Optional[_Union[IdentityKind, str]] = ..., spiffe_id: _Optional[str] = ..., domain_id: _Optional[str] = ..., node_id: _Optional[str] = ..., accelerator_index: _Optional[int] = ..., serial: _Optional[str] = ..., issued_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., evidence_level: _Optional[int] = ...) -> None: ...
 
 class IdentityRevoked(_message.Message):
-    __slots__ = ("identity_id", "kind", "domain_id", "node_id", "serial", "reason", "revoked_at", "token_id")
+    __slots__ = ("identity_id", "kind", "domain_id", "node_id", "serial", "reason", "revoked_at", "token_id", "token_expires_at")
     IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     DOMAIN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +59,7 @@ class IdentityRevoked(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     REVOKED_AT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
     identity_id: str
     kind: IdentityKind
     domain_id: str
@@ -67,4 +68,5 @@ class IdentityRevoked(_message.Message):
     reason: str
     revoked_at: _timestamp_pb2.Timestamp
     token_id: str
-    def __init__(self, identity_id: _Optional[str] = ..., kind: _Optional[_Union[IdentityKind, str]] = ..., domain_id: _Optional[str] = ..., node_id: _Optional[str] = ..., serial: _Optional[str] = ..., reason: _Optional[str] = ..., revoked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., token_id: _Optional[str] = ...) -> None: ...
+    token_expires_at: _timestamp_pb2.Timestamp
+    def __init__(self, identity_id: _Optional[str] = ..., kind: _Optional[_Union[IdentityKind, str]] = ..., domain_id: _Optional[str] = ..., node_id: _Optional[str] = ..., serial: _Optional[str] = ..., reason: _Optional[str] = ..., revoked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., token_id: _Optional[str] = ..., token_expires_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
