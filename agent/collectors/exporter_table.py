@@ -52,7 +52,8 @@ class Alternative:
     """One way to a canonical value. Values outside of ``valid`` (after scaling) are unknown.
 
     ``zero_is_placeholder``: zero is what the exporter says when it does not know. ``times_peak``: the value is a share of the
-    chip's peak. ``steps``: (above, value): the value of the highest step that the raw value exceeds.
+    chip's peak. ``steps``: (above, value): the value of the highest step that the raw value exceeds. ``unless_zero``: a family that
+    is zero where this way says nothing; ``when_zero``: a family that is zero or absent wherever it does.
     """
 
     terms: tuple[Term, ...]
@@ -67,6 +68,8 @@ class Alternative:
     divide_by: Term | None = None
     times_peak: bool = False
     zero_is_placeholder: bool = False
+    unless_zero: str = ""
+    when_zero: str = ""
     source: Source = Source.DIRECTLY_MEASURED
     statistic: Statistic = Statistic.CURRENT
 
@@ -189,6 +192,7 @@ class ExporterTable:
                 yield from (term.family for term in alternative.terms)
                 if alternative.divide_by is not None:
                     yield alternative.divide_by.family
+                yield from (name for name in (alternative.unless_zero, alternative.when_zero) if name)
         for name in (self.index_family, self.partitioned_family, self.frozen.counter if self.frozen else ""):
             if name:
                 yield name

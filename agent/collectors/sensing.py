@@ -40,6 +40,7 @@ ALIASES = {
     "hygon": "dcu-exporter", "dcu": "dcu-exporter", "intel": "xpumd", "xpum": "xpumd", "node": "node-exporter",
     "iluvatar": "ix-exporter", "moore-threads": "mtgpu-exporter", "metax": "mx-exporter", "enflame": "gcu-exporter",
     "kunlunxin": "xpu-exporter", "tsingmicro": "tx-exporter", "blackbox": "blackbox-exporter",
+    "gaudi": "gaudi-exporter", "habana": "gaudi-exporter", "nvml": "nvml-exporter",
 }  # fmt: skip
 
 

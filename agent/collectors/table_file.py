@@ -37,7 +37,7 @@ _TOP = frozenset({
 })  # fmt: skip
 _ALTERNATIVE = frozenset({
     "family", "sum_of", "labels", "kind", "aggregate", "scale", "offset", "valid", "enum", "steps", "divide_by", "times",
-    "zero", "source", "statistic",
+    "zero", "unless_zero", "when_zero", "source", "statistic",
 })  # fmt: skip
 MAX_TABLE_CHARS = 256 * 1024
 
@@ -273,6 +273,8 @@ def _alternative(content: object, path: tuple[str | int, ...], default: Aggregat
         divide_by=None if divide is None else _term(divide, (*path, "divide_by")),
         times_peak=bool(times),
         zero_is_placeholder=bool(zero),
+        unless_zero=entry.text("unless_zero"),
+        when_zero=entry.text("when_zero"),
         source=entry.one_of("source", Source, Source.DIRECTLY_MEASURED),
         statistic=entry.one_of("statistic", Statistic, Statistic.CURRENT),
     )

@@ -94,6 +94,7 @@ class DeviceSamples:
 
         :raises UnknownError: there is none.
         """
+        self._counts(alternative)
         total, times = 0.0, []
         for term in alternative.terms:
             samples = self._matching(term, alternative)
@@ -126,6 +127,12 @@ class DeviceSamples:
         """Whether these families are there and every sample of them is zero."""
         samples = [sample for family in families for sample in self._families.get(family, ())]
         return bool(samples) and all(sample.value == 0 for sample in samples)
+
+    def _counts(self, alternative: Alternative) -> None:
+        if alternative.unless_zero and self.zeros_only([alternative.unless_zero]):
+            raise UnknownError(UnknownKind.PLACEHOLDER, f"{alternative.unless_zero} is zero: there is none of it")
+        if alternative.when_zero in self._families and not self.zeros_only([alternative.when_zero]):
+            raise UnknownError(UnknownKind.NOT_EXPORTED, NOT_EXPORTED)
 
     def _matching(self, term: Term, alternative: Alternative) -> Sequence[Sample]:
         samples = [

@@ -35,6 +35,8 @@ _SPLIT_AFTER = (
 _LABELS = frozenset(
     ("lambdacloud", "lambdaod", "lambda", "1cc", "dell", "delltexas", "texas", "smc", "raidz1", "ngc", "azure", "gcp")
 )
+# What npu-exporter puts behind a chip's name: its kind and version, as in "910B3-Ascend-V1".
+_KINDS = frozenset({"ascend"})
 _TRAILING = re.compile(r"^(gen\d|v\d|cts|\d{1,3}([-.]\d{1,3}){3})$")
 _COUNT = re.compile(r"^(\d{1,5})[x×*]$|^[x×*](\d{1,5})$")
 _BRACKETS = re.compile(r"\((?:r|tm|c|\d+\s*w)\)|[®™]", re.IGNORECASE)
@@ -103,7 +105,7 @@ def _without_labels(words: list[str]) -> tuple[list[str], int | None]:
         match = _COUNT.match(words[-1])
         if match and match[2] and count is None:
             count = int(match[2])
-        elif not _TRAILING.match(words[-1]):
+        elif not _TRAILING.match(words[-1]) and (words[-1] not in _KINDS or len(words) == 1):
             break
         words = words[:-1]
     return words, count

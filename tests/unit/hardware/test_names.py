@@ -102,3 +102,17 @@ def test_an_id_in_any_case_is_its_chip(chip_id: str, spelled: type[str]) -> None
 def test_any_text_has_an_answer(text: str) -> None:
     found = standard().resolve(text)
     assert found.chip_id is not None or found.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "chip"),
+    [
+        ("910B3-Ascend-V1", "ascend-910b3"),
+        ("910A-Ascend-V1", "ascend-910a"),
+        ("310P3-Ascend-V1", "ascend-310p"),
+        ("Ascend-V1", None),
+        ("910Q7-Ascend-V1", None),
+    ],
+)
+def test_names_of_npu_exporter(name: str, chip: str | None) -> None:
+    assert standard().resolve(name).chip_id == chip
