@@ -88,7 +88,7 @@ def pollux_utility(
     """Utilities (J, K) and of no devices (J) whose sum orders allocations as Pollux's fitness does (Qiao et al., OSDI 2021).
 
     Fitness = (mean of speedup^p)^(1/p), p = ``fairness`` (< 1, not 0), speedup = goodput / goodput with an equal share of
-    ``total`` (at least one device). ``goodput`` (J, K). A count other than ``current`` (J; 0: not running) is multiplied by
+    ``total`` (at least one device), or with the count nearest below with which the job runs, else its least. ``goodput`` (J, K). A count other than ``current`` (J; 0: not running) is multiplied by
     ``restart_factor`` (J), the share of time left after the restart. Pollux searches placements by a genetic algorithm; this
     takes counts only, which is why it is called lite. For p < 0 a job without devices would make the fitness 0 whatever the
     rest: it counts as a hundredth of its least speedup, so first every job gets its first device while there are enough.
@@ -108,7 +108,11 @@ def pollux_utility(
         reached = np.where(changed, table * factor[:, None], table)
     else:
         reached = table
-    fair = table[:, min(max(pool // jobs, 1), counts) - 1]
+    share = min(max(pool // jobs, 1), counts)
+    possible = table > 0
+    last = share - 1 - possible[:, share - 1 :: -1].argmax(axis=1)
+    at = np.where(possible[:, :share].any(axis=1), last, possible.argmax(axis=1))
+    fair = np.take_along_axis(table, at[:, None], axis=1)[:, 0]
     runs = fair > 0
     speedup = np.divide(reached, fair[:, None], out=np.zeros_like(table), where=runs[:, None])
     least = np.where(speedup > 0, speedup, np.inf).min(axis=1)

@@ -121,6 +121,17 @@ def test_pollux_maximises_its_fitness(fairness):
         assert fairness > 0
 
 
+def test_pollux_serves_jobs_that_do_not_run_with_an_equal_share():
+    # 8 devices, 2 jobs: the equal share is 4. The first runs with 2 or 3, the second with 5 only.
+    goodput = np.zeros((2, 8))
+    goodput[0, 1:3], goodput[1, 4] = (4.0, 6.0), 5.0
+    utility, idle = pollux_utility(goodput, 8)
+    # Speedups against 3 and 5 devices: 4/6 and 1, and 1; -1/speedup.
+    assert utility[0, 1:3] == pytest.approx([-1.5, -1.0])
+    assert utility[1, 4] == pytest.approx(-1.0)
+    assert marginal_gain_allocation(utility, 8, idle).tolist() == [3, 5]
+
+
 def test_pollux_restart_factor_keeps_a_job_where_it_is():
     goodput = np.array([[10.0, 11.0]])
     free, idle = pollux_utility(goodput, 2, fairness=1.0, current=[1], restart_factor=[1.0])
