@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from io import FileIO
-from pathlib import Path
 
 import psutil
 
-from meridian.embedded import leftovers
+from meridian.embedded import leftovers, log_files
 from meridian.embedded.process import ProcessSpec, Restart, log_tail
 from meridian.embedded.state import Failure, ProcessRecord, ProcessState
 from meridian.errors import MeridianError
 
 PROBE_INTERVAL_S = 0.05
-LOG_LIMIT_BYTES = 20 * 1024 * 1024
+LOG_CHECK_S = 2.0
 
 
 class StackStartError(MeridianError):
@@ -81,16 +79,23 @@ class Child:
         self._changed = changed
         self._process: asyncio.subprocess.Process | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self._shortening: asyncio.Task[None] | None = None
+        self._log_start_bytes = 0
+        """Where the log of this life begins."""
+        self._log_trouble = ""
+        self._log_lock = asyncio.Lock()
 
     def launch(self, needed: Sequence[asyncio.Future[None]]) -> None:
         """Start as soon as all of ``needed`` are done, and never if one of them fails."""
         self._keeping = asyncio.create_task(self._keep(needed), name=f"keep {self.spec.name}")
+        self._shortening = asyncio.create_task(self._keep_log_short(), name=f"shorten the log of {self.spec.name}")
 
     async def stop(self) -> None:
         """Ask the process to end; kill it and all that descends from it when it has not after ``stop_timeout_s``."""
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.wait({self._keeping})
+        for task in (self._keeping, self._shortening):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait({task})
         process = self._process
         if process is not None and process.returncode is None:
             descendants = leftovers.descendants(process.pid)
@@ -109,7 +114,8 @@ class Child:
                 return
         failures = 0
         while True:
-            log_start = _size_bytes(self.spec.log_path)
+            await self._shorten_log()
+            self._log_start_bytes = log_files.size_bytes(self.spec.log_path)
             ending = await self._live_once()
             if ending.done:
                 self._note(ProcessState.DONE, last_exit=ending.reason)
@@ -119,7 +125,7 @@ class Child:
             never = self.spec.restart is Restart.NEVER
             if not self.ready.done() and (never or ending.final or failures >= self._back_off.start_attempts):
                 self._note(ProcessState.EXITED, last_exit=ending.reason)
-                tail = log_tail(self.spec.log_path, from_byte=log_start)
+                tail = log_tail(self.spec.log_path, from_byte=self._log_start_bytes)
                 self.ready.set_exception(StackStartError(Failure(self.spec.name, ending.reason, tail)))
                 return
             if never:
@@ -160,7 +166,7 @@ class Child:
         return Ending(reason, ready_for_s=time.monotonic() - ready_since_s, done=spec.one_shot and code == 0)
 
     async def _spawn(self) -> asyncio.subprocess.Process:
-        with _open_log(self.spec.log_path) as log:
+        with log_files.open_log(self.spec.log_path) as log:
             process = await asyncio.create_subprocess_exec(
                 *self.spec.argv, stdout=log, stderr=log, **self.spec.popen_arguments()
             )
@@ -168,6 +174,25 @@ class Child:
         with contextlib.suppress(psutil.NoSuchProcess):
             self._note(ProcessState.STARTING, pid=process.pid, create_time=psutil.Process(process.pid).create_time())
         return process
+
+    async def _keep_log_short(self) -> None:
+        """Also while the process is away: what it left behind may write on."""
+        while True:
+            await asyncio.sleep(LOG_CHECK_S)
+            await self._shorten_log()
+
+    async def _shorten_log(self) -> None:
+        path, trouble = self.spec.log_path, ""
+        try:
+            async with self._log_lock:
+                if log_files.size_bytes(path) > self.spec.log_limit_bytes:
+                    gone_bytes = await asyncio.to_thread(log_files.shorten, path, self.spec.log_limit_bytes)
+                    self._log_start_bytes = max(0, self._log_start_bytes - gone_bytes)
+        except OSError as error:
+            trouble = f"{path} could not be shortened: {error}"
+        if trouble and trouble != self._log_trouble:
+            print(trouble, file=sys.stderr, flush=True)
+        self._log_trouble = trouble
 
     async def _until_ready(self) -> None:
         if self.spec.one_shot:
@@ -200,14 +225,3 @@ class Child:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def _size_bytes(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
-def _open_log(path: Path) -> FileIO:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if _size_bytes(path) > LOG_LIMIT_BYTES:
-        path.replace(path.with_suffix(f"{path.suffix}.1"))
-    return FileIO(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab")

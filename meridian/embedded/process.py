@@ -12,6 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
+from meridian.embedded.log_files import LIMIT_BYTES
+
 Probe = Callable[[], Awaitable[bool]]
 """Answers whether the process may be used now; it is asked again until it says yes, and must not take longer than a second."""
 
@@ -57,7 +59,7 @@ class ProcessSpec:
 
     ``env`` is added to the supervisor's own environment. ``ready`` is absent where running means ready. A ``one_shot``
     is a step: it is ready when it has ended with exit code 0, and it is not started again after that.
-    ``before_start`` runs before every start, also before a restart. ``ready_timeout_s`` only ends what hangs: a process that ends is
+    ``before_start`` runs before every start, also before a restart. A log that is longer than ``log_limit_bytes`` is shortened. ``ready_timeout_s`` only ends what hangs: a process that ends is
     noticed at once, and one that is ready is not waited for.
     """
 
@@ -75,6 +77,7 @@ class ProcessSpec:
     stop_timeout_s: float = 10.0
     before_start: Callable[[], Awaitable[None]] | None = None
     run_as: RunAs | None = None
+    log_limit_bytes: int = LIMIT_BYTES
 
     def popen_arguments(self) -> dict[str, Any]:
         """Everything ``subprocess`` needs beside ``argv`` and the output files: a session of its own, no input."""

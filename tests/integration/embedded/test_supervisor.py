@@ -329,3 +329,45 @@ async def test_a_state_that_cannot_be_written_starts_nothing_twice(
         assert leftovers.marked(stack_id) == []
     assert events(tmp_path) == ["start a", "stop a"]
     assert "the state of the stack could not be written" in capfd.readouterr().err
+
+
+async def test_the_log_of_a_process_that_lives_long_is_of_bounded_size(tmp_path: Path) -> None:
+    """It begins with the newest lines; what went stands beside it."""
+    limit_bytes = 64 * 1024
+    code = """
+import time
+number = 0
+while not os.path.exists(sys.argv[0] + "end"):
+    for _ in range(100):
+        number += 1
+        print("%099d" % number, flush=True)
+    time.sleep(0.01)
+note(f"last {number}")
+time.sleep(600)
+"""
+    writing = child(
+        tmp_path, "a", code.replace('sys.argv[0] + "end"', repr(str(tmp_path / "end"))), log_limit_bytes=limit_bytes
+    )
+    former = tmp_path / "a.log.1"
+    async with supervised(tmp_path, writing):
+        await until(former.exists)
+        first = former.stat().st_ino
+        await until(lambda: former.stat().st_ino != first)
+        (tmp_path / "end").touch()
+        await until(lambda: any(event.startswith("last") for event in events(tmp_path)))
+        await until(lambda: (tmp_path / "a.log").stat().st_size <= limit_bytes)
+        last = int(next(event for event in events(tmp_path) if event.startswith("last")).split()[1])
+    numbers = [int(line) for line in (former.read_bytes() + (tmp_path / "a.log").read_bytes()).split()]
+    assert numbers[1:] == list(range(numbers[1], last + 1))
+
+
+async def test_a_failure_shows_the_log_of_its_life_though_the_one_before_was_long(tmp_path: Path) -> None:
+    async def never() -> bool:
+        return False
+
+    code = "print('no such disk', flush=True); sys.exit(3)"
+    failing = child(tmp_path, "a", code, ready=never, restart=Restart.NEVER, log_limit_bytes=64 * 1024)
+    failing.log_path.write_bytes(b"of an earlier life\n" * 5000)
+    with pytest.raises(StackStartError, match="no such disk"):
+        async with supervised(tmp_path, failing):
+            pass
