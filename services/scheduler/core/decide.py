@@ -82,7 +82,7 @@ def decide(
     ``explain`` False leaves out explanations, the account of who waits, and under EASY the reservations while nothing has room
     for anybody (the simulator reads none of them). ``keep_memory`` False lets the cycle go on with what the last one remembered
     instead of a copy of it: for a caller that applies the decisions before it asks again. If it does not, reservations are made
-    anew.
+    anew. With both False the decisions list no reservations.
     """
     if isinstance(state, Snapshot):
         if now_s is None:
@@ -115,7 +115,7 @@ class _Cycle(Chances, ByPlan):
             tuple(self._placed),
             tuple(self._preempted),
             tuple(self._blocked),
-            self._profile.reservations if self._profile is not None else (),
+            self._profile.reservations if self._profile is not None and (self._explain or self._keep_memory) else (),
             len(self._seen),
             self._memory(),
             partial,

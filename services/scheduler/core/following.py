@@ -1,7 +1,8 @@
 """What comes free as running units end, and how that is brought up to date as units begin and end.
 
 Time is cut at the expected ends of running units; each segment holds the free amounts of every node. Where there are more ends
-than fit, ends are put off to the next cut: what comes free may be late, never too early.
+than fit, ends are put off to the next cut: what comes free may be late, never too early. Where nothing changes, as one unit
+takes what another leaves, there is no cut.
 """
 
 from __future__ import annotations
@@ -253,6 +254,23 @@ class Following:
         first = self._cut(start_s)
         last = self._size if end_s == np.inf else self._cut(end_s)
         add_to(self._free[first:last], rows, amounts)
+        self._join(last)
+        self._join(first)
+
+    def _join(self, place: int) -> None:
+        """Make a segment (S: none) one with that before it, where the same is free in both: whatever fits in it for a while fits
+        as long from the beginning of the other on. So there are as many segments as there are changes, however many
+        units follow each other on the same devices."""
+        size = self._size
+        if not 0 < place < size:
+            return
+        flat, width = self._free.reshape(-1), self._free[0].size
+        begin = place * width
+        if not np.array_equal(flat[begin - width : begin], flat[begin : begin + width]):
+            return
+        flat[begin : (size - 1) * width] = flat[begin + width : size * width]
+        self._times[place : size - 1] = self._times[place + 1 : size]
+        self._size = size - 1
 
     def _advance(self, now_s: float) -> None:
         """Forget segments that are over."""

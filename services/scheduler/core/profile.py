@@ -242,6 +242,8 @@ class Profile(Following):
                     left -= take
         amounts = self._stacked(columns)
         add_to(self._free[first:last], rows, -amounts)
+        self._join(last)
+        self._join(first)
         self.reserved_from_s = min(self.reserved_from_s, start_s)
         self._reserved[key] = Reservation(key, start_s, end_s, choice, demand.domains)
         heapq.heappush(self._starts, (start_s, key))

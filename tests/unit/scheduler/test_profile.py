@@ -105,6 +105,23 @@ def test_reservations_that_overlap_leave_what_neither_takes() -> None:
     assert [item.start_s for item in future.reservations] == [100.0, 0.0, 150.0]
 
 
+def test_units_one_after_another_on_the_same_devices_need_no_segments_of_their_own() -> None:
+    # 3 of 4 until 100, then for a thousand units of 10 s each: what is free changes at 100 no more, and at 10,100.
+    cluster = a_cluster(a_fleet({"a": 1}))
+    begin(cluster, "long", gpus(3), 100.0)
+    future = profile(cluster)
+    begun = [keep(cluster, future, f"job-{number}", gpus(3), 10.0) for number in range(1000)]
+    assert begun == [100.0 + 10.0 * number for number in range(1000)]
+    assert future.times.tolist() == [0.0, 10_100.0]
+    # The middle one is given up: 4 are free while it would have run.
+    future.drop(UnitKey("job-500", 0))
+    assert future.times.tolist() == [0.0, 5100.0, 5110.0, 10_100.0]
+    assert start(cluster, future, gpus(3), 10.0) == 5100.0
+    assert start(cluster, future, gpus(3), 10.5) == 10_100.0
+    assert keep(cluster, future, "again", gpus(3), 10.0) == 5100.0
+    assert future.times.tolist() == [0.0, 10_100.0]
+
+
 def test_a_reservation_given_up_leaves_no_trace() -> None:
     cluster = a_cluster(a_fleet({"a": 1}))
     begin(cluster, "long", gpus(3), 100.0)
@@ -116,6 +133,7 @@ def test_a_reservation_given_up_leaves_no_trace() -> None:
     assert future.drop(UnitKey("wide", 0)) is None
     assert future.reservations == ()
     assert future.reserved_from_s == INF
+    assert future.times.tolist() == [0.0, 100.0]
     assert start(cluster, future, gpus(1), 1e9) == 0.0
     assert start(cluster, future, gpus(4), 1.0) == 100.0
 
