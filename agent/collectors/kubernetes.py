@@ -1,10 +1,10 @@
 """Kubernetes as readings: ResourceSlices, ResourceClaims and DeviceClasses (JSON of ``resource.k8s.io``), and kube-state-metrics.
 
 A pool of a driver on a node is the slices of its newest generation, and only when all of them are there (KEP-4381: a pool is
-updated in several objects). Of its devices accelerators count (`dra_devices`); drivers of which that is not known are named. A device that names the UUID of its parent (a MIG instance) is a part of it, under its number, and a device
-is free while neither it, nor its parent, nor a part of it is allocated. Capacities are nominal. Whether a device is free comes from the claims in the same document: without
-claims it is not known. In kube-state-metrics a pod that has ended keeps its requests, so only pods that run or wait on their
-node count.
+updated in several objects). Of its devices accelerators count (`dra_devices`); drivers of which that is not known are named. What is a
+part of what, numbers and free shares: `dra_pools`. Capacities are nominal. Whether a device is free comes from the claims in the
+same document: without claims it is not known. In kube-state-metrics a pod that has ended keeps its requests, so only pods that run
+or wait on their node count.
 """
 
 from __future__ import annotations
@@ -18,15 +18,12 @@ from typing import Any
 
 from agent.collectors.base import Reading, Source
 from agent.collectors.dra_devices import DeviceKind, kind_of, kinds_by_class
+from agent.collectors.dra_pools import PoolDevice, devices_of, free_shares, numbers_of, text_of
 from agent.collectors.exposition import Sample
 from agent.collectors.metrics import HEALTH_DEGRADED, HEALTH_FAILED, HEALTH_OK, Metric
+from agent.collectors.quantities import quantity
 from agent.collectors.unknown import UnknownKind
 
-_QUANTITY = re.compile(r"([+-]?[0-9]{1,18}(?:\.[0-9]{1,9})?)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]{1,2})?")
-_FACTORS = {
-    "": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
-    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60,
-}  # fmt: skip
 # Extended resources as kube-state-metrics writes them: nvidia.com/gpu is nvidia_com_gpu. Beside their count some plugins have
 # memory (MiB) and cores (per cent) of the same accelerators: hygon.com/dcumem, huawei.com/Ascend910B-memory.
 _ACCELERATOR = re.compile(
@@ -46,33 +43,33 @@ def is_kubernetes(content: object) -> bool:
 
 
 def readings_of(content: object, now: datetime) -> list[Reading]:
-    """Readings of the accelerators that the slices list, by node and by their order in the node's pools."""
+    """Readings of the accelerators that the slices list, by node and by their numbers there."""
     items = list(_items(content))
     claims = [item for item in items if item.get("kind") == "ResourceClaim"]
-    taken = set(_allocated(claims))
+    taken = _allocated(claims)
     by_class = kinds_by_class(item for item in items if item.get("kind") == "DeviceClass")
     readings: list[Reading] = []
-    numbers: dict[str, dict[str, int]] = {}
+    numbers: dict[str, set[int]] = {}
     strange: dict[str, Counter[str]] = {}
-    for node, driver, pool, devices, problem in _pools([item for item in items if item.get("kind") == "ResourceSlice"]):
+    for node, driver, pool, devices, counters, problem in _pools(
+        [item for item in items if item.get("kind") == "ResourceSlice"]
+    ):
         # Before v1 the description stood one level deeper.
         listed = [(str(device.get("name", "")), _map(device.get("basic")) or device) for device in devices]
-        kinds = [kind_of(driver, _attribute(basic, "type"), by_class) for _, basic in listed]
+        kinds = [kind_of(driver, text_of(basic, "type"), by_class) for _, basic in listed]
         named = [item for item, kind in zip(listed, kinds, strict=True) if kind is DeviceKind.ACCELERATOR]
         unknown = kinds.count(DeviceKind.UNKNOWN)
         if unknown:
             strange.setdefault(node, Counter())[driver] += unknown
-        held = {name for name, _ in named if (driver, pool, name) in taken}
-        in_use = {_whole(name, basic) for name, basic in named if name in held}
-        wholes_in_use = {_whole(name, basic) for name, basic in named if name in held and not _parent(basic)}
-        of_node = numbers.setdefault(node, {})
-        for name, basic in named:
-            whole = _whole(name, basic)
-            # Two devices of one name are told as they are: the pool is not believed.
-            key = f"{driver}/{pool}/{whole}" if not problem or _parent(basic) else f"{len(of_node)}"
-            index = of_node.setdefault(key, len(of_node))
-            used = name in held or whole in (wholes_in_use if _parent(basic) else in_use)
-            readings += _device(node, index, name, basic, not used if claims else None, problem, now)
+        held = {name: results for name, _ in named if (results := taken.get((driver, pool, name)))}
+        pooled = devices_of(named)
+        free = free_shares(pooled, held, counters) if claims else None
+        of_node = numbers.setdefault(node, set())
+        by_whole = numbers_of(pooled, of_node)
+        of_node |= set(by_whole.values())
+        for device in pooled:
+            share = None if free is None else free[device.name]
+            readings += _device(node, by_whole[device.whole], device, share, bool(claims), problem, now)
     readings += [_strange(node, drivers, now) for node, drivers in strange.items()]
     return readings
 
@@ -85,15 +82,6 @@ def _strange(node: str, drivers: Mapping[str, int], now: datetime) -> Reading:
     return Reading(
         node, Metric.CAPACITY_FREE, None, Source.DIRECTLY_MEASURED, now, reason=reason, kind=UnknownKind.UNKNOWN_DEVICE
     )
-
-
-def _parent(device: Mapping[str, Any]) -> str:
-    return _attribute(device, "parentUUID")
-
-
-def _whole(name: str, device: Mapping[str, Any]) -> str:
-    """What names the whole accelerator of a device or of a part."""
-    return _parent(device) or _attribute(device, "uuid") or name
 
 
 def _items(content: object) -> Iterator[Mapping[str, Any]]:
@@ -121,8 +109,8 @@ def _maps(value: object) -> list[Mapping[str, Any]]:
 
 def _pools(
     slices: Sequence[Mapping[str, Any]],
-) -> Iterator[tuple[str, str, str, list[Mapping[str, Any]], str]]:
-    """Node, driver, pool name, devices, and why they are not to be believed (empty: they are)."""
+) -> Iterator[tuple[str, str, str, list[Mapping[str, Any]], list[Mapping[str, Any]], str]]:
+    """Node, driver, pool name, devices, shared counters, and why they are not to be believed (empty: they are)."""
     pools: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for item in slices:
         spec = _map(item.get("spec"))
@@ -141,32 +129,36 @@ def _pools(
             problem = f"pool {name}: {len(current)} of {wanted} slices of generation {newest}"
         elif len(set(map(str, names))) != len(names):
             problem = f"pool {name}: two devices have the same name"
-        yield node, driver, name, devices, problem
+        counters = [entry for spec in current for entry in _maps(spec.get("sharedCounters"))]
+        yield node, driver, name, devices, counters, problem
 
 
 def _count(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def _allocated(claims: Iterable[Mapping[str, Any]]) -> Iterator[Key]:
+def _allocated(claims: Iterable[Mapping[str, Any]]) -> dict[Key, list[Mapping[str, Any]]]:
+    found: dict[Key, list[Mapping[str, Any]]] = {}
     for claim in claims:
         allocation = _map(_map(claim.get("status")).get("allocation"))
         for result in _maps(_map(allocation.get("devices")).get("results")):
             if not result.get("adminAccess"):
-                yield str(result.get("driver")), str(result.get("pool")), str(result.get("device"))
+                key = str(result.get("driver")), str(result.get("pool")), str(result.get("device"))
+                found.setdefault(key, []).append(result)
+    return found
 
 
 def _device(
-    node: str, index: int, name: str, basic: Mapping[str, Any], free: bool | None, problem: str, now: datetime
+    node: str, index: int, device: PoolDevice, free: float | None, with_claims: bool, problem: str, now: datetime
 ) -> Iterator[Reading]:
-    device, parent = _whole(name, basic), _parent(basic)
+    basic = device.content
 
     def reading(metric: Metric, value: float | None, source: Source, kind: UnknownKind, reason: str) -> Reading:
         if problem:
             value, kind, reason = None, UnknownKind.INCONSISTENT, problem
         return Reading(
-            node, metric, value, source, now, accelerator_index=index, device=device,
-            partition=name if parent else "", profile=_attribute(basic, "profile") if parent else "",
+            node, metric, value, source, now, accelerator_index=index, device=device.whole,
+            partition=device.name if device.is_part else "", profile=text_of(basic, "profile") if device.is_part else "",
             reason="" if value is not None else reason, kind=None if value is not None else kind,
         )  # fmt: skip
 
@@ -179,9 +171,10 @@ def _device(
     if size is not None and not 2.0**28 <= size <= 1e13:
         size, kind, reason = None, UnknownKind.OUT_OF_RANGE, f"out of range: {size:g}"
     yield reading(Metric.GPU_MEMORY_LIMIT, size, Source.NOMINAL, kind, reason)
-    known = None if free is None else float(free)
     unknown = "no claims are given, so it is not known who holds the device"
-    yield reading(Metric.CAPACITY_FREE, known, Source.DIRECTLY_MEASURED, UnknownKind.NO_REFERENCE, unknown)
+    if with_claims:
+        unknown = "the claims and counters do not say how much of the device is taken"
+    yield reading(Metric.CAPACITY_FREE, free, Source.DIRECTLY_MEASURED, UnknownKind.NO_REFERENCE, unknown)
     effects = {str(taint.get("effect")) for taint in _maps(basic.get("taints"))}
     if "NoExecute" in effects:
         yield reading(Metric.HEALTH, HEALTH_FAILED, Source.DIRECTLY_MEASURED, UnknownKind.NOT_EXPORTED, "")
@@ -190,33 +183,6 @@ def _device(
     else:
         # A device without a taint may be well or not looked at.
         yield reading(Metric.HEALTH, None, Source.DIRECTLY_MEASURED, UnknownKind.NOT_EXPORTED, "not exported")
-
-
-def _attribute(device: Mapping[str, Any], name: str) -> str:
-    for key, value in _map(device.get("attributes")).items():
-        if isinstance(key, str) and key.rpartition("/")[2] == name:
-            text = _map(value).get("string")
-            return text if isinstance(text, str) else ""
-    return ""
-
-
-def quantity(value: object) -> float | None:
-    """A Kubernetes quantity (``80Gi``, ``500m``, ``1e3``) as a number; None: it is none."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
-        try:
-            return float(value) if math.isfinite(value) else None
-        except OverflowError:
-            return None
-    if not isinstance(value, str):
-        return None
-    found = _QUANTITY.fullmatch(value)
-    if found is None or not value.isascii():
-        return None
-    unit = found[2] or ""
-    factor = _FACTORS.get(unit)
-    return float(found[1] + unit) if factor is None else float(found[1]) * factor
 
 
 # --- kube-state-metrics -------------------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from agent.collectors.base import Reading
 from agent.collectors.exposition import ExpositionLimits, parse_exposition
-from agent.collectors.kubernetes import quantity
 from agent.collectors.metrics import Metric
+from agent.collectors.quantities import quantity
 from agent.collectors.sensing import sense
 from agent.collectors.slurm import gres_counts
 from agent.collectors.table_file import read_table

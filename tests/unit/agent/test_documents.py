@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from agent.collectors.kubernetes import quantity
 from agent.collectors.metrics import Metric
+from agent.collectors.quantities import quantity
 from agent.collectors.sensing import sense
 from agent.collectors.slurm import gpus_of, gres_counts
 from agent.collectors.unknown import UnknownError, UnknownKind

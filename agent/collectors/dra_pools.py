@@ -1,0 +1,190 @@
+"""The accelerators of one pool of ResourceSlices: which is a part of which, their numbers, and what share of each is free. Pure.
+
+Parts name their parent (``parentUUID``), or take less than another device of the same shared counters (KEP-4815). A number is the
+attribute ``index`` or ``minor``, else that in the name (``gpu-3``, ``gpu-0-mig-1g10gb-19-0``), if each accelerator of the pool has one
+of its own; else it is the place in the natural order of names. The order in which a driver lists its devices says nothing: it changes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent.collectors.quantities import quantity
+
+MAX_NUMBER = 1023
+# A difference of quantities may miss by its rounding.
+ROUNDING = 1e-9
+_NUMBERED = re.compile(r"[a-z]+(?:-[a-z]+)*-?([0-9]{1,4})(?![0-9a-z])", re.IGNORECASE)
+Needs = dict[tuple[str, str], float | None]
+"""Amounts by counter set and counter; None: it is no quantity."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolDevice:
+    """A device of a pool; ``whole``: what names its accelerator, ``is_part``: it is a part of that."""
+
+    name: str
+    content: Mapping[str, Any]
+    whole: str
+    is_part: bool
+
+
+def devices_of(listed: Sequence[tuple[str, Mapping[str, Any]]]) -> list[PoolDevice]:
+    """The devices of a pool, by name and content, with what they are parts of."""
+    by_counters = _largest(listed)
+    found = []
+    for name, content in listed:
+        parent = text_of(content, "parentUUID") or by_counters.get(name, "")
+        found.append(PoolDevice(name, content, parent or _id(name, content), bool(parent)))
+    return found
+
+
+def numbers_of(devices: Sequence[PoolDevice], taken: Iterable[int] = ()) -> dict[str, int]:
+    """Numbers by accelerator; those that another pool of the node has taken are passed over."""
+    wholes: dict[str, PoolDevice] = {}
+    for device in devices:
+        if device.whole not in wholes or not device.is_part:
+            wholes[device.whole] = device
+    ordered = sorted(wholes, key=lambda whole: (_natural(wholes[whole].name), whole))
+    stated = {whole: _stated(wholes[whole]) for whole in ordered}
+    used = set(taken)
+    own = {number for number in stated.values() if number is not None}
+    if None not in stated.values() and len(own) == len(stated) and not own & used:
+        return {whole: number for whole, number in stated.items() if number is not None}
+    numbers = {}
+    number = 0
+    for whole in ordered:
+        while number in used:
+            number += 1
+        numbers[whole] = number
+        used.add(number)
+    return numbers
+
+
+def free_shares(
+    devices: Sequence[PoolDevice],
+    held: Mapping[str, Sequence[Mapping[str, Any]]],
+    counters: Iterable[Mapping[str, Any]],
+) -> dict[str, float | None]:
+    """Share of each device, by name, that no claim has; None: it is not told.
+
+    :param held: results of allocations by device.
+    :param counters: ``sharedCounters`` of the pool's slices.
+    """
+    left: Needs = {(name, counter): amount for entry in counters for name, counter, amount in _amounts(entry, "name")}
+    for device in devices:
+        if held.get(device.name):
+            for key, amount in _needs(device.content).items():
+                before = left.get(key)
+                left[key] = None if before is None or amount is None else before - amount
+    taken_parts = {device.whole for device in devices if device.is_part and held.get(device.name)}
+    taken_wholes = {device.whole for device in devices if not device.is_part and held.get(device.name)}
+    found: dict[str, float | None] = {}
+    for device in devices:
+        if held.get(device.name):
+            found[device.name] = _left_of(device.content, held[device.name])
+        elif device.whole in (taken_wholes if device.is_part else taken_parts):
+            found[device.name] = 0.0
+        else:
+            found[device.name] = _fits(_needs(device.content), left)
+    return found
+
+
+def text_of(device: Mapping[str, Any], name: str) -> str:
+    """A text among the attributes, with or without the domain of its driver; empty: there is none."""
+    value = _value(device, name, "string")
+    return value if isinstance(value, str) else ""
+
+
+def _value(device: Mapping[str, Any], name: str, kind: str) -> object:
+    for key, value in _map(device.get("attributes")).items():
+        if isinstance(key, str) and key.rpartition("/")[2] == name:
+            return _map(value).get(kind)
+    return None
+
+
+def _id(name: str, device: Mapping[str, Any]) -> str:
+    return text_of(device, "uuid") or name
+
+
+def _stated(device: PoolDevice) -> int | None:
+    for name in ("parentIndex", "parentMinor") if device.is_part else ("index", "minor"):
+        value = _value(device.content, name, "int")
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_NUMBER:
+            return value
+    found = _NUMBERED.match(device.name)
+    return int(found[1]) if found is not None and int(found[1]) <= MAX_NUMBER else None
+
+
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    return [
+        (text.isdigit(), int(text) if text.isdigit() else 0, text)
+        for text in re.split(r"([0-9]{1,18})", name)
+        if text and text.isascii()
+    ]
+
+
+def _largest(listed: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, str]:
+    """By device that takes a part of a set of counters only: the device that takes the most of it, else the set."""
+    by_set: dict[str, list[tuple[str, str, Needs]]] = {}
+    for name, content in listed:
+        needs = _needs(content)
+        sets = {counter_set for counter_set, _ in needs}
+        if len(sets) == 1:
+            by_set.setdefault(sets.pop(), []).append((name, _id(name, content), needs))
+    found: dict[str, str] = {}
+    for counter_set, members in by_set.items():
+        largest = [item for item in members if all(_covers(item[2], other[2]) for other in members)]
+        if len(members) == 1 or len(largest) > 1:
+            continue
+        whole = largest[0] if largest else ("", counter_set, {})
+        found |= {name: whole[1] for name, _, _ in members if name != whole[0]}
+    return found
+
+
+def _covers(more: Needs, less: Needs) -> bool:
+    return all(amount is not None and (more.get(key) or 0.0) >= amount for key, amount in less.items())
+
+
+def _needs(device: Mapping[str, Any]) -> Needs:
+    entries = device.get("consumesCounters")
+    listed = entries if isinstance(entries, list) else []
+    return {(name, counter): amount for entry in listed for name, counter, amount in _amounts(entry, "counterSet")}
+
+
+def _amounts(entry: object, key: str) -> list[tuple[str, str, float | None]]:
+    named = _map(entry)
+    return [
+        (str(named.get(key, "")), str(counter), quantity(_map(amount).get("value")))
+        for counter, amount in _map(named.get("counters")).items()
+    ]
+
+
+def _fits(needs: Needs, left: Needs) -> float | None:
+    for key, amount in needs.items():
+        rest = left.get(key)
+        if amount is None or rest is None:
+            return None
+        if rest + ROUNDING < amount:
+            return 0.0
+    return 1.0
+
+
+def _left_of(device: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> float | None:
+    """What claims have left of a device. One that takes several (KEP-5075) is shared by its memory."""
+    if device.get("allowMultipleAllocations") is not True:
+        return 0.0
+    memory = _map(device.get("capacity")).get("memory")
+    size = quantity(memory.get("value") if isinstance(memory, Mapping) else memory)
+    parts = [quantity(_map(result.get("consumedCapacity")).get("memory")) for result in results]
+    known = [part for part in parts if part is not None and part >= 0]
+    if size is None or size <= 0 or len(known) != len(parts):
+        return None
+    return max(0.0, 1 - sum(known) / size)
+
+
+def _map(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
