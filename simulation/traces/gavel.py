@@ -2,23 +2,32 @@
 
 A trace line has seven columns, separated by tabs, without a header: job type (model and batch size), command, name of the
 argument that sets the number of steps, whether the command needs a data folder (0/1), total steps, arrival time (s), scale
-factor (number of accelerators).
+factor (number of accelerators). The traces of the physical cluster have ten, with working directory, weight and service level;
+those of Shockwave (Zheng et al., NSDI 2023) twelve, with the mode of adaptation and the duration that was drawn.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from simulation.model import Throughputs, Trace, TraceJob
+from simulation.model import UNKNOWN, Throughputs, Trace, TraceJob
 from simulation.traces.errors import TraceError
 from simulation.traces.reading import Collected, Row, read_json, read_text
 
 COLUMNS = ("job_type", "command", "num_steps_arg", "needs_data_dir", "total_steps", "arrival_time", "scale_factor")
 THROUGHPUTS_FILE = "simulation_throughputs.json"
-_INDEX = {name: index for index, name in enumerate(COLUMNS)}
+_BEFORE = ("job_type", "command", "working_directory", "num_steps_arg", "needs_data_dir", "total_steps", "scale_factor")
+LAYOUTS = (
+    COLUMNS,
+    (*_BEFORE, "priority_weight", "slo", "arrival_time"),
+    (*_BEFORE, "mode", "priority_weight", "slo", "duration", "arrival_time"),
+)
+_INDEX = {len(layout): {name: index for index, name in enumerate(layout)} for layout in LAYOUTS}
 _KEY = re.compile(r"\('(?P<profile>.+)', (?P<ranks>[1-9][0-9]*)\)")
 
 
@@ -36,6 +45,9 @@ def load(
     `THROUGHPUTS_FILE` is looked for beside the trace and in the two folders above. Scale factors that were never measured
     take the rate that `Throughputs.rate` gives, or with ``unmeasured="skip"`` their jobs are left out. Left out too: no
     steps, scale factor 0, and jobs whose model does not run on the reference chip.
+
+    A file is of one of the `LAYOUTS`. A service level above 0 is a deadline: so many times ``duration_s`` after the arrival, as
+    Gavel takes it. Weights, modes and drawn durations are not used.
     """
     if unmeasured not in {"keep", "skip"}:
         raise TraceError(f"option unmeasured is 'keep' or 'skip', not {unmeasured!r}")
@@ -49,19 +61,26 @@ def load(
         raise TraceError(f"option reference: no throughput of a chip {reference!r}", path=path)
     collected = Collected()
     for file, (text, _) in zip(files, texts, strict=True):
-        for line, content in enumerate(text.splitlines(), start=1):
-            if content.strip():
-                _add(collected, _row(file, line, content), file.stem, measured, reference, unmeasured)
+        for row in _rows(file, text):
+            _add(collected, row, file.stem, measured, reference, unmeasured)
     parts = [sha256 for _, sha256 in texts] + [rates_sha]
     digest = hashlib.sha256("".join(parts).encode()).hexdigest()
     return collected.trace(path, path.stem if path.is_file() else path.name, digest, measured)
 
 
-def _row(path: Path, line: int, content: str) -> Row:
-    cells = content.split("\t")
-    if len(cells) != len(COLUMNS):
-        raise TraceError(f"{len(cells)} cells, not the {len(COLUMNS)} of {', '.join(COLUMNS)}", path=path, line=line)
-    return Row(path, line, _INDEX, cells)
+def _rows(path: Path, text: str) -> Iterator[Row]:
+    """The lines of a file, all of the layout of the first."""
+    columns: dict[str, int] = {}
+    for line, content in enumerate(text.splitlines(), start=1):
+        if not content.strip():
+            continue
+        cells = content.split("\t")
+        columns = columns or _INDEX.get(len(cells), {})
+        if len(cells) != len(columns):
+            expected = [layout for layout in LAYOUTS if not columns or len(layout) == len(columns)]
+            known = " or the ".join(f"{len(layout)} of {', '.join(layout)}" for layout in expected)
+            raise TraceError(f"{len(cells)} cells between tabs, not the {known}", path=path, line=line)
+        yield Row(path, line, columns, cells)
 
 
 def _add(collected: Collected, row: Row, domain: str, measured: Throughputs, reference: str, unmeasured: str) -> None:
@@ -81,11 +100,13 @@ def _add(collected: Collected, row: Row, domain: str, measured: Throughputs, ref
             raise row.error("job_type", f"has no measured throughput: {profile!r}")
         collected.skipped["does not run on the reference chip"] += 1
         return
+    slo = row.number("slo", least=-math.inf) if "slo" in row.columns else 0.0
     collected.jobs.append(
         TraceJob(
             job_id=f"{domain}-{row.line}",
             submit_s=arrival,
             duration_s=steps / rate,
+            deadline_s=arrival + slo * steps / rate if slo > 0 else UNKNOWN,
             ranks=ranks,
             accelerators=1,
             tenant=domain,

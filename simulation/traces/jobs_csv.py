@@ -11,6 +11,8 @@ from simulation.traces.gavel import read_throughputs
 from simulation.traces.reading import Collected, Row, number, read_text, table
 
 REQUIRED = ("submit_s", "duration_s")
+LEAST_SHARE = 0.001
+"""Parts of devices are counted in thousandths."""
 Parser = Callable[[Row, str], Any]
 
 
@@ -35,8 +37,8 @@ def _whole(row: Row, column: str) -> int:
 
 def _share(row: Row, column: str) -> float:
     value = row.number(column)
-    if not 0 < value <= 1:
-        raise row.error(column, f"is not above 0 and at most 1: {value:g}")
+    if not LEAST_SHARE <= value <= 1:
+        raise row.error(column, f"is not within {LEAST_SHARE:g} to 1: {value:g}")
     return value
 
 
@@ -125,6 +127,8 @@ def load(path: Path | str, *, throughputs: Path | str | None = None) -> Trace:
 def _check(row: Row, job: TraceJob, measured: Throughputs | None) -> None:
     if job.deadline_s < job.submit_s:
         raise row.error("deadline_s", f"is before the submission: {job.deadline_s:g} < {job.submit_s:g}")
+    if job.min_ranks > job.ranks:
+        raise row.error("min_ranks", f"is more than the {job.ranks} ranks: {job.min_ranks}")
     if job.max_ranks and not job.min_ranks <= job.ranks <= job.max_ranks:
         raise row.error("max_ranks", f"{job.ranks} ranks are not within {job.min_ranks} to {job.max_ranks}")
     if bool(job.profile) != (job.work > 0):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from simulation.model import Network, SimDomain, SimNode, Trace, TraceJob
-from simulation.traces.reading import Collected, Row, read_text, table
+from simulation.traces.reading import MOST_WHOLE, Collected, Row, read_text, table
 
 COLUMNS = (
     *("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec", "qos", "pod_phase"),
@@ -50,7 +50,7 @@ def load(path: Path | str, *, pending: bool = False) -> Trace:
                 duration_s=duration,
                 accelerators=accelerators,
                 cpus=cpus,
-                memory_bytes=row.whole("memory_mib") * MIB,
+                memory_bytes=row.whole("memory_mib", most=MOST_WHOLE // MIB) * MIB,
                 device_share=share,
                 name=service,
                 priority=PRIORITIES[service],
@@ -89,7 +89,7 @@ def nodes(path: Path | str, *, domain: str = "openb") -> Network:
             node_id=name,
             domain_id=domain,
             cpus=row.number("cpu_milli") / 1000,
-            memory_bytes=row.whole("memory_mib") * MIB,
+            memory_bytes=row.whole("memory_mib", most=MOST_WHOLE // MIB) * MIB,
             accelerators=accelerators,
             model=row.text("model", required=accelerators > 0),
         )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import hashlib
 import io
 import json
 import math
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,6 +16,10 @@ from typing import Any
 
 from simulation.model import Throughputs, Trace, TraceJob
 from simulation.traces.errors import TraceError
+
+_GZIP = b"\x1f\x8b"
+MOST_WHOLE = 2**63 - 1
+"""Amounts are added up in 64 bits."""
 
 
 def number(text: str) -> float | None:
@@ -27,19 +33,38 @@ def number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def read_text(path: Path | str) -> tuple[str, str]:
-    """The text of a UTF-8 file and the SHA-256 of its bytes. Raises `TraceError`: not readable, not UTF-8, empty."""
+def read_text(path: Path | str, *, comment: bytes = b"") -> tuple[str, str]:
+    """The text of a UTF-8 file, which may be compressed by gzip, and the SHA-256 of its bytes.
+
+    Lines that begin with ``comment`` may be in any encoding. Raises `TraceError`: not readable, not UTF-8, empty.
+    """
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror}", path=path) from error
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise TraceError("is not UTF-8 text", path=path, line=data.count(b"\n", 0, error.start) + 1) from error
+    digest = hashlib.sha256(data).hexdigest()
+    if data.startswith(_GZIP):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise TraceError(f"cannot be unpacked: {error}", path=path) from error
+    text = _decoded(path, data, comment)
     if not text.strip():
         raise TraceError("is empty", path=path)
-    return text, hashlib.sha256(data).hexdigest()
+    return text, digest
+
+
+def _decoded(path: Path | str, data: bytes, comment: bytes) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if not comment:
+            raise TraceError("is not UTF-8 text", path=path, line=data.count(b"\n", 0, error.start) + 1) from error
+    lines = [
+        line.decode("utf-8", "replace").encode() if line.lstrip().startswith(comment) else line
+        for line in data.split(b"\n")
+    ]
+    return _decoded(path, b"\n".join(lines), b"")
 
 
 def read_json(path: Path | str) -> tuple[Any, str]:
@@ -93,11 +118,13 @@ class Row:
             raise self.error(column, f"is less than {least:g}: {text}")
         return value
 
-    def whole(self, column: str, *, least: int = 0) -> int:
-        """An integer of at least ``least``; ``4.0`` is one, ``4.5`` is not."""
+    def whole(self, column: str, *, least: int = 0, most: int = MOST_WHOLE) -> int:
+        """An integer of at least ``least`` and at most ``most``; ``4.0`` is one, ``4.5`` is not."""
         value = self.number(column, least=least)
         if not value.is_integer():
             raise self.error(column, f"is not a whole number: {self.text(column)}")
+        if value > most:
+            raise self.error(column, f"is more than {most}: {self.text(column)}")
         return int(value)
 
 
@@ -168,7 +195,7 @@ class Collected:
         """The finished trace, in order of submission (lines of one time in their order)."""
         if not self.jobs:
             reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(self.skipped.items()))
-            raise TraceError(f"holds no job that can run ({reasons})", path=path)
+            raise TraceError(f"holds no job that can run ({reasons or 'no line with a job'})", path=path)
         self.jobs.sort(key=lambda job: job.submit_s)
         return Trace(name, self.jobs, throughputs, dict(sorted(self.skipped.items())), sha256)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from simulation.model import UNKNOWN, Network, SimDomain, SimNode, Trace, TraceJob
 from simulation.traces.errors import TraceError
-from simulation.traces.reading import Collected, Row, read_text
+from simulation.traces.reading import MOST_WHOLE, Collected, Row, read_text
 
 COLUMNS = (
     *("job", "submit", "wait", "run_time", "allocated_processors", "cpu_time", "used_memory", "requested_processors"),
@@ -37,7 +37,7 @@ def load(path: Path | str, *, processors: str = "allocated", statuses: Collectio
     if processors not in {"allocated", "requested"}:
         raise TraceError(f"option processors is 'allocated' or 'requested', not {processors!r}")
     kept = _statuses(statuses)
-    text, sha256 = read_text(path)
+    text, sha256 = read_text(path, comment=b";")
     collected = Collected()
     for line, content in enumerate(text.splitlines(), start=1):
         cells = content.split()
@@ -92,14 +92,17 @@ def _job(job_id: str, row: Row, values: dict[str, float], processors: str) -> Tr
     ranks = _ranks(values, processors)
     if not ranks.is_integer():
         raise row.error(f"{processors}_processors", f"is not a whole number: {ranks:g}")
-    memory = values["requested_memory"] if values["requested_memory"] > 0 else values["used_memory"]
+    column = "requested_memory" if values["requested_memory"] > 0 else "used_memory"
+    memory_bytes = int(max(values[column], 0) * 1024)
+    if memory_bytes > MOST_WHOLE:
+        raise row.error(column, f"is more than {MOST_WHOLE} bytes: {values[column]:g} kB")
     return TraceJob(
         job_id=job_id,
         submit_s=values["submit"],
         duration_s=values["run_time"],
         ranks=int(ranks),
         cpus=1.0,
-        memory_bytes=int(max(memory, 0) * 1024),
+        memory_bytes=memory_bytes,
         estimate_s=values["requested_time"] if values["requested_time"] > 0 else UNKNOWN,
         tenant=_label("group", values["group"]) or "default",
         user=_label("user", values["user"]),

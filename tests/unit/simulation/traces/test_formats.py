@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from pathlib import Path
@@ -105,6 +106,33 @@ def test_gavel_file_and_options(tmp_path: Path) -> None:
     assert [job.job_id for job in named.jobs] == ["z-1", "z-2"]
 
 
+def test_gavel_of_the_physical_cluster(tmp_path: Path) -> None:
+    folder = _gavel_folder(tmp_path)
+    lines = ["A (batch size 2)\tcmd\tdir\t-n\t1\t120\t4\t1\t-1.000000\t7", "B\tcmd\tdir\t-n\t0\t80\t1\t2\t1.5\t9.5"]
+    (folder / "x.trace").write_text("\n".join(lines) + "\n")
+    without, with_level = load(folder / "x.trace", "gavel").jobs
+    assert (without.submit_s, without.ranks, without.duration_s) == (7.0, 4, pytest.approx(20.0))
+    assert math.isnan(without.deadline_s)
+    # 80 steps at 4/s are 20 s; one and a half times as long after 9.5.
+    assert (with_level.submit_s, with_level.ranks, with_level.deadline_s) == (9.5, 1, pytest.approx(39.5))
+
+
+def test_gavel_of_shockwave(tmp_path: Path) -> None:
+    folder = _gavel_folder(tmp_path)
+    (folder / "x.trace").write_text("A (batch size 2)\tcmd\tdir\t-n\t1\t120\t4\tgns\t1\t-1.000000\t1418\t7\n")
+    (job,) = load(folder / "x.trace", "gavel").jobs
+    assert (job.submit_s, job.ranks, job.duration_s) == (7.0, 4, pytest.approx(20.0))
+
+
+def test_a_compressed_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv.gz"
+    path.write_bytes(gzip.compress((HEADERS["philly"] + "2017-10-01 00:01:00,50.0,16,800.0,b\n").encode()))
+    assert [job.duration_s for job in load(path, "philly").jobs] == [50.0]
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(TraceError, match="cannot be unpacked"):
+        load(path, "philly")
+
+
 SWF = """; Version: 2.2
 ;  UnixStartTime: 0
 
@@ -136,6 +164,18 @@ def test_swf(tmp_path: Path) -> None:
     completed = _read(tmp_path, "swf", SWF, statuses={1})
     assert [job.job_id for job in completed.jobs] == ["1"]
     assert completed.skipped["status 0"] == 1
+
+
+def test_swf_comments_may_be_in_any_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "log.swf"
+    path.write_bytes(b"; Installation: Universit\xe9\n  ;Note: caf\xe9\x85\n" + SWF.encode())
+    assert len(load(path, "swf").jobs) == 2
+    path.write_bytes(b"; fine \xe9\n1 0 \xe9\n")
+    with pytest.raises(TraceError, match=r"line 2: is not UTF-8 text"):
+        load(path, "swf")
+    path.write_text("; a header and nothing else\n")
+    with pytest.raises(TraceError, match=r"holds no job that can run \(no line with a job\)"):
+        load(path, "swf")
 
 
 def test_swf_machines(tmp_path: Path) -> None:

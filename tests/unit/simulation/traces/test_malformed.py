@@ -42,8 +42,17 @@ CASES = [
     ("csv", OWN + "a,0,1,,,,,,,\na,1,1,,,,,,,\n", 3, "job_id", "already on line 2"),
     ("csv", OWN + "a,,1,,,,,,,\n", 2, "submit_s", "is empty"),
     ("csv", OWN + "a,0,1,1_0,,,,,,\n", 2, "ranks", "not a number: '1_0'"),
-    ("csv", OWN + "a,0,1,,0,,,,,\n", 2, "device_share", "not above 0"),
-    ("csv", OWN + "a,0,1,,1.5,,,,,\n", 2, "device_share", "at most 1"),
+    ("csv", OWN + "a,0,1,,0,,,,,\n", 2, "device_share", "not within 0.001 to 1: 0"),
+    ("csv", OWN + "a,0,1,,1.5,,,,,\n", 2, "device_share", "not within 0.001 to 1: 1.5"),
+    ("csv", OWN + "a,0,1,,0.0004,,,,,\n", 2, "device_share", "not within 0.001 to 1: 0.0004"),
+    (
+        "csv",
+        "submit_s,duration_s,memory_bytes\n0,1,1e25\n",
+        2,
+        "memory_bytes",
+        "is more than 9223372036854775807: 1e25",
+    ),
+    ("csv", "submit_s,duration_s,ranks,min_ranks\n0,1,2,3\n", 2, "min_ranks", "is more than the 2 ranks: 3"),
     ("csv", OWN + "a,0,1,,,yes,,,,\n", 2, "preemptible", "not true or false"),
     ("csv", OWN + "a,0,1,4,,,2,,,\n", 2, "max_ranks", "4 ranks are not within 0 to 2"),
     ("csv", OWN + "a,5,1,,,,,4,,\n", 2, "deadline_s", "before the submission"),
@@ -65,6 +74,14 @@ CASES = [
     ("swf", SWF.replace(" 4 90.5", " -2 90.5"), 1, "allocated_processors", "less than -1"),
     ("swf", SWF.replace(" 4 90.5", " 4.5 90.5"), 1, "allocated_processors", "not a whole number"),
     ("swf", SWF * 2, 2, "job", "already on line 1"),
+    (
+        "swf",
+        SWF.replace("3600 -1", "3600 1e20"),
+        1,
+        "requested_memory",
+        "more than 9223372036854775807 bytes: 1e+20 kB",
+    ),
+    ("openb", OPENB + "p,1,1e13,1,500,,LS,Running,1,3,2\n", 2, "memory_mib", "is more than 8796093022207: 1e13"),
 ]
 
 
@@ -151,6 +168,7 @@ def test_gavel_rates_refused(tmp_path: Path, rates: str, message: str) -> None:
     ("line", "column", "message"),
     [
         ("A\tcmd\t-n\t1\t10\t0.0", None, "6 cells"),
+        ("A\tcmd\tdir\t-n\t1\t10\t1\t1\t-1\t0", None, "10 cells between tabs, not the 7 of job_type"),
         ("Z\tcmd\t-n\t1\t10\t0.0\t1", "job_type", "no measured throughput: 'Z'"),
         ("A\tcmd\t-n\t1\tmany\t0.0\t1", "total_steps", "not a number"),
         ("A\tcmd\t-n\t1\t10\t-1\t1", "arrival_time", "less than 0"),
