@@ -22,6 +22,7 @@ _COLOURS = {
     "running": "cyan", "busy": "cyan", "started": "cyan", "placed": "cyan", "assigned": "cyan",
     "queued": "yellow", "submitted": "yellow", "suspected": "yellow", "degraded": "yellow", "starting": "yellow",
     "failed": "red", "unreachable": "red", "failing": "red", "back_off": "red", "preempted": "magenta", "cancelled": "magenta",
+    "forgotten": "dim",
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 from meridian.contracts.failover.v1 import failover_pb2 as pb
 from meridian.ids import NewId
@@ -23,6 +24,7 @@ from services.failover.detector import (
     NodeAppeared,
     NodeBecameSuspect,
     NodeDied,
+    NodeForgotten,
     NodeReturned,
     NodeState,
     Transition,
@@ -114,10 +116,14 @@ class Declarations:
 
     async def carry_out(self, transitions: Sequence[Transition]) -> None:
         """Write the incidents, publish the events, plan the recoveries."""
+        for part in _parts(transitions):
+            await self._carry_out(part)
+
+    async def _carry_out(self, transitions: Sequence[Transition]) -> None:
         now = self._times.now
         appeared = [item for item in transitions if isinstance(item, DomainAppeared)]
         await self._store.add_domains({item.domain_id: item.lease_s for item in appeared}, now)
-        # The row of one that was away for long may have been removed (`Store.forget_older_than`).
+        # The row of one that was away for long may have been removed, by releases that did not tell of it.
         new_nodes = [item for item in transitions if isinstance(item, NodeAppeared | NodeReturned)]
         await self._store.add_nodes([(item.node_id, item.domain_id, item.incarnation) for item in new_nodes], now)
         for transition in transitions:
@@ -128,6 +134,8 @@ class Declarations:
                     await self._node_died(transition)
                 case NodeReturned():
                     await self._node_returned(transition)
+                case NodeForgotten():
+                    await self._node_forgotten(transition)
                 case DomainWentSilent():
                     await self._domain_went_silent(transition)
                 case DomainLeaseRanOut():
@@ -258,6 +266,22 @@ class Declarations:
         if falsely:
             self._transaction.on_commit(self._metrics.false_suspicions.inc)
 
+    async def _node_forgotten(self, event: NodeForgotten) -> None:
+        now = self._times.now
+        reason = f"the node failed {event.failed_for_s / 86_400:.1f} days ago and its agent does not name it any more"
+        incident_id = await self._store.incident_of_node(event.node_id) or ""
+        await self._store.remove_node(event.node_id, event.domain_id)
+        await self._store.advance_incident(incident_id, now, "forgotten", reason, close=True)
+        message = pb.NodeForgotten(
+            domain_id=event.domain_id,
+            node_id=event.node_id,
+            incident_id=incident_id,
+            reason=reason,
+            incarnation=event.incarnation,
+        )
+        message.at.FromDatetime(now)
+        self._transaction.publish(message)
+
     async def _domain_went_silent(self, event: DomainWentSilent) -> None:
         now, last_seen_at = self._times.now, self._times.at(event.last_heard_s)
         incident_id, silence_s = self._new_id("inc"), (now - last_seen_at).total_seconds()
@@ -316,6 +340,13 @@ class Declarations:
         message = pb.DomainReachable(domain_id=event.domain_id, incident_id=incident_id)
         message.at.FromDatetime(now)
         self._transaction.publish(message)
+
+
+def _parts(transitions: Sequence[Transition]) -> list[Sequence[Transition]]:
+    """Cut behind each node that is forgotten: what appears under its name after that is another one."""
+    cuts = [place + 1 for place, item in enumerate(transitions) if isinstance(item, NodeForgotten)]
+    bounds = sorted({0, *cuts, len(transitions)})
+    return [transitions[begin:end] for begin, end in pairwise(bounds)]
 
 
 async def report_lost_runs(

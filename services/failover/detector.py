@@ -13,6 +13,7 @@ nodes ("unreachable" is not "dead").
    when all domains fell silent together (then the fault is here or in the bus: Dadgar et al., "Lifeguard: Local Health
    Awareness for More Accurate Failure Detection", 2018, arXiv:1707.00788).
 3. A node that died three times in ten minutes is quarantined: it counts as returned only after a minute of beats.
+4. A failed node that its agent has not named for very long has left the network: it is forgotten, and is new if it comes again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 
 from services.failover.backlog import BacklogFilter
 
@@ -74,6 +76,8 @@ class Thresholds:
     flap_window_s: float = 600.0
     quarantine_s: float = 60.0
     backlog_s: float = 5.0
+    # A failed node that its agent does not name is forgotten after this time.
+    forget_after_s: float = 30 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +158,16 @@ class NodeReturned:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeForgotten:
+    """A failed node has not been named for so long that it is no longer known. ``failed_for_s``: since its declaration."""
+
+    domain_id: str
+    node_id: str
+    incarnation: int
+    failed_for_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class DomainWentSilent:
     """A domain's agent is silent."""
 
@@ -183,6 +197,7 @@ Transition = (
     | NodeBecameSuspect
     | NodeDied
     | NodeReturned
+    | NodeForgotten
     | DomainWentSilent
     | DomainLeaseRanOut
     | DomainReturned
@@ -202,6 +217,8 @@ class NodeView:
     exited_since_s: float | None = None
     exited_until_s: float | None = None
     failed_incarnation: int | None = None
+    failed_at_s: float = -inf
+    named_at_s: float = -inf
     steady_since_s: float | None = None
     failures_s: list[float] = field(default_factory=list)
     quarantined: bool = False
@@ -238,8 +255,9 @@ class KnownNode:
     incarnation: int
     state: NodeState
     quarantined: bool = False
-    # Seconds before the start of this detector.
+    # Seconds before the start of this detector: its failures, and since when it is in its state.
     failed_ago_s: tuple[float, ...] = ()
+    changed_ago_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +309,7 @@ class Detector:
                 heard_at_s=now_s,
                 state=node.state,
                 failed_incarnation=node.incarnation if node.state is NodeState.FAILED else None,
+                failed_at_s=now_s - node.changed_ago_s if node.state is NodeState.FAILED else -inf,
                 failures_s=sorted(now_s - ago_s for ago_s in node.failed_ago_s),
                 quarantined=node.quarantined,
             )
@@ -340,6 +359,7 @@ class Detector:
             node = NodeView(beat.node_id, domain.domain_id, beat.incarnation, heard_at_s=now_s)
             domain.nodes[beat.node_id] = node
             self._pending.append(NodeAppeared(domain.domain_id, beat.node_id, beat.incarnation))
+        node.named_at_s = now_s
         if beat.incarnation < node.incarnation:
             return
         if beat.incarnation > node.incarnation:
@@ -386,6 +406,10 @@ class Detector:
                 may_die = not quiet and now_s >= domain.judge_from_s
                 for node in domain.nodes.values():
                     transitions.extend(self._judge_node(node, now_s, may_die=may_die))
+                if may_die:
+                    transitions.extend(self._forget(domain, now_s))
+            elif domain.lease_ran_out and not quiet:
+                transitions.extend(self._forget(domain, now_s))
         return transitions
 
     def held(self, now_s: float) -> str:
@@ -454,6 +478,19 @@ class Detector:
             node.state = NodeState.SUSPECTED
             yield NodeBecameSuspect(node.domain_id, node.node_id, node.heard_at_s, silence_s)
 
+    def _forget(self, domain: DomainView, now_s: float) -> list[NodeForgotten]:
+        limit_s = now_s - self.thresholds.forget_after_s
+        gone = [
+            node
+            for node in domain.nodes.values()
+            if node.state is NodeState.FAILED and node.failed_at_s <= limit_s and node.named_at_s <= limit_s
+        ]
+        for node in gone:
+            del domain.nodes[node.node_id]
+        return [
+            NodeForgotten(node.domain_id, node.node_id, node.incarnation, now_s - node.failed_at_s) for node in gone
+        ]
+
     def _has_named(self, node: NodeView) -> bool:
         return node.reported_at_s == self.domains[node.domain_id].heard_at_s
 
@@ -478,6 +515,7 @@ class Detector:
         node.quarantined = len(node.failures_s) >= self.thresholds.flap_failures
         node.state = NodeState.FAILED
         node.failed_incarnation = node.incarnation
+        node.failed_at_s = now_s
         node.steady_since_s = None
         return NodeDied(
             node.domain_id,

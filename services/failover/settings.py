@@ -30,6 +30,8 @@ class FailoverSettings(HttpSettings):
     flap_failures: int = Field(_DEFAULT.flap_failures, ge=2)
     flap_window_s: float = Field(_DEFAULT.flap_window_s, gt=0)
     quarantine_s: float = Field(_DEFAULT.quarantine_s, ge=0)
+    # A failed node that its agent does not name any more is forgotten after this time.
+    forget_node_after_s: float = Field(_DEFAULT.forget_after_s, gt=0)
     # Ended runs and closed incidents are kept this long.
     keep_days: int = Field(30, ge=1)
 
@@ -54,4 +56,5 @@ class FailoverSettings(HttpSettings):
             flap_failures=self.flap_failures,
             flap_window_s=self.flap_window_s,
             quarantine_s=self.quarantine_s,
+            forget_after_s=self.forget_node_after_s,
         )

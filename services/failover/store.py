@@ -241,6 +241,12 @@ class Store:
             values["failures"] = list(failures)
         await self._connection.execute(sa.update(nodes).where(nodes.c.node_id == node_id).values(values))
 
+    async def remove_node(self, node_id: str, domain_id: str) -> None:
+        """Remove a node, unless it is another domain's by now."""
+        await self._connection.execute(
+            sa.delete(nodes).where(nodes.c.node_id == node_id, nodes.c.domain_id == domain_id)
+        )
+
     async def set_domain(
         self, domain_id: str, state: DomainState, at: datetime, *, incident_id: str | None, lease_ran_out: bool = False
     ) -> None:
@@ -652,10 +658,8 @@ class Store:
     # -- upkeep --------------------------------------------------------------------------------------------------
 
     async def forget_older_than(self, now: datetime, keep: timedelta) -> None:
-        """Remove ended runs with what belongs to them, closed incidents, and nodes that never came back."""
+        """Remove ended runs with what belongs to them, and closed incidents."""
         limit = now - keep
-        gone = sa.delete(nodes).where(nodes.c.state == NodeState.FAILED, nodes.c.changed_at < limit)
-        await self._connection.execute(gone)
         old_runs = sa.select(runs.c.run_id).where(runs.c.ended_at < limit)
         await self._connection.execute(sa.delete(run_domains).where(run_domains.c.run_id.in_(old_runs)))
         await self._connection.execute(sa.delete(runs).where(runs.c.ended_at < limit))

@@ -121,6 +121,7 @@ class Watch:
                     NodeState(row.state),
                     row.quarantined,
                     tuple((now - at).total_seconds() for at in row.failures),
+                    (now - row.changed_at).total_seconds(),
                 )
                 for row in await store.load_nodes()
             ]

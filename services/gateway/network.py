@@ -19,6 +19,7 @@ INCIDENT_EVENTS: tuple[type[Message], ...] = (
     failover_pb2.NodeSuspected,
     failover_pb2.NodeFailed,
     failover_pb2.NodeRecovered,
+    failover_pb2.NodeForgotten,
     failover_pb2.DomainUnreachable,
     failover_pb2.DomainReachable,
     failover_pb2.RecoveryPlanned,
@@ -125,7 +126,7 @@ def _node_row(message: graph_pb2.GraphUpdated, node: graph_pb2.GraphNode) -> Nod
 
 @dataclass(slots=True)
 class IncidentRow:
-    """A failure from the first suspicion to the recovery."""
+    """A failure from the first suspicion to the recovery, or until the node is no longer known."""
 
     incident_id: str
     domain_id: str
@@ -157,8 +158,10 @@ _STATES: dict[type[Message], str] = {
     failover_pb2.NodeFailed: "failed",
     failover_pb2.DomainUnreachable: "unreachable",
     failover_pb2.NodeRecovered: "recovered",
+    failover_pb2.NodeForgotten: "forgotten",
     failover_pb2.DomainReachable: "recovered",
 }
+_OVER = {"recovered", "forgotten"}
 
 
 @dataclass(slots=True)
@@ -192,6 +195,6 @@ def incident_changes(messages: Iterable[Any], known: Iterable[IncidentRow]) -> I
             row = IncidentRow(message.incident_id, message.domain_id, node_id, state, "", at, at)
         row.state, row.updated_at = state, at
         row.reason = getattr(message, "reason", "") or row.reason
-        row.closed_at = at if state == "recovered" else None
+        row.closed_at = at if state in _OVER else None
         changes.incidents[row.incident_id] = row
     return changes

@@ -24,6 +24,7 @@ INPUTS: tuple[type[Message], ...] = (
     failover_pb2.NodeSuspected,
     failover_pb2.NodeFailed,
     failover_pb2.NodeRecovered,
+    failover_pb2.NodeForgotten,
     failover_pb2.DomainUnreachable,
     failover_pb2.DomainReachable,
 )

@@ -204,6 +204,7 @@ class DomainFacts:
         event: failover_pb2.NodeSuspected
         | failover_pb2.NodeFailed
         | failover_pb2.NodeRecovered
+        | failover_pb2.NodeForgotten
         | failover_pb2.DomainUnreachable
         | failover_pb2.DomainReachable,
     ) -> None:
@@ -213,12 +214,12 @@ class DomainFacts:
             self.silence = event.reason or "the agent of the domain is not heard"
         elif isinstance(event, failover_pb2.DomainReachable):
             self.silence = ""
-        elif isinstance(event, failover_pb2.NodeRecovered):
+        elif isinstance(event, failover_pb2.NodeRecovered | failover_pb2.NodeForgotten):
             self.incidents.pop(event.node_id, None)
         else:
             incident = Incident.FAILED if isinstance(event, failover_pb2.NodeFailed) else Incident.SUSPECTED
             known = self.incidents.get(event.node_id)
-            # A node that is declared dead stays so until it recovers.
+            # A node that is declared dead stays so until it recovers or is forgotten.
             if known is None or known.incident is not Incident.FAILED:
                 self.incidents[event.node_id] = NodeIncident(incident, event.reason, at_s)
 

@@ -5,7 +5,7 @@ The first rule that holds decides:
 =============  ===========  ========================================================================================
 rule           state        holds when
 =============  ===========  ========================================================================================
-declared-dead  failed       failover declared the node dead; until it recovers
+declared-dead  failed       failover declared the node dead; until it recovers or is forgotten
 suspected      unreachable  failover suspects the node: its beats are overdue
 domain-silent  unreachable  the agent of the domain is not heard
 asleep         asleep       the label ``power_state`` of the node says ``asleep``

@@ -152,8 +152,8 @@ def node_failed(batch: Batch, message: failover_pb2.NodeFailed) -> None:
     lifecycle.node_failed(batch.draft, message.node_id, batch.now_s, batch.rules)
 
 
-def node_recovered(batch: Batch, message: failover_pb2.NodeRecovered) -> None:
-    """The node takes work again."""
+def node_recovered(batch: Batch, message: failover_pb2.NodeRecovered | failover_pb2.NodeForgotten) -> None:
+    """The node takes work again; one that left the network long ago would, should it come again: nothing is held against it."""
     keys = [(MarkKind.NODE_SUSPECTED, message.node_id), (MarkKind.NODE_FAILED, message.node_id)]
     batch.draft.fleet = facts.without_marks(batch.draft.fleet, keys)
     lifecycle.node_recovered(batch.draft, message.node_id)
@@ -258,6 +258,7 @@ SUBSCRIPTIONS: dict[str, dict[type[Message], _Handler]] = {
         failover_pb2.NodeSuspected: node_suspected,
         failover_pb2.NodeFailed: node_failed,
         failover_pb2.NodeRecovered: node_recovered,
+        failover_pb2.NodeForgotten: node_recovered,
         failover_pb2.DomainUnreachable: domain_unreachable,
         failover_pb2.DomainReachable: domain_reachable,
         failover_pb2.RecoveryPlanned: recovery_planned,

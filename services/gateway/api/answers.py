@@ -365,7 +365,7 @@ class Incident(BaseModel):
     incident_id: str
     domain_id: str
     node_id: str
-    state: Literal["suspected", "failed", "unreachable", "recovered"]
+    state: Literal["suspected", "failed", "unreachable", "recovered", "forgotten"]
     reason: str
     opened_at: datetime | None
     updated_at: datetime | None

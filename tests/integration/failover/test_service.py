@@ -17,6 +17,7 @@ from meridian.contracts.failover.v1.failover_pb2 import (
     DomainReachable,
     DomainUnreachable,
     NodeFailed,
+    NodeForgotten,
     NodeRecovered,
     NodeSuspected,
     RecoveryPlanned,
@@ -212,6 +213,26 @@ async def test_exited_process_is_failed_whatever_its_silence(stack: Environment)
         assert not stack.bus.events(NodeSuspected)
 
 
+async def test_a_node_that_was_forgotten_is_a_new_one_when_it_comes_again(stack: Environment) -> None:
+    north = Agent(stack.bus, "north", ["north-1", "north-2"])
+    settings = QUICK | {"MERIDIAN_FAILOVER_FORGET_NODE_AFTER_S": "0.5"}
+    async with stack.service("failover", settings) as service, beating(north):
+        await heard(stack, service, "nodes", 2)
+        north.nodes.remove("north-1")
+        failed = await stack.bus.expect(NodeFailed)
+        forgotten = await stack.bus.expect(NodeForgotten)
+        assert (forgotten.domain_id, forgotten.node_id) == ("north", "north-1")
+        assert forgotten.incident_id == failed.incident_id
+        await heard(stack, service, "incidents WHERE state = 'closed'")
+        incident = (await service.http.get(f"/v1/incidents/{failed.incident_id}")).json()
+        assert [entry["event"] for entry in incident["timeline"]][-2:] == ["failed", "forgotten"]
+        page = (await service.http.get("/v1/nodes")).json()
+        assert [node["node_id"] for node in page["nodes"]] == ["north-2"]
+        north.nodes.append("north-1")
+        await heard(stack, service, "nodes WHERE node_id = 'north-1' AND state = 'alive' AND incident_id IS NULL")
+        assert not stack.bus.events(NodeRecovered)
+
+
 async def test_a_node_that_comes_back_after_its_row_was_removed_is_kept_again(stack: Environment) -> None:
     north = Agent(stack.bus, "north", ["north-1"])
     deaf = {"MERIDIAN_FAILOVER_SUSPECT_AFTER_S": "3600", "MERIDIAN_FAILOVER_FAILED_AFTER_S": "7200"}
@@ -221,7 +242,8 @@ async def test_a_node_that_comes_back_after_its_row_was_removed_is_kept_again(st
         await stack.bus.expect(NodeFailed)
         async with service.kernel.database.transaction() as connection:
             await Store(connection).forget_older_than(datetime.now(UTC) + timedelta(days=40), timedelta(days=30))
-            assert not await Store(connection).load_nodes()
+            assert await Store(connection).load_nodes(), "what is declared of it would not be known after a restart"
+            await Store(connection).remove_node("north-1", "north")
         north.exited.clear()
         north.incarnations["north-1"] = 2
         await stack.bus.expect(NodeRecovered)

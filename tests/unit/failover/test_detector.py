@@ -19,6 +19,7 @@ from services.failover.detector import (
     NodeAppeared,
     NodeBecameSuspect,
     NodeDied,
+    NodeForgotten,
     NodeReturned,
     NodeState,
     Summary,
@@ -445,3 +446,66 @@ def test_transitions_of_a_node_keep_the_state_machine(steps: list[tuple[str, flo
         if isinstance(item, NodeAppeared | NodeBecameSuspect | NodeDied | NodeReturned):
             assert type(item) in allowed[state]
             state = type(item)
+
+
+BRIEF = Thresholds(forget_after_s=100.0)
+
+
+def test_a_failed_node_that_its_agent_names_no_more_is_forgotten_and_new_when_it_comes_again() -> None:
+    script = Script(Detector(BRIEF, 0.0))
+    script.settle()
+    gone = script.nodes.pop("north-1")
+    [_, died] = script.run(3.0)
+    assert isinstance(died, NodeDied)
+    died_s = script.when(NodeDied)
+    assert script.run(95.0) == []
+    [forgotten] = script.run(10.0)
+    assert isinstance(forgotten, NodeForgotten)
+    assert (forgotten.domain_id, forgotten.node_id, forgotten.incarnation) == ("north", "north-1", 1)
+    assert forgotten.failed_for_s == pytest.approx(100.0, abs=0.11)
+    assert script.when(NodeForgotten) - died_s == pytest.approx(100.0, abs=0.11)
+    assert set(script.detector.nodes()) == {"south-1"}
+    script.nodes["north-1"] = gone
+    assert script.run(5.0) == [NodeAppeared("north", "north-1", 1)]
+
+
+def test_a_failed_node_that_its_agent_names_is_known_for_ever() -> None:
+    script = Script(Detector(BRIEF, 0.0))
+    script.settle()
+    script.silence("north-1")
+    script.run(300.0)
+    assert not [item for _, item in script.found if isinstance(item, NodeForgotten)]
+    script.revive("north-1", incarnation=2)
+    [back] = script.run(1.0)
+    assert isinstance(back, NodeReturned)
+
+
+def test_an_alive_node_is_not_forgotten_with_its_agent() -> None:
+    script = Script(Detector(BRIEF, 0.0))
+    script.settle()
+    script.speaking = {"south"}
+    script.run(300.0)
+    assert set(script.detector.nodes()) == {"north-1", "south-1"}
+
+
+def test_failed_nodes_of_an_earlier_detector_are_forgotten_once_their_agent_had_time_to_name_them() -> None:
+    known = [
+        KnownNode(node_id, domain_id, 1, NodeState.FAILED, changed_ago_s=ago_s)
+        for node_id, domain_id, ago_s in (
+            ("removed", "north", 500.0),
+            ("named", "north", 500.0),
+            ("removed lately", "north", 50.0),
+            ("of an agent that is away", "away", 500.0),
+        )
+    ]
+    domains = [
+        KnownDomain("north", DomainState.REACHABLE, 10.0),
+        KnownDomain("away", DomainState.UNREACHABLE, 10.0, lease_ran_out=True),
+    ]
+    script = Script(Detector(BRIEF, 0.0, domains=domains, nodes=known))
+    script.nodes["named"] = ("north", 1, -400.0, False)
+    found = script.run(10.0)
+    forgotten = {item.node_id for item in found if isinstance(item, NodeForgotten)}
+    assert forgotten == {"removed", "of an agent that is away"}
+    assert set(script.detector.nodes()) == {"north-1", "south-1", "named", "removed lately"}
+    assert [type(item) for item in script.run(60.0)] == [NodeForgotten]

@@ -117,6 +117,16 @@ def test_an_incident_opens_worsens_and_closes() -> None:
     assert (row.closed_at - row.opened_at).total_seconds() == 5
 
 
+def test_an_incident_of_a_node_that_is_forgotten_is_over() -> None:
+    fields = {"domain_id": "d", "node_id": "n", "incident_id": "i"}
+    failed, forgotten = failover_pb2.NodeFailed(**fields, reason="dead"), failover_pb2.NodeForgotten(**fields)
+    failed.at.FromSeconds(1_800_000_000)
+    forgotten.at.FromSeconds(1_800_000_009)
+    row = incident_changes([failed, forgotten], []).incidents["i"]
+    assert (row.state, row.closed_at) == ("forgotten", row.updated_at)
+    assert row.updated_at is not None
+
+
 def test_scopes_contain_others() -> None:
     assert expand(["operator"]) == {"operator", "jobs:read", "jobs:write", "resources:read"}
     assert "operator" in expand(["admin"])

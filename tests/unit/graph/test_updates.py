@@ -89,6 +89,7 @@ events: st.SearchStrategy[Event] = st.one_of(
     st.builds(at(failover_pb2.NodeSuspected), names),
     st.builds(at(failover_pb2.NodeFailed), names),
     st.builds(lambda name: lambda now_s: failover_pb2.NodeRecovered(domain_id="beijing", node_id=name, at=stamp(now_s)), names),
+    st.builds(lambda name: lambda now_s: failover_pb2.NodeForgotten(domain_id="beijing", node_id=name, at=stamp(now_s)), names),
     st.just(lambda now_s: failover_pb2.DomainUnreachable(domain_id="beijing", reason="silent", at=stamp(now_s))),
     st.just(lambda now_s: failover_pb2.DomainReachable(domain_id="beijing", at=stamp(now_s))),
 )  # fmt: skip
@@ -199,6 +200,17 @@ def test_states_are_told_at_once() -> None:
     suspected = failover_pb2.NodeSuspected(domain_id="beijing", node_id="a", at=stamp(NOW_S))
     assert told(domain, NOW_S + 0.2, suspected) == []
     told(domain, NOW_S + 0.3, failover_pb2.NodeRecovered(domain_id="beijing", node_id="a", at=stamp(NOW_S)))
+    assert state(domain) is NodeState.HEALTHY
+
+
+def test_a_node_that_comes_again_after_it_was_forgotten_is_a_new_one() -> None:
+    domain = fresh()
+    told(domain, NOW_S, observation([node("a"), node("b")]))
+    told(domain, NOW_S + 1, failover_pb2.NodeFailed(domain_id="beijing", node_id="a", at=stamp(NOW_S)))
+    told(domain, NOW_S + 2, observation([node("b")], at_s=NOW_S + 2))
+    told(domain, NOW_S + 3, failover_pb2.NodeForgotten(domain_id="beijing", node_id="a", at=stamp(NOW_S + 3)))
+    assert domain.facts.incidents == {}
+    told(domain, NOW_S + 4, observation([node("a"), node("b")], at_s=NOW_S + 4))
     assert state(domain) is NodeState.HEALTHY
 
 

@@ -62,6 +62,22 @@ class NodeRecovered(_message.Message):
     incarnation: int
     def __init__(self, domain_id: _Optional[str] = ..., node_id: _Optional[str] = ..., incident_id: _Optional[str] = ..., reason: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
+class NodeForgotten(_message.Message):
+    __slots__ = ("domain_id", "node_id", "incident_id", "reason", "at", "incarnation")
+    DOMAIN_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    INCIDENT_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    domain_id: str
+    node_id: str
+    incident_id: str
+    reason: str
+    at: _timestamp_pb2.Timestamp
+    incarnation: int
+    def __init__(self, domain_id: _Optional[str] = ..., node_id: _Optional[str] = ..., incident_id: _Optional[str] = ..., reason: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
 class DomainUnreachable(_message.Message):
     __slots__ = ("domain_id", "incident_id", "reason", "at", "last_seen_at")
     DOMAIN_ID_FIELD_NUMBER: _ClassVar[int]
