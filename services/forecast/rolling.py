@@ -4,7 +4,8 @@ After each window, for all series and horizons at once:
 1. The window shows how wrong the forecasts of it were. Sums of absolute errors are carried on, fading over
    ``Policy.recent`` targets.
 2. Every method forecasts. Persistence serves, or what stands in for it (``Policy.stand_in``), unless another method was
-   better by a margin on enough targets.
+   better by a margin on enough targets. While that one has lost more to persistence lately than it gains in as many targets
+   by all it has shown (`_failing`), persistence serves: a season has ended, a level has shifted.
 3. Where the structure of the jobs says what it expects (`services.forecast.structure`), the forecast lies between that
    and what the history says, or the level of this moment, at the shares that were best for the series so far (`SHARES`); a
    series that has shown little yet leans on what was best for all.
@@ -37,6 +38,10 @@ class Policy:
     min_errors: int = 30
     # By how much a method must beat persistence.
     margin: float = 0.03
+    # Over how many targets what it lost to persistence lately fades, and over how many horizons at least: errors of
+    # forecasts that overlap are nearly one.
+    lately: float = 36.0
+    lately_horizons: float = 6.0
     # Serves in place of persistence where it says something else: it weighs itself against persistence, by all its past.
     stand_in: str = "settling"
     band: float = 0.8
@@ -119,6 +124,11 @@ class Rolling:
         self._own: Array = np.zeros((count, *shape))
         self._reference: Array = np.zeros((count, *shape))
         self._count: Array = np.zeros((count, *shape))
+        # By how much each method missed more than persistence lately; how many targets that is, and the sums above are.
+        self._lost: Array = np.zeros((count, *shape))
+        self._lately: Array = np.zeros((count, *shape))
+        self._weight: Array = np.zeros((count, *shape))
+        self._keeps = 1 - 1 / np.maximum(self.policy.lately, self.policy.lately_horizons * np.array(horizons))[:, None]
         # The same of each share of the structure.
         self._shares: Array = np.zeros((len(SHARES), *shape))
         self._shared: Array = np.zeros(shape)
@@ -145,6 +155,8 @@ class Rolling:
         self._made, self._served = rearranged(self._made, rows, np.nan), rearranged(self._served, rows, np.nan)
         self._own, self._reference = rearranged(self._own, rows, 0.0), rearranged(self._reference, rows, 0.0)
         self._count, self._errors = rearranged(self._count, rows, 0.0), rearranged(self._errors, rows, 0.0)
+        self._lost, self._lately = rearranged(self._lost, rows, 0.0), rearranged(self._lately, rows, 0.0)
+        self._weight = rearranged(self._weight, rows, 0.0)
         self._shares, self._shared = rearranged(self._shares, rows, 0.0), rearranged(self._shared, rows, 0.0)
         self._totals = rearranged(self._totals, rows, 0.0)
         self._tracking.rearrange(rows)
@@ -204,9 +216,18 @@ class Rolling:
             missed = np.where(known, missed, 0.0)
         self._own *= fade
         self._own += missed
+        last = missed[0] if known.all() else np.where(known, missed[0], 0.0)
         self._reference *= fade
-        self._reference += missed[0] if known.all() else np.where(known, missed[0], 0.0)
+        self._reference += last
         self._count += known
+        self._weight *= fade
+        self._weight += known
+        # What was not measured neither fades nor counts.
+        keeps = self._keeps if known.all() else np.where(known, self._keeps, 1.0)
+        self._lost *= keeps
+        self._lost += missed - last
+        self._lately *= keeps
+        self._lately += known
         before = self._before(self._served)
         self._learn_shares(values, before[:3], fade)
         served, spread = before[3:]
@@ -237,6 +258,8 @@ class Rolling:
             ratio[0] = 1.0
             self._best = np.argmin(ratio, axis=0)
         chosen = self._best
+        if chosen.any():
+            chosen = np.where(self._failing(chosen), 0, chosen)
         said = np.take_along_axis(made, chosen[None], axis=0)[0]
         silent = np.isnan(said)
         if silent.any():
@@ -247,6 +270,17 @@ class Rolling:
             if speaks.any():
                 chosen = np.where(speaks, self._stand_in, chosen)
         return chosen
+
+    def _failing(self, chosen: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Whether each chosen method lost more to persistence lately than it gains in as many targets, [horizon, series]."""
+
+        def of(sums: Array) -> Array:
+            found: Array = np.take_along_axis(sums, chosen[None], axis=0)[0]
+            return found
+
+        gain = np.maximum(0.0, of(self._reference) - of(self._own)) / np.maximum(of(self._weight), 1.0)
+        failing: NDArray[np.bool_] = of(self._lost) > gain * of(self._lately)
+        return failing
 
     def _fuse(self, history: Array, structure: Structural | None) -> tuple[Array, Array]:
         """Step 3: the share of the structure and what is expected."""

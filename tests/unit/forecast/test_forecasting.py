@@ -99,6 +99,33 @@ def test_the_reported_skill_is_that_of_choosing_not_that_of_the_winner() -> None
     assert winner.mean() > found.skill.mean() + 0.02
 
 
+def test_a_method_that_was_good_for_long_is_set_aside_when_it_fails() -> None:
+    # Every night 18 of 144 windows hold 64, for ten nights; then none do for four days, then they do again.
+    nights = np.where(np.arange(144 * 24) % 144 < 18, 64.0, 0.0)
+    nights[144 * 10 : 144 * 14] = 0.0
+    methods = standard_methods(600.0, (3600.0, 86_400.0), len(nights))
+    test = Backtest.of(nights[None], 1, methods, Policy())
+    missed = np.abs(test.served_errors()[0])
+    assert missed[144 * 5 : 144 * 10].sum() == 0
+    # Of the 18 windows of the first night without, one is missed; the last value would have missed none.
+    assert missed[144 * 10 : 144 * 14].sum() < 2 * 64
+    # When nights are back something that knows them is soon better than the last value, which misses by 128 each night.
+    assert missed[144 * 16 : 144 * 24].sum() < 0.9 * 8 * 128
+
+
+def test_a_regression_is_set_aside_after_the_level_has_shifted() -> None:
+    chance = np.random.default_rng(4)
+    level = np.where(np.arange(1600) < 1300, 50.0, 150.0) + chance.normal(0, 3, (6, 1600))
+    errors = {
+        horizon: Backtest.of(np.rint(level), horizon, standard_methods(600.0, (3600.0,), 1600), Policy())
+        for horizon in (1, 6)
+    }
+    for horizon, test in errors.items():
+        # Forecasts of the first windows were made, and the first of their errors known, before it could be seen.
+        known = 1300 + 2 * horizon
+        assert np.abs(test.served_errors()[:, known:]).sum() < np.abs(test.errors[0, :, known:]).sum(), horizon
+
+
 def test_short_history_is_served_without_a_band_or_skill() -> None:
     found = forecast_all(np.array([[3.0, 4.0]]), [10], METHODS, Policy())
     assert (found.method.tolist(), found.expected.tolist()) == ([[0]], [[4.0]])
