@@ -1,8 +1,8 @@
 """The linear programs of `gavel` over time shares: their rows are laid out once, column by column, as the solver takes them.
 
 Over X (J, T) >= 0 every program has the rows sum_t X[j, t] <= 1 of each job and sum_j X[j, t] scale[j] <= capacity[t] of each
-type; some have a row for what each job gains, and a variable that all rows of that kind share. On a single type those without
-floors are knapsacks of shares, and need no solver (`single_type`).
+type; some have a row for what each job gains, and a variable that all rows of that kind share. On a single type they are knapsacks
+of shares, and need no solver (`single_type`) but in corners.
 """
 
 from __future__ import annotations
@@ -44,6 +44,11 @@ class SharesProgram:
             return single_type.greatest_sum(worth[:, 0], self._scale, float(self._capacity[0]))[:, None]
         if gain is None:
             return self._solve(-worth.ravel(), worth, None, None, self._limits)
+        if worth.shape[1] == 1:
+            floor = least / gain[:, 0]
+            found = single_type.greatest_sum_above(worth[:, 0], self._scale, float(self._capacity[0]), floor)
+            if found is not None:
+                return found[:, None]
         limits = np.concatenate([self._limits, np.full(self._scale.size, -least)])
         return self._solve(-worth.ravel(), gain, gain, None, limits)
 

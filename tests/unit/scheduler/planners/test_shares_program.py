@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from services.scheduler.planners.shares_program import SharesProgram, alone_on_fastest
+from services.scheduler.planners.single_type import greatest_sum_above
 
 CLUSTERS = st.tuples(st.integers(1, 5), st.integers(1, 3), st.integers(0, 2**31 - 1))
 
@@ -111,3 +112,30 @@ def test_shares_go_by_worth_per_device_the_last_first():
     # Not enough for one of the best: the first.
     program = SharesProgram(np.full(3, 2.0), np.array([1.5]))
     assert program.greatest_sum(np.ones((3, 1))).ravel().tolist() == [0.75, 0.0, 0.0]
+
+
+@given(CLUSTERS.map(lambda case: (case[0] * 3, 1, case[2])), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_shares_above_floors_are_those_of_the_program_with_a_type_that_nobody_uses(case, equal):
+    gain, scale, capacity = drawn(case)
+    if equal:
+        gain = scale[:, None].copy()
+    alone, solved = SharesProgram(scale, capacity), SharesProgram(scale, np.append(capacity, 0.0))
+    least = alone.greatest_least(gain)[1] * (1.0 - 1e-6)
+    worth = gain / gain.max(axis=1, keepdims=True)
+    wide_gain, wide_worth = (np.hstack([values, np.zeros_like(values)]) for values in (gain, worth))
+    found, wanted = alone.greatest_sum(worth, gain, least), solved.greatest_sum(wide_worth, wide_gain, least)
+    assert found[:, 0] == pytest.approx(wanted[:, 0], abs=1e-9), "also among equals"
+
+
+def test_what_floors_leave_goes_to_the_last_of_equals_but_to_the_first_if_it_is_less_than_one_takes():
+    # Floors of a half on three jobs of 2 devices are 3; each could have 1 more.
+    ones, scale, half = np.ones(3), np.full(3, 2.0), np.full(3, 0.5)
+    assert greatest_sum_above(ones, scale, 4.5, half).tolist() == [0.5, 0.75, 1.0]
+    assert greatest_sum_above(ones, scale, 3.5, half).tolist() == [0.75, 0.5, 0.5]
+    assert greatest_sum_above(ones, scale, 6.0, half).tolist() == [1.0, 1.0, 1.0]
+    assert greatest_sum_above(ones, scale, 4.0, half) is None, "it is what one takes: the solver's tolerances decide"
+    # A small job first takes 0.4 of the 1.2 that are left; the 0.8 are less than one takes, but 1.2 were not.
+    ones, scale, floor = np.ones(4), np.array([2.0, 2.0, 1.0, 2.0]), np.array([0.5, 0.5, 0.6, 0.5])
+    assert greatest_sum_above(ones, scale, 4.8, floor) == pytest.approx([0.5, 0.5, 1.0, 0.9])
+    assert greatest_sum_above(ones, scale, 4.5, floor) == pytest.approx([0.75, 0.5, 1.0, 0.5])
