@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from math import isfinite
+from math import isfinite, isnan
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -35,15 +35,22 @@ _LOST_KINDS = {
 
 
 MAX_ID_CHARS = 200
+# Longer ago says no more.
+MAX_AGE_S = 365 * 86_400.0
 
 
 def _is_id(text: str) -> bool:
     return 0 < len(text) <= MAX_ID_CHARS and text.isprintable()
 
 
+def _age_s(said_s: float) -> float:
+    return MAX_AGE_S if isnan(said_s) else min(max(said_s, 0.0), MAX_AGE_S)
+
+
 def summary_of(heartbeat: Heartbeat) -> Summary | None:
     """The detector's form of a heartbeat, without beats of nodes whose id is none (1 to 200 printable characters are); None
-    when that of its domain is none. No sender may stop the watch over all the others."""
+    when that of its domain is none. A node whose age is no number has not been heard. No sender may stop the watch over all
+    the others."""
     if not _is_id(heartbeat.domain_id):
         return None
     return Summary(
@@ -52,13 +59,13 @@ def summary_of(heartbeat: Heartbeat) -> Summary | None:
         heartbeat.incarnation,
         heartbeat.sequence,
         heartbeat.sent_at.seconds + heartbeat.sent_at.nanos / 1e9,
-        heartbeat.interval_s,
+        heartbeat.interval_s if isfinite(heartbeat.interval_s) else 0.0,
         heartbeat.lease_s if isfinite(heartbeat.lease_s) else 0.0,
         tuple(
             Beat(
                 beat.node_id,
                 beat.incarnation,
-                beat.age_s,
+                _age_s(beat.age_s),
                 running=beat.state == resource_pb2.NODE_PROCESS_STATE_RUNNING,
                 exited=beat.state == resource_pb2.NODE_PROCESS_STATE_EXITED,
                 run_ids=tuple(beat.run_ids),
