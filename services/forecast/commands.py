@@ -152,6 +152,8 @@ def layouts(
             f"{item.step.total_s:9.3f} s  {_brief(layout)}  {item.memory.total / _GIB:.1f} GiB "
             f"({item.verdict.confidence:.0%} sure to fit)  {item.utilisation:.1%} of peak  most lost: {part}"
         )
+    for note in dict.fromkeys(note for _, item in found.best for note in item.assumptions):
+        click.echo(f"note: {note}")
 
 
 def _mixed(
@@ -165,6 +167,7 @@ def _mixed(
     as_json: bool,
 ) -> None:
     from services.forecast.cost_model import machine_of
+    from services.forecast.cost_model.estimate import assumptions_of
     from services.forecast.cost_model.mixed import Segment, best_placements
 
     segments = [Segment(machine, accelerators)]
@@ -183,6 +186,11 @@ def _mixed(
             f"{each.step_s:9.3f} s  {_brief(each.layout)}  layers {layers}  paced by {each.limited_by}  "
             f"{each.crossing_bytes / 1e9:.1f} GB per step between kinds"
         )
+    notes = [
+        note for each in found[:1] for part in segments for note in assumptions_of(shape, each.layout, part.machine)
+    ]
+    for note in dict.fromkeys(notes):
+        click.echo(f"note: {note}")
 
 
 def as_body(layout: TrainingLayout, found: Estimate) -> dict[str, Any]:
@@ -204,13 +212,17 @@ def as_body(layout: TrainingLayout, found: Estimate) -> dict[str, Any]:
 
 
 def _shape(model: str) -> ModelShape:
-    from services.forecast.cost_model.known_models import model_named, model_of_config
+    from services.forecast.cost_model.hugging_face import model_of_config
+    from services.forecast.cost_model.known_models import model_named
 
     if model.endswith(".json"):
         path = Path(model)
         if not path.is_file():
             raise click.BadParameter(f"no file {model}", param_hint="--model")
-        return model_of_config(path.read_text(encoding="utf-8"))
+        try:
+            return model_of_config(path.read_text(encoding="utf-8-sig"))
+        except UnicodeDecodeError:
+            raise click.BadParameter(f"{model} is no UTF-8 text", param_hint="--model") from None
     return model_named(model)
 
 

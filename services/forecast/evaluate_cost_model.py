@@ -12,7 +12,8 @@ from meridian.cli.evaluation import SHOWN, USER_FILE, one_thread, refused, resul
 from meridian.result import Row, print_table
 
 if TYPE_CHECKING:
-    from services.forecast.cost_model.evaluation.runs import Rejected, Run
+    from services.forecast.cost_model.evaluation.runs import Run
+    from services.forecast.cost_model.evaluation.table import Rejected
 
 
 @click.command("cost-model")
@@ -39,16 +40,20 @@ def cost_model(rows_path: Path, probes: int, seed: int, out: Path | None, list_r
     exchange with experts overlaps computation), dispatch_once (0 where a token is sent to each of its experts instead of
     once to each chip), fused_experts (1 where one kernel runs an expert), fabric_gbps (GB/s per accelerator between nodes),
     node_size, memory_gbps (GB/s of an accelerator's memory), power_w (where it is held below what the chip may draw). Other
-    columns are ignored.
+    columns are named and not used.
     """
     one_thread()
     import numpy as np
 
     from services.forecast.cost_model.efficiency import fitted
     from services.forecast.cost_model.evaluation.report import rows_of
-    from services.forecast.cost_model.evaluation.runs import read_runs
+    from services.forecast.cost_model.evaluation.runs import runs_of
+    from services.forecast.cost_model.evaluation.table import read_table
 
-    runs, rejected = read_runs(rows_path)
+    table = read_table(rows_path)
+    if table.unused:
+        click.echo(f"columns that are not used: {', '.join(table.unused)}", err=True)
+    runs, rejected = runs_of(table, rows_path.parent)
     _say_what_was_left_aside(rejected)
     if not runs:
         raise refused("ROWS.csv", f"{rows_path.name}: none of {len(rejected)} rows can be used")
@@ -71,10 +76,12 @@ def _say_what_was_left_aside(rejected: list[Rejected]) -> None:
 
 
 def _say_what_was_assumed(runs: list[Run]) -> None:
+    from services.forecast.cost_model.estimate import assumptions_of
+
     derived = Counter(name for run in runs for name in run.derived)
     for name, count in sorted(derived.items()):
         click.echo(f"{name}: derived in {count} of {len(runs)} rows", err=True)
-    assumed = Counter(note for run in runs for note in run.machine.assumptions)
+    assumed = Counter(note for run in runs for note in assumptions_of(run.shape, run.layout, run.machine))
     for note, count in sorted(assumed.items()):
         click.echo(f"{note} ({count} rows)", err=True)
 

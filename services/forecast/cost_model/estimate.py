@@ -49,5 +49,14 @@ def estimate(
         model_flops_per_step=flops,
         utilisation=flops / (step.total_s * peak),
         tokens_per_s=tokens / step.total_s,
-        assumptions=machine.assumptions,
+        assumptions=assumptions_of(shape, layout, machine),
     )
+
+
+def assumptions_of(shape: ModelShape, layout: TrainingLayout, machine: Machine) -> tuple[str, ...]:
+    """What an estimate takes for granted, and what it leaves out."""
+    notes = [*machine.assumptions, *shape.notes]
+    instead = machine.multiplies_in(layout.precision)
+    if instead != layout.precision:
+        notes.append(f"{machine.chip} has no stated peak for {layout.precision}: that for {instead} is taken")
+    return tuple(notes)

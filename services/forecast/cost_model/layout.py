@@ -192,8 +192,10 @@ def _check_batch(layout: TrainingLayout, wrong: Callable[[str, str], None]) -> N
 def _check_division(shape: ModelShape, layout: TrainingLayout, wrong: Callable[[str, str], None]) -> None:
     if shape.heads % layout.tp:
         wrong("tp", f"{shape.heads} heads cannot be divided by tp = {layout.tp}")
+    elif not divides_heads(shape, layout.tp):
+        wrong("tp", f"{shape.kv_heads} key-value heads can be neither divided by tp = {layout.tp} nor repeated for it")
     stages = layout.pp * layout.vpp
-    if layout.pp > 1 and not divides_layers(shape.layers, stages):
+    if layout.pp > 1 and not divides_layers(shape, stages):
         wrong("pp", f"{shape.layers} layers cannot be divided by pp x vpp = {stages}")
     if layout.ep > 1 and not shape.experts:
         wrong("ep", "the model has no experts")
@@ -203,9 +205,18 @@ def _check_division(shape: ModelShape, layout: TrainingLayout, wrong: Callable[[
         wrong("ep", f"tp x dp x cp = {layout.tp * layout.replicas} is not a multiple of ep = {layout.ep}")
 
 
-def divides_layers(layers: int, stages: int) -> bool:
-    """Whether layers fill the stages evenly; embedding and output layer may count as one layer each.
+def divides_heads(shape: ModelShape, tp: int) -> bool:
+    """Whether each tensor rank has as many heads, and whole heads of keys and values: some each, or one for several ranks.
 
-    Llama 3.1 405B has 126 layers for that (arXiv:2407.21783), BLOOM 70 on 12 stages (arXiv:2211.05100).
+    Megatron-Core refuses other sizes (`num_query_groups` has to be a multiple of the tensor-parallel size, or divide it).
     """
-    return any((layers + extra) % stages == 0 for extra in (0, 1, 2))
+    return shape.heads % tp == 0 and (shape.kv_heads % tp == 0 or tp % shape.kv_heads == 0)
+
+
+def divides_layers(shape: ModelShape, stages: int) -> bool:
+    """Whether layers fill the stages evenly; embedding, output layer and those that predict further tokens may count each.
+
+    Llama 3.1 405B has 126 layers for that (arXiv:2407.21783), BLOOM 70 on 12 stages (arXiv:2211.05100); DeepSeek-V3 is
+    trained on 16 stages with 61 layers and one that predicts (arXiv:2412.19437 sections 3.2 and 4.2).
+    """
+    return any((shape.layers + extra) % stages == 0 for extra in range(3 + shape.predicting_layers))

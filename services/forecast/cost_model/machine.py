@@ -67,9 +67,13 @@ class Machine:
 
     def peak(self, precision: str) -> float:
         """Peak at ``precision``, or at the nearest that the chip has."""
+        return self.peak_flops[self.multiplies_in(precision)]
+
+    def multiplies_in(self, precision: str) -> str:
+        """``precision``, or the nearest that the chip has a stated peak for; InvalidArgumentError when there is none."""
         for name in (precision, *_INSTEAD.get(precision, ())):
             if name in self.peak_flops:
-                return self.peak_flops[name]
+                return name
         raise InvalidArgumentError(
             f"precision: {self.chip} has no stated peak for {precision}", errors=(FieldError("/precision", precision),)
         )

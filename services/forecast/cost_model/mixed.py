@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from meridian.errors import FieldError, InvalidArgumentError
 from services.forecast.cost_model.efficiency import Efficiency, fitted
 from services.forecast.cost_model.kernels import Kernels
-from services.forecast.cost_model.layout import Recompute, TrainingLayout
+from services.forecast.cost_model.layout import Recompute, TrainingLayout, divides_heads
 from services.forecast.cost_model.links import Links
 from services.forecast.cost_model.machine import Machine
 from services.forecast.cost_model.memory import (
@@ -98,7 +98,7 @@ def _layouts(
     shape: ModelShape, work: Work, segments: Sequence[Segment]
 ) -> Iterator[tuple[TrainingLayout, tuple[int, ...]]]:
     node = min(segment.machine.node_size for segment in segments)
-    for tp in (size for size in (1, 2, 4, 8) if size <= node and shape.heads % size == 0):
+    for tp in (size for size in (1, 2, 4, 8) if size <= node and divides_heads(shape, size)):
         for dp in range(1, min(segment.accelerators for segment in segments) // tp + 1):
             if work.global_batch % dp or any(segment.accelerators % (tp * dp) for segment in segments):
                 continue

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from meridian.errors import FieldError, InvalidArgumentError
 from services.forecast.cost_model.efficiency import Efficiency, fitted
 from services.forecast.cost_model.estimate import Estimate, estimate
-from services.forecast.cost_model.layout import Recompute, TrainingLayout, check, divides_layers
+from services.forecast.cost_model.layout import Recompute, TrainingLayout, check, divides_heads, divides_layers
 from services.forecast.cost_model.machine import Machine
 from services.forecast.cost_model.memory import memory_of
 from services.forecast.cost_model.shapes import ModelShape
@@ -23,7 +23,6 @@ from services.forecast.cost_model.step_time import step_time
 # Share of the memory that a layout may take by estimate: below it nine of ten fit (error of the estimate, memory.py).
 HEADROOM = 0.88
 _MICRO_BATCHES = (1, 2, 4, 8, 16)
-_CHUNKS = (1, 2, 4, 8)
 # Sequences from which context parallelism is tried.
 _LONG = 16_384
 _RECOMPUTATION = (
@@ -61,7 +60,8 @@ def best_layouts(
     count: int = 5,
     efficiency: Efficiency | None = None,
 ) -> Found:
-    """The ``count`` fastest layouts that use all ``accelerators`` and fit; none when nothing fits.
+    """The ``count`` fastest layouts that use all ``accelerators`` and fit, no two of which differ in chunks alone; none when
+    nothing fits.
 
     InvalidArgumentError when no layout is possible at all.
     """
@@ -77,7 +77,11 @@ def best_layouts(
         detail = f"no layout divides the model and a batch of {work.global_batch} over {accelerators} accelerators"
         raise InvalidArgumentError(f"accelerators: {detail}", errors=(FieldError("/accelerators", detail),))
     timed.sort(key=lambda item: item[0])
-    best = tuple((layout, estimate(shape, layout, machine, parameters)) for _, layout in timed[:count])
+    # Of layouts that differ in their chunks alone the fastest stands for the others.
+    different: dict[TrainingLayout, TrainingLayout] = {}
+    for _, layout in timed:
+        different.setdefault(replace(layout, vpp=1, recompute=Recompute.NONE, recompute_share=1.0), layout)
+    best = tuple((each, estimate(shape, each, machine, parameters)) for each in list(different.values())[:count])
     return Found(best, possible, len(timed))
 
 
@@ -91,13 +95,13 @@ def _least_recomputed(shape: ModelShape, layout: TrainingLayout, machine: Machin
 
 def _group_sizes(shape: ModelShape, work: Work, machine: Machine, accelerators: int) -> Iterator[TrainingLayout]:
     for tp in _powers(min(machine.node_size, shape.heads, 16)):
-        if shape.heads % tp or accelerators % tp:
+        if not divides_heads(shape, tp) or accelerators % tp:
             continue
         for cp in _powers(max(1, work.sequence // _LONG * 2)):
             if accelerators % (tp * cp) or work.sequence % (2 * cp):
                 continue
             for pp in _divisors(accelerators // (tp * cp)):
-                if pp <= shape.layers and divides_layers(shape.layers, pp):
+                if pp <= shape.layers and divides_layers(shape, pp):
                     dp = accelerators // (tp * cp * pp)
                     yield from _with_batches(
                         shape,
@@ -124,15 +128,22 @@ def _with_batches(shape: ModelShape, work: Work, base: TrainingLayout) -> Iterat
     for micro in _MICRO_BATCHES:
         if per_replica % micro:
             continue
-        for chunks in _CHUNKS:
-            interleaved = chunks > 1
-            if interleaved and (base.pp == 1 or shape.layers % (base.pp * chunks) or (per_replica // micro) % base.pp):
+        for chunks in _chunks(shape, base.pp):
+            if chunks > 1 and (per_replica // micro) % base.pp:
                 continue
             for ep in experts:
                 for zero in stages if base.replicas > 1 else [0]:
                     layout = replace(base, micro_batch=micro, vpp=chunks, ep=ep, zero=zero)
                     check(shape, layout)
                     yield layout
+
+
+def _chunks(shape: ModelShape, stages: int) -> list[int]:
+    """Numbers of chunks per stage: those that divide the layers as `layout.check` does."""
+    if stages == 1:
+        return [1]
+    most = math.ceil((shape.layers + shape.predicting_layers) / stages)
+    return [n for n in range(1, most + 1) if divides_layers(shape, stages * n)]
 
 
 def _powers(limit: int) -> list[int]:

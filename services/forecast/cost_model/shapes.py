@@ -7,9 +7,11 @@ shared experts and leading dense layers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from meridian.errors import FieldError, InvalidArgumentError
+
+_PREDICTING = "layers that predict further tokens ({}) are not counted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +33,16 @@ class ModelShape:
     expert_ffn: int = 0
     # Inner size of the experts that every token visits, together.
     shared_ffn: int = 0
-    # Leading layers without experts.
+    # Layers without experts, of a model that has experts.
     dense_layers: int = 0
     # Weights of the attention matrices of one layer where heads do not tell them (latent attention); 0: they do.
     attention_weights: int = 0
     # Queries and keys of each head are normed (Qwen3, arXiv:2505.09388 section 2; Gemma 3, arXiv:2503.19786 section 2).
     head_norms: bool = False
+    # Layers that predict further tokens (DeepSeek-V3 section 2.2); they fill a place in a pipeline, and count for nothing else.
+    predicting_layers: int = 0
+    # What the model has beyond this, in words.
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def expert_layers(self) -> int:
@@ -131,6 +137,7 @@ def shape_of(
     dense_layers: int = 0,
     attention_weights: int = 0,
     head_norms: bool = False,
+    predicting_layers: int = 0,
 ) -> ModelShape:
     """A shape from what is stated; zero means unknown and is derived.
 
@@ -180,6 +187,8 @@ def shape_of(
         dense_layers=dense_layers if experts else 0,
         attention_weights=attention_weights,
         head_norms=head_norms,
+        predicting_layers=predicting_layers,
+        notes=(_PREDICTING.format(predicting_layers),) if predicting_layers else (),
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from meridian.result import Row
 from services.forecast.cost_model.efficiency import Efficiency
-from services.forecast.cost_model.evaluation.runs import Rejected, Run
+from services.forecast.cost_model.evaluation.runs import Run
 from services.forecast.cost_model.evaluation.scores import (
     TimeScore,
     by_group,
@@ -19,6 +19,7 @@ from services.forecast.cost_model.evaluation.scores import (
     predicted_steps,
     time_score,
 )
+from services.forecast.cost_model.evaluation.table import Rejected
 
 COLD, CALIBRATED, CALCULON = "cost_model", "cost_model_calibrated", "calculon"
 CONSTANT, CONSTANT_CALIBRATED = "constant_mfu_of_test_rows", "constant_mfu_of_calibrating_rows"

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meridian.errors import FieldError, InvalidArgumentError
-from meridian.text_table import TextTable, UnreadableTableError
-from services.forecast.cost_model.known_models import model_named, model_of_config
+from services.forecast.cost_model.evaluation.table import Rejected, Table, read_table
+from services.forecast.cost_model.hugging_face import model_of_config
+from services.forecast.cost_model.known_models import model_named
 from services.forecast.cost_model.layout import Recompute, TrainingLayout, check, precision_named, recompute_named
 from services.forecast.cost_model.machine import Machine, machine_of
 from services.forecast.cost_model.memory import memory_of
@@ -20,7 +21,8 @@ _STATE_SHARE = 0.85
 _LONG_SEQUENCE = 2048
 _FUSED_SINCE = 2022
 _LARGEST_COUNT = 1e12
-_TRUE = frozenset(("1", "true", "yes", "y", "t"))
+_FLAGS = {**dict.fromkeys(("1", "true", "yes", "y", "t"), True), **dict.fromkeys(("0", "false", "no", "n", "f"), False)}
+_UNSTATED = frozenset(("", "n/a", "na", "-"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,38 +48,22 @@ class Run:
         return self.shape.flops_per_token(self.layout.sequence) * tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A row that cannot be used; ``fields`` say why."""
-
-    line: int
-    reason: str
-    fields: tuple[str, ...]
-
-
 def read_runs(path: Path) -> tuple[list[Run], list[Rejected]]:
     """The runs of a CSV file, and the rows left aside, each with its last line in the file. InvalidArgumentError when the file
     is no such table."""
-    try:
-        table = TextTable(path)
-        columns = {(name or "").strip() for name in table.columns}
-        missing = [name for name in ("accelerator", "seq", "gbs") if name not in columns]
-        if not columns & {"model", "layers"}:
-            missing.append("model (or layers and hidden)")
-        if missing:
-            detail = f"{path.name}, line 1: needs {', '.join(missing)}"
-            raise InvalidArgumentError(detail, errors=(FieldError("/columns", detail),))
-        rows = list(table.rows())
-    except UnreadableTableError as error:
-        raise InvalidArgumentError(str(error), errors=(FieldError("/rows", str(error)),)) from None
-    runs, rejected = [], []
-    for line, row in rows:
+    return runs_of(read_table(path), path.parent)
+
+
+def runs_of(table: Table, folder: Path) -> tuple[list[Run], list[Rejected]]:
+    """The runs of a table, and the rows left aside; files that rows name may lie in ``folder``."""
+    runs, rejected = [], list(table.rejected)
+    for line, row in table.rows:
         try:
-            runs.append(run_of(row, line, path.parent))
+            runs.append(run_of(row, line, folder))
         except InvalidArgumentError as error:
             fields = tuple(item.pointer[1:] for item in error.errors)
             rejected.append(Rejected(line, error.detail, fields))
-    return runs, rejected
+    return runs, sorted(rejected, key=lambda item: item.line)
 
 
 def run_of(row: Mapping[str, str | None], line: int = 0, folder: Path | None = None) -> Run:
@@ -131,7 +117,7 @@ def _positive(cells: Mapping[str, str], name: str) -> float | None:
 def _count(cells: Mapping[str, str], name: str) -> int:
     """A whole number; 0 where nothing is stated."""
     text = cells.get(name, "")
-    if not text or text.lower() in {"n/a", "na", "-"}:
+    if text.lower() in _UNSTATED:
         return 0
     try:
         value = float(text)
@@ -150,8 +136,21 @@ def _share(cells: Mapping[str, str], name: str) -> float:
     return 1.0 if value is None else value
 
 
-def _flag(text: str) -> bool:
-    return text.lower() in _TRUE
+def _size(cells: Mapping[str, str], name: str) -> int:
+    """A whole number from 1; 0 where nothing is stated."""
+    value = _count(cells, name)
+    if not value and cells.get(name, "").lower() not in _UNSTATED:
+        raise _wrong(name, "must be at least 1")
+    return value
+
+
+def _flag(cells: Mapping[str, str], name: str, *, unstated: bool = False) -> bool:
+    text = cells.get(name, "").lower()
+    if text in _UNSTATED:
+        return unstated
+    if text not in _FLAGS:
+        raise _wrong(name, f"{text!r} is neither 1 nor 0")
+    return _FLAGS[text]
 
 
 def _shape(cells: Mapping[str, str], folder: Path) -> tuple[ModelShape, str]:
@@ -163,7 +162,7 @@ def _shape(cells: Mapping[str, str], folder: Path) -> tuple[ModelShape, str]:
             heads=_count(cells, "heads"),
             kv_heads=_count(cells, "kv_heads"),
             ffn=_count(cells, "ffn"),
-            gated=_flag(cells.get("gated", "")),
+            gated=_flag(cells, "gated"),
             vocabulary=_count(cells, "vocab"),
             experts=_count(cells, "experts"),
             top_k=_count(cells, "top_k"),
@@ -177,7 +176,7 @@ def _shape(cells: Mapping[str, str], folder: Path) -> tuple[ModelShape, str]:
         if path is None:
             raise _wrong("model", f"no file {name}")
         try:
-            return model_of_config(path.read_text(encoding="utf-8")), name
+            return model_of_config(path.read_text(encoding="utf-8-sig")), name
         except UnicodeDecodeError:
             raise _wrong("model", f"{name} is no UTF-8 text") from None
     return model_named(name), name
@@ -193,7 +192,7 @@ def _machine(cells: Mapping[str, str]) -> Machine:
         machine = machine.with_power(power)
     if memory is not None:
         machine = replace(machine, memory_bytes_per_s=memory * 1e9)
-    node = _count(cells, "node_size")
+    node = _size(cells, "node_size")
     return replace(machine, node_size=node) if node else machine
 
 
@@ -208,12 +207,12 @@ def _memory(cells: Mapping[str, str]) -> tuple[float | None, bool | None]:
 def _layout(
     cells: Mapping[str, str], shape: ModelShape, machine: Machine, derived: list[str]
 ) -> tuple[TrainingLayout, int | None]:
-    sequence, batch = _count(cells, "seq"), _count(cells, "gbs")
+    sequence, batch = _size(cells, "seq"), _size(cells, "gbs")
     missing = [name for name, value in (("seq", sequence), ("gbs", batch)) if not value]
     if missing:
         raise _lacking(*missing)
-    total = _count(cells, "n_accel")
-    sizes = {name: _count(cells, name) for name in ("tp", "pp", "dp", "cp", "vpp", "ep")}
+    total = _size(cells, "n_accel")
+    sizes = {name: _size(cells, name) for name in ("tp", "pp", "dp", "cp", "vpp", "ep")}
     if not sizes["tp"] and not sizes["pp"] and sizes["dp"] != total:
         raise _lacking("tp", "pp")
     for name in ("tp", "pp", "cp", "vpp", "ep"):
@@ -231,7 +230,7 @@ def _layout(
     layout = TrainingLayout(
         sequence=sequence,
         global_batch=batch,
-        micro_batch=_count(cells, "mbs"),
+        micro_batch=_size(cells, "mbs"),
         tp=sizes["tp"],
         pp=sizes["pp"],
         vpp=sizes["vpp"],
@@ -241,11 +240,11 @@ def _layout(
         precision=precision_named(precision) if precision else "bf16",
         recompute=recompute_named(recompute),
         recompute_share=_share(cells, "recompute_share"),
-        eager=_flag(cells.get("eager", "")),
-        captured=_flag(cells.get("captured", "")),
-        expert_overlap=_flag(cells.get("expert_overlap", "")),
-        fused_experts=_flag(cells.get("fused_experts", "")),
-        dispatch_once=_flag(cells.get("dispatch_once", "") or "1"),
+        eager=_flag(cells, "eager"),
+        captured=_flag(cells, "captured"),
+        expert_overlap=_flag(cells, "expert_overlap"),
+        fused_experts=_flag(cells, "fused_experts"),
+        dispatch_once=_flag(cells, "dispatch_once", unstated=True),
     )
     if not precision:
         derived.append("precision")
@@ -278,7 +277,7 @@ def _with_derived(
         layout = replace(layout, fused_attention=_usually_fused(layout, machine))
         derived.append("attention")
     if cells.get("sp"):
-        layout = replace(layout, sequence_parallel=_flag(cells["sp"]))
+        layout = replace(layout, sequence_parallel=_flag(cells, "sp"))
     elif layout.tp > 1:
         usual = layout.fused_attention or layout.recompute is Recompute.SELECTIVE
         layout = replace(layout, sequence_parallel=usual)

@@ -125,6 +125,17 @@ def test_a_model_by_its_sizes_or_by_a_file(tmp_path: Path) -> None:
         ({"power_w": "0"}, "power_w"),
         ({"memory_gbps": "fast"}, "memory_gbps"),
         ({"recompute_share": "1.5"}, "recompute_share"),
+        ({"tp": "0"}, "tp"),
+        ({"gbs": "0"}, "gbs"),
+        ({"mbs": "0"}, "mbs"),
+        ({"node_size": "0"}, "node_size"),
+        ({"sp": "maybe"}, "sp"),
+        ({"eager": "2"}, "eager"),
+        ({"dispatch_once": "?"}, "dispatch_once"),
+        ({"model": "", "layers": "32", "hidden": "4096", "gated": "swiglu"}, "gated"),
+        # 40 heads are divisible by 8, their 10 heads of keys and values are not, nor 8 by 10.
+        ({"model": "phi-4", "tp": "8"}, "tp"),
+        ({"model": "llama2-7b", "pp": "5", "n_accel": "5"}, "pp"),
     ],
 )
 def test_a_row_that_cannot_be_used_names_the_field(changes: dict[str, str], field: str) -> None:
@@ -240,9 +251,9 @@ def test_calibrating_runs_are_different_ones(values: list[float], count: int, se
     assert set(chosen) <= set(range(len(values)))
 
 
-def _file(folder: Path, lines: list[str]) -> Path:
+def _file(folder: Path, lines: list[str], header: str = COLUMNS, end: str = "\n") -> Path:
     path = folder / "rows.csv"
-    path.write_text("\n".join([COLUMNS, *lines]) + "\n", encoding="utf-8")
+    path.write_text(end.join([header, *lines]) + end, encoding="utf-8", newline="")
     return path
 
 
@@ -300,6 +311,26 @@ def test_a_file_without_usable_rows_is_an_error(tmp_path: Path, text: str) -> No
     answer = CliRunner().invoke(cost_model, [str(path)])
     assert answer.exit_code != 0
     assert isinstance(answer.exception, InvalidArgumentError)
+
+
+def test_a_column_that_is_there_twice_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("accelerator,model,seq,gbs,tp,notes,notes,tp\n", encoding="utf-8")
+    answer = CliRunner().invoke(cost_model, [str(path)])
+    assert isinstance(answer.exception, InvalidArgumentError)
+    assert answer.exception.detail == "rows.csv, line 1: has tp more than once"
+
+
+def test_columns_that_nothing_reads_and_cells_without_a_column_are_said(tmp_path: Path) -> None:
+    """A misspelt column is not taken for one that states nothing, nor is a shifted row read."""
+    header = "\ufeffaccelerator,model,n_accel,seq,tp,pp,mbs,gbs,precision,recompte,step_s,colour"
+    row = "A100-SXM4-80GB,llama2-7b,8,4096,1,1,1,64,bf16,full,20,red"
+    path = _file(tmp_path, [row, f"{row},8", f"{row},,"], header=header, end="\r\n")
+    answer = CliRunner().invoke(cost_model, [str(path), "--calibrate", "0"])
+    assert answer.exit_code == 0, answer.output
+    assert "columns that are not used: recompte, colour" in answer.stderr
+    assert "line 3 is left aside: row: has more cells than there are columns: 8" in answer.stderr
+    assert "recompute: derived in 2 of 2 rows" in answer.stderr
 
 
 def test_a_file_that_is_no_text_is_an_error(tmp_path: Path) -> None:

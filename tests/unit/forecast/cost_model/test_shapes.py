@@ -1,11 +1,9 @@
-"""Parameters and FLOPs against published figures; configurations of Hugging Face; what is missing or impossible."""
-
-import json
+"""Parameters and FLOPs against published figures; names of models; what is missing or impossible."""
 
 import pytest
 
 from meridian.errors import InvalidArgumentError
-from services.forecast.cost_model.known_models import UnknownModelError, known_models, model_named, model_of_config
+from services.forecast.cost_model.known_models import UnknownModelError, known_models, model_named
 from services.forecast.cost_model.shapes import gated_ffn_of, shape_of
 
 # Totals as the papers and model cards state them, in billions.
@@ -58,61 +56,25 @@ def test_an_unknown_model_is_said_to_be_unknown() -> None:
         ("Meta-Llama-3.1-70B-Instruct", "llama3.1-70b"),
         ("mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"),
         ("LLAMA3_70B", "llama3-70b"),
+        ("meta-llama/Llama-2-7b-chat-hf", "llama2-7b"),
+        ("deepseek-ai/DeepSeek-V3-Base", "deepseek-v3"),
     ],
 )
 def test_spellings_of_one_model(name: str, same: str) -> None:
     assert model_named(name) == model_named(same)
 
 
+def test_models_of_one_family_are_not_taken_for_each_other() -> None:
+    # 236 B (arXiv:2405.04434) and 671 B (arXiv:2412.19437): the version is part of the name.
+    assert model_named("deepseek-ai/DeepSeek-V2").parameters / 1e9 == pytest.approx(235.7, rel=2e-3)
+    assert model_named("deepseek-v3").parameters / 1e9 == pytest.approx(671.0, rel=2e-3)
+    for name in ("deepseek", "deepseek-v4", "qwen2.5-v2"):
+        with pytest.raises(UnknownModelError):
+            model_named(name)
+
+
 def test_no_two_models_share_a_name() -> None:
     assert len({id(shape) for shape in known_models().values()}) > 50
-
-
-def test_config_of_a_dense_model() -> None:
-    config = {
-        "model_type": "llama",
-        "num_hidden_layers": 32,
-        "hidden_size": 4096,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "intermediate_size": 14336,
-        "vocab_size": 128256,
-        "tie_word_embeddings": False,
-    }
-    assert model_of_config(json.dumps(config)) == model_named("llama3-8b")
-
-
-def test_config_of_latent_attention_and_experts() -> None:
-    config = {
-        "model_type": "deepseek_v3",
-        "num_hidden_layers": 61,
-        "hidden_size": 7168,
-        "num_attention_heads": 128,
-        "num_key_value_heads": 128,
-        "intermediate_size": 18432,
-        "moe_intermediate_size": 2048,
-        "n_routed_experts": 256,
-        "n_shared_experts": 1,
-        "num_experts_per_tok": 8,
-        "first_k_dense_replace": 3,
-        "kv_lora_rank": 512,
-        "q_lora_rank": 1536,
-        "qk_nope_head_dim": 128,
-        "qk_rope_head_dim": 64,
-        "v_head_dim": 128,
-        "vocab_size": 129280,
-        "tie_word_embeddings": False,
-    }
-    assert model_of_config(json.dumps(config)) == model_named("deepseek-v3")
-    del config["v_head_dim"]
-    with pytest.raises(InvalidArgumentError, match="v_head_dim"):
-        model_of_config(json.dumps(config))
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"hidden_size": "wide", "num_hidden_layers": 2}', '{"hidden_size": 64}'])
-def test_a_config_that_is_none(text: str) -> None:
-    with pytest.raises(InvalidArgumentError):
-        model_of_config(text)
 
 
 def test_what_is_missing_is_derived() -> None:

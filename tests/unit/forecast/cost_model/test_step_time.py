@@ -10,7 +10,7 @@ from meridian.errors import InvalidArgumentError
 from services.forecast.cost_model import Efficiency, TrainingLayout, estimate, fitted, machine_of
 from services.forecast.cost_model.efficiency import BOUNDS, NAMES, PRIOR, from_mapping, to_mapping
 from services.forecast.cost_model.known_models import model_named
-from services.forecast.cost_model.layout import Recompute
+from services.forecast.cost_model.layout import Recompute, check
 from services.forecast.cost_model.links import Group, Links, groups, sent_away
 from services.forecast.cost_model.machine import UnknownChipError
 from services.forecast.cost_model.search import HEADROOM, Work, best_layouts
@@ -200,9 +200,39 @@ def test_search_finds_what_fits_best_first() -> None:
     assert times == sorted(times)
     assert len(found.best) == 8
     assert found.fitting <= found.possible
+    # Chunks by which the layers can be divided are all tried (80 layers on 4 stages: 5, 10 and 20 too); one is shown.
+    sizes = [(layout.tp, layout.pp, layout.micro_batch, layout.zero) for layout, _ in found.best]
+    assert len(set(sizes)) == 8
+    assert {layout.vpp for layout, _ in found.best} - {1, 2, 4, 8}
     for layout, item in found.best:
         assert layout.accelerators == 64
         assert item.memory.total <= HEADROOM * A100.memory_bytes
+
+
+def test_search_finds_the_layout_of_a_published_run() -> None:
+    """Llama 3.1 405B on 16,384 H100 (arXiv:2407.21783, table 4): TP 8, CP 1, PP 16, DP 128, interleaved, 41 % of the peak.
+
+    Its 126 layers fill 16 stages, and chunks of them, only with embedding and output layer beside them (section 3.3.2).
+    """
+    h100 = machine_of("H100-SXM5-80GB")
+    layout, item = best_layouts(model_named("llama3.1-405b"), Work(8192, 2048), h100, 16_384, count=1).best[0]
+    assert (layout.tp, layout.cp, layout.pp, layout.dp) == (8, 1, 16, 128)
+    assert layout.vpp > 1
+    assert item.utilisation == pytest.approx(0.41, rel=0.1)
+
+
+def test_the_stages_of_deepseek_v3_are_possible() -> None:
+    # 16 stages (arXiv:2412.19437, section 3.2): 61 layers, one that predicts further tokens, embedding and output layer.
+    shape = model_named("deepseek-v3")
+    check(shape, TrainingLayout(sequence=4096, global_batch=15_360, pp=16, dp=128, ep=64))
+    with pytest.raises(InvalidArgumentError, match="pp: 61 layers"):
+        check(replace(shape, predicting_layers=0), TrainingLayout(sequence=4096, global_batch=15_360, pp=16, dp=128))
+
+
+def test_search_tries_no_tensor_group_that_key_value_heads_cannot_fill() -> None:
+    # Phi-4: 40 heads, 10 of keys and values (arXiv:2412.08905): over 8 chips neither is whole.
+    found = best_layouts(model_named("phi-4"), Work(4096, 64), A100, 8, count=100)
+    assert {layout.tp for layout, _ in found.best} == {1, 2}
 
 
 def test_search_says_when_nothing_fits_or_divides() -> None:
@@ -221,3 +251,6 @@ def test_chips_without_a_variant_are_assumed_aloud_and_unknown_ones_refused() ->
 
 def test_a_precision_without_a_peak_falls_back() -> None:
     assert A100.peak("fp8") == A100.peak("bf16") == 312e12
+    shape, layout = model_named("llama3.2-1b"), TrainingLayout(sequence=2048, global_batch=8, precision="fp8")
+    assert any("no stated peak for fp8: that for bf16" in note for note in estimate(shape, layout, A100).assumptions)
+    assert not estimate(shape, replace(layout, precision="bf16"), A100).assumptions
