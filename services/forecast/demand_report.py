@@ -8,13 +8,15 @@ import numpy as np
 
 from meridian.result import Row
 from services.forecast.demand_scoring import (
+    NEAR,
     SERVED,
-    HorizonTooShortError,
     Scored,
     Sums,
+    UnfitHorizonError,
     check_horizon,
     pooled,
     score_all,
+    windows_ahead,
 )
 from services.forecast.demand_series import DemandTable
 from services.forecast.past import Array
@@ -40,7 +42,7 @@ def rows_of(table: DemandTable, horizons: Sequence[tuple[str, float]], draws: np
         for one in table.series:
             try:
                 check_horizon(one, horizon_s)
-            except HorizonTooShortError as error:
+            except UnfitHorizonError as error:
                 unknown[one.name] = str(error)
             else:
                 fit.append(one)
@@ -48,12 +50,29 @@ def rows_of(table: DemandTable, horizons: Sequence[tuple[str, float]], draws: np
         scored = [each for each in results if len(each.value)]
         empty = (each.name for each in results if not len(each.value))
         unknown |= dict.fromkeys(empty, "nothing in its last fifth was both forecast and measured")
+        ahead = [one.window_s * windows_ahead(horizon_s, one.window_s) for one in fit]
+        if ahead:
+            rows.append(Row("series", f"ahead_{label}_s", max(ahead), low=min(ahead), high=max(ahead), n=len(ahead)))
         rows += _horizon_rows(label, scored, draws)
         rows += [
             Row(SERVED, f"accuracy_{label}_ratio", None, f"series={name}", n=0, reason=f"unknown: {reason}")
             for name, reason in unknown.items()
         ]
     return rows
+
+
+def further_ahead(table: DemandTable, horizons: Sequence[tuple[str, float]]) -> list[str]:
+    """A sentence for each series and horizon that is not nearly a whole number of its windows."""
+    found = []
+    for one in table.series:
+        for label, horizon_s in horizons:
+            windows = windows_ahead(horizon_s, one.window_s)
+            if windows * one.window_s > (1 + NEAR) * horizon_s >= (1 + NEAR) * one.window_s:
+                found.append(
+                    f"series {one.name}: {label} is forecast {windows * one.window_s:g} s ahead,"
+                    f" {windows} windows of {one.window_s:g} s"
+                )
+    return found
 
 
 def _horizon_rows(label: str, scored: Sequence[Scored], draws: np.random.Generator) -> list[Row]:

@@ -6,6 +6,7 @@ the last fifth beforehand.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,12 +26,15 @@ CHANGED = 0.10
 SEASONS_S = (3600.0, 86_400.0)
 # A last value older than this many windows (or the horizon) is no origin to forecast from.
 _OLDEST = 6
-# Series handled together, to bound memory: methods x series x time.
+# Series handled together, and windows of all of them, to bound memory: methods x series x time.
 _TOGETHER = 32
+_WINDOWS_TOGETHER = 2_000_000
+# A horizon is the nearest number of windows where that is so near to it.
+NEAR = 0.05
 
 
-class HorizonTooShortError(ValueError):
-    """The series is sampled more coarsely than the horizon."""
+class UnfitHorizonError(ValueError):
+    """The series is sampled more coarsely than the horizon, or is no longer than it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +58,26 @@ class Scored:
 
 
 def check_horizon(series: Series, horizon_s: float) -> None:
-    """Raise HorizonTooShortError where the windows of ``series`` are longer than ``horizon_s``."""
+    """Raise UnfitHorizonError where the windows of ``series`` are longer than ``horizon_s``, or all of them are not."""
     if horizon_s < series.window_s * 0.999:
-        raise HorizonTooShortError(f"a value every {series.window_s:g} s says nothing about {horizon_s:g} s ahead")
+        raise UnfitHorizonError(f"a value every {series.window_s:g} s says nothing about {horizon_s:g} s ahead")
+    if windows_ahead(horizon_s, series.window_s) >= len(series.values):
+        raise UnfitHorizonError(
+            f"{len(series.values)} windows of {series.window_s:g} s are no longer than {horizon_s:.7g} s"
+        )
+
+
+def windows_ahead(horizon_s: float, window_s: float) -> int:
+    """Windows that ``horizon_s`` is: the nearest number where it is within 5 %, else the next, so that nothing is forecast from
+    nearer than was asked for."""
+    exact = horizon_s / window_s
+    nearest = round(exact)
+    return max(1, nearest if abs(nearest - exact) <= NEAR * exact else math.ceil(exact))
 
 
 def score_all(series: Sequence[Series], horizon_s: float, policy: Policy | None = None) -> list[Scored]:
-    """Forecast each of ``series`` ``horizon_s`` seconds ahead, in their order; HorizonTooShortError where one is too coarse.
+    """Forecast each of ``series`` ``horizon_s`` seconds ahead (`windows_ahead`), in their order; UnfitHorizonError where one is
+    too coarse or too short.
 
     Series of the same window and length are handled together: time is looped over, series are not.
     """
@@ -69,16 +86,17 @@ def score_all(series: Sequence[Series], horizon_s: float, policy: Policy | None 
         check_horizon(one, horizon_s)
         alike.setdefault((one.window_s, len(one.values)), []).append(place)
     result: dict[int, Scored] = {}
-    for places in alike.values():
-        for start in range(0, len(places), _TOGETHER):
-            part = places[start : start + _TOGETHER]
+    for (_, length), places in alike.items():
+        together = max(1, min(_TOGETHER, _WINDOWS_TOGETHER // length))
+        for start in range(0, len(places), together):
+            part = places[start : start + together]
             result.update(zip(part, _score_alike([series[i] for i in part], horizon_s, policy), strict=True))
     return [result[place] for place in range(len(series))]
 
 
 def _score_alike(series: Sequence[Series], horizon_s: float, policy: Policy | None) -> list[Scored]:
     window_s = series[0].window_s
-    horizon = max(1, round(horizon_s / window_s))
+    horizon = windows_ahead(horizon_s, window_s)
     values = np.stack([one.values for one in series])
     times = values.shape[1]
     most = max(horizon, _OLDEST)

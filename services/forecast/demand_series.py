@@ -19,6 +19,10 @@ LEAST_WINDOWS = 50
 _CONTRADICTING = 0.5
 _EMPTY = 0.5
 _MOST_WINDOWS = 2_000_000
+# Squares of larger values could no longer be summed.
+LARGEST_VALUE = 1e100
+# A larger number is no time in seconds since 1970 (the year 5138), but one in milliseconds or less.
+_LAST_S = 1e11
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,8 @@ class _Samples:
 
 
 def read_demand(path: Path) -> DemandTable:
-    """Read ``path``. Left aside and counted are lines without a time, with a value that is no finite number from 0, and
-    those not after the last line of their series. InvalidTableError where a column is missing."""
+    """Read ``path``. Left aside and counted are lines without a time, with a value that is no finite number from 0 to
+    `LARGEST_VALUE`, and those not after the last line of their series. InvalidTableError where a column is missing."""
     aside = LeftAside()
     found: dict[str, _Samples] = {}
     for line, cells in lines_of(path, NEEDED):
@@ -77,13 +81,15 @@ def _take(samples: _Samples, cells: dict[str, str], line: int, aside: LeftAside)
     samples.seen += 1
     time_s, value = time_of(cells["time"]), _number(cells["value"])
     if math.isnan(time_s):
-        aside.add("time is neither a number of seconds nor a date in ISO 8601", line)
+        aside.add(f"time is {why_no_time(cells['time'])}", line)
     elif not cells["value"]:
         aside.add("no value", line)
     elif math.isnan(value):
         aside.add("value is no finite number", line)
     elif value < 0:
         aside.add("value is negative", line)
+    elif value > LARGEST_VALUE:
+        aside.add(f"value is larger than {LARGEST_VALUE:g}", line)
     elif samples.rows and time_s <= samples.rows[-1][0]:
         samples.contradicting += 1
         aside.add("time is there twice" if time_s == samples.rows[-1][0] else "time goes back", line)
@@ -92,14 +98,22 @@ def _take(samples: _Samples, cells: dict[str, str], line: int, aside: LeftAside)
 
 
 def time_of(text: str) -> float:
-    """Seconds: a number as it is, a date of ISO 8601 since 1970 (UTC where it names no zone); NaN for anything else."""
+    """Seconds: a number as it is, a date of ISO 8601 since 1970 (UTC where it names no zone); NaN for anything else, and for
+    numbers beyond the year 5138, which are not seconds."""
     if not math.isnan(number := _number(text)):
-        return number
+        return number if abs(number) < _LAST_S else math.nan
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
         return math.nan
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+def why_no_time(text: str) -> str:
+    """What is wrong with a time of which `time_of` knows nothing."""
+    if math.isnan(_number(text)):
+        return "neither a number of seconds nor a date in ISO 8601"
+    return "no number of seconds since 1970 (milliseconds?)"
 
 
 def _number(text: str) -> float:

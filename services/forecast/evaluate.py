@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.forecast.backtest import Backtest, standard_methods
+from services.forecast.demand_scoring import windows_ahead
 from services.forecast.past import Array
 from services.forecast.rolling import Policy
 
@@ -73,7 +74,7 @@ def evaluate(
     first = length - max(1, round(length * test_share))
     scores: list[Score] = []
     for horizon_s in horizons_s:
-        horizon = max(1, round(horizon_s / window_s))
+        horizon = windows_ahead(horizon_s, window_s)
         methods = standard_methods(window_s, seasons_s, length)
         test = Backtest.of(matrix, horizon, methods, policy)
         named = {method.name: test.errors[index] for index, method in enumerate(methods)}

@@ -11,6 +11,8 @@ import click
 from meridian.cli.evaluation import USER_FILE, one_thread, refused, result_option, say_each, write_result
 from meridian.result import Row, print_table
 
+# Of a list of jobs, some minutes of work.
+_MOST_WINDOWS = 200_000
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -83,14 +85,14 @@ def demand(
     one_thread()
     import numpy as np
 
-    from services.forecast.demand_report import rows_of
+    from services.forecast.demand_report import further_ahead, rows_of
     from services.forecast.demand_series import read_demand
     from services.forecast.job_list import is_job_list
     from services.forecast.tables import InvalidTableError
 
     try:
         if is_job_list(path):
-            rows = _replayed(path, list(dict.fromkeys(horizons)), window[1], shares, seed, seeds, frozenset(left_out))
+            rows = _replayed(path, list(dict.fromkeys(horizons)), window, shares, seed, seeds, frozenset(left_out))
             write_result(out, [path], seed, rows)
             print_table(rows)
             return
@@ -105,13 +107,14 @@ def demand(
         click.echo(sentence, err=True)
     unusable = [f"series {name} is left aside: {reason}" for name, reason in table.unusable.items()]
     say_each(unusable, "series (all are in the rows of --json)")
+    say_each(further_ahead(table, list(dict.fromkeys(horizons))), "series and horizons")
     print_table([row for row in rows if all_rows or row.slice == "all"])
 
 
 def _replayed(
     path: Path,
     horizons: Sequence[tuple[str, float]],
-    window_s: float,
+    window: tuple[str, float],
     shares: Sequence[float],
     seed: int,
     seeds: int,
@@ -119,6 +122,7 @@ def _replayed(
 ) -> list[Row]:
     import numpy as np
 
+    from services.forecast.demand_scoring import NEAR, windows_ahead
     from services.forecast.job_list import read_jobs, without
     from services.forecast.job_replay import Learning, Steps, replay
     from services.forecast.job_report import JobReport
@@ -131,8 +135,20 @@ def _replayed(
         name = min(unknown, default="every domain")
         raise refused("--without", f"--without: {name} cannot be left out of {path.name}")
     jobs = without(table.jobs, left_out)
+    name, window_s = window
     windows = int(table.last_start_s // window_s)
-    ahead = [max(1, round(horizon_s / window_s)) for _, horizon_s in horizons]
+    if windows > _MOST_WINDOWS:
+        raise refused(
+            "--window",
+            f"--window: {path.name} has {windows} windows of {window_s:g} s, at most {_MOST_WINDOWS} are gone through",
+        )
+    for label, horizon_s in horizons:
+        if horizon_s < window_s:
+            raise refused("--horizon", f"--horizon: {label} is shorter than a window of {name}")
+    ahead = [windows_ahead(horizon_s, window_s) for _, horizon_s in horizons]
+    for (label, horizon_s), count in zip(horizons, ahead, strict=True):
+        if count * window_s > (1 + NEAR) * horizon_s:
+            click.echo(f"{label} is forecast {count * window_s:g} s ahead, {count} windows of {window_s:g} s", err=True)
     first = max(windows // 5, *ahead)
     if windows - first <= max(ahead):
         raise refused(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from services.forecast.demand_series import time_of
+from services.forecast.demand_series import time_of, why_no_time
 from services.forecast.job_replay import JobList
 from services.forecast.tables import InvalidTableError, LeftAside, columns_of, lines_of
 
@@ -48,7 +48,7 @@ def read_jobs(path: Path) -> JobTable:
         at_s = time_of(cells[start])
         length_s, amount = _positive(cells[duration]), _positive(cells[accelerators])
         if math.isnan(at_s):
-            aside.add(f"{start} is neither a number of seconds nor a date in ISO 8601", line)
+            aside.add(f"{start} is {why_no_time(cells[start])}", line)
         elif math.isnan(length_s):
             aside.add(f"{duration} is no positive number", line)
         elif math.isnan(amount):

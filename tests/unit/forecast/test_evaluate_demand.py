@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from meridian.cli.main import main
-from services.forecast.demand_scoring import Scored, Sums, score_all
+from services.forecast.demand_scoring import Scored, Sums, score_all, windows_ahead
 from services.forecast.demand_series import Series, read_demand, time_of
 
 
@@ -136,6 +136,76 @@ def test_a_forecast_does_not_exceed_the_capacity(tmp_path: Path) -> None:
     run(bare, "--horizon", "1h", "--json", tmp_path / "bare.json")
     measure = ("served", "accuracy_1h_ratio", "all")
     assert figures(tmp_path / "out.json")[measure]["value"] >= figures(tmp_path / "bare.json")[measure]["value"] > 0.95
+
+
+def test_how_far_ahead_a_horizon_is_in_windows() -> None:
+    # (horizon, window): nearest where that is within 5 %, else never nearer than what was asked for.
+    cases = {
+        (600, 600): 1,
+        (3600, 600): 6,
+        (600, 420): 2,
+        (3600, 420): 9,
+        (3600, 2400): 2,
+        (600, 585): 1,
+        (3600, 608): 6,
+    }
+    assert {case: windows_ahead(*map(float, case)) for case in cases} == cases
+    assert windows_ahead(600.0, 600.3) == 1
+
+
+def test_a_horizon_between_windows_is_forecast_further_ahead_and_said(tmp_path: Path) -> None:
+    lines = [f"a,{420 * t},{t}" for t in range(300)] + [f"b,{600 * t},{t}" for t in range(300)]
+    result = run(table(tmp_path / "d.csv", lines), "--horizon", "10m", "--json", tmp_path / "out.json")
+    found = figures(tmp_path / "out.json")
+    row = found["series", "ahead_10m_s", "all"]
+    assert (row["value"], row["low"], row["high"], row["n"]) == (840.0, 600.0, 840.0, 2)
+    assert "series a: 10m is forecast 840 s ahead, 2 windows of 420 s" in result.output
+    assert "series b" not in result.output
+    # Persistence misses a ramp of one a window by as many windows as it looks ahead.
+    first, last = 240, 300
+    accuracy = 1 - 2 * (last - first) / sum(range(first, last))
+    assert found["persistence", "accuracy_10m_ratio", "series=a"]["value"] == pytest.approx(accuracy)
+
+
+def test_a_horizon_as_long_as_the_series_is_unknown_and_takes_no_memory(tmp_path: Path) -> None:
+    path = table(tmp_path / "d.csv", daily("a", 200) + [f"b,{600 * t},{t % 5}" for t in range(1500)])
+    result = run(path, "--horizon", "9d", "--horizon", "9999999d", "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    found = figures(tmp_path / "out.json")
+    row = found["served", "accuracy_9d_ratio", "series=a"]
+    assert (row["value"], row["reason"]) == (None, "unknown: 200 windows of 600 s are no longer than 777600 s")
+    assert found["served", "accuracy_9d_ratio", "series=b"]["value"] is not None
+    assert found["served", "accuracy_9999999d_ratio", "all"]["reason"] == "no series can be judged at this horizon"
+
+
+def test_times_in_milliseconds_are_left_aside_and_not_taken_for_seconds(tmp_path: Path) -> None:
+    lines = [f"a,{1_700_000_000_000 + 1000 * t},{t % 5}" for t in range(100)]
+    result = run(table(tmp_path / "d.csv", lines), "--horizon", "1h", "--json", tmp_path / "out.json")
+    assert "100 lines left aside: time is no number of seconds since 1970 (milliseconds?)" in result.output
+    assert figures(tmp_path / "out.json")["served", "accuracy_1h_ratio", "series=a"]["value"] is None
+
+
+def test_values_of_any_size_end_in_figures_or_are_left_aside(tmp_path: Path) -> None:
+    lines = [f"large,{600 * t},{2e100 * (1 + t % 5)}" for t in range(100)]
+    lines += [f"larger,{600 * t},{1e308 * (t % 2)}" for t in range(100)]
+    result = run(table(tmp_path / "d.csv", lines), "--horizon", "1h", "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    assert "value is larger than 1e+100" in result.output
+    found = figures(tmp_path / "out.json")
+    assert found["served", "accuracy_1h_ratio", "series=large"]["value"] is None
+    assert "no usable value" in found["served", "accuracy_1h_ratio", "series=large"]["reason"]
+
+
+def test_values_up_to_the_largest_have_figures(tmp_path: Path) -> None:
+    lines = [f"a,{600 * t},{2e99 * (t % 5)}" for t in range(200)]
+    result = run(table(tmp_path / "d.csv", lines), "--horizon", "10m", "--horizon", "1h", "--json", tmp_path / "o.json")
+    assert result.exit_code == 0, result.output
+    found = figures(tmp_path / "o.json")
+    small = [f"a,{600 * t},{2 * (t % 5)}" for t in range(200)]
+    run(table(tmp_path / "s.csv", small), "--horizon", "10m", "--horizon", "1h", "--json", tmp_path / "s.json")
+    for key, row in figures(tmp_path / "s.json").items():
+        if key[0] == "persistence" and row["value"] is not None:
+            assert found[key]["value"] == pytest.approx(row["value"]), key
 
 
 @pytest.mark.parametrize(

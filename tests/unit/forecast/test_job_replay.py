@@ -171,6 +171,10 @@ def test_the_command_replays_a_list_of_jobs(tmp_path: Path) -> None:
         (["--without", "x"], ["0,60,1,x", "90000,60,1,x"], "every domain cannot be left out"),
         ([], ["0,60,1,x", "3000,60,1,x"], "too few to forecast 1h ahead"),
         ([], ["never,60,1,x"], "no line is a job"),
+        (["--window", "1h", "--horizon", "10m"], ["0,60,1,x", "900000,60,1,x"], "10m is shorter than a window of 1h"),
+        ([], ["0,60,1,x", "4102444800,60,1,x"], "6837408 windows of 600 s, at most 200000"),
+        (["--window", "1s"], ["0,60,1,x", "900000,60,1,x"], "900000 windows of 1 s, at most 200000"),
+        ([], ["1700000000000,60,1,x"], "no line is a job"),
     ],
 )
 def test_refusals_name_what_is_wrong(tmp_path: Path, arguments: list[str], lines: list[str], said: str) -> None:
