@@ -125,6 +125,7 @@ class Declarations:
         await self._store.add_domains({item.domain_id: item.lease_s for item in appeared}, now)
         # The row of one that was away for long may have been removed, by releases that did not tell of it.
         new_nodes = [item for item in transitions if isinstance(item, NodeAppeared | NodeReturned)]
+        before = await self._store.nodes_known(item.node_id for item in new_nodes)
         await self._store.add_nodes([(item.node_id, item.domain_id, item.incarnation) for item in new_nodes], now)
         for transition in transitions:
             match transition:
@@ -142,7 +143,11 @@ class Declarations:
                     await self._lease_ran_out(transition)
                 case DomainReturned():
                     await self._domain_returned(transition)
-                case DomainAppeared() | NodeAppeared():
+                case NodeAppeared():
+                    known = before.get(transition.node_id)
+                    if known is not None and known.domain_id != transition.domain_id and known.incident_id is not None:
+                        await self._handed_over(known.domain_id, transition.node_id, transition.incarnation)
+                case DomainAppeared():
                     pass
 
     async def _suspect(self, event: NodeBecameSuspect) -> None:
@@ -180,6 +185,7 @@ class Declarations:
 
     async def _node_died(self, event: NodeDied) -> None:
         now, last_seen_at = self._times.now, self._times.at(event.last_heard_s)
+        known = (await self._store.nodes_known([event.node_id])).get(event.node_id)
         reason = _REASONS[event.evidence]
         if event.quarantined:
             reason += f"; {len(event.failures_s)} failures in a short time: quarantined until it has been steady"
@@ -237,6 +243,8 @@ class Declarations:
             last_seen_at=last_seen_at,
             metrics=self._metrics,
         )
+        if known is not None and known.domain_id != event.domain_id:
+            await self._handed_over(event.domain_id, event.node_id, known.incarnation)
         detection_s = (now - last_seen_at).total_seconds()
 
         def count() -> None:
@@ -246,28 +254,37 @@ class Declarations:
         self._transaction.on_commit(count)
 
     async def _node_returned(self, event: NodeReturned) -> None:
-        now = self._times.now
-        incident_id = await self._store.incident_of_node(event.node_id) or ""
-        await self._store.set_node(
-            event.node_id, NodeState.ALIVE, now, incarnation=event.incarnation, quarantined=False
-        )
         falsely = event.previous is NodeState.SUSPECTED
         reason = "the suspicion was not confirmed" if falsely else "the node beats again"
-        await self._store.advance_incident(incident_id, now, "recovered", reason, close=True)
-        message = pb.NodeRecovered(
-            domain_id=event.domain_id,
-            node_id=event.node_id,
-            incident_id=incident_id,
-            reason=reason,
-            incarnation=event.incarnation,
-        )
-        message.at.FromDatetime(now)
-        self._transaction.publish(message)
+        await self._recovered(event.domain_id, event.node_id, event.incarnation, reason)
         if falsely:
             self._transaction.on_commit(self._metrics.false_suspicions.inc)
 
+    async def _handed_over(self, domain_id: str, node_id: str, incarnation: int) -> None:
+        """A node that was given up in this domain is alive in another: what was lost in this one is lost, the node is not."""
+        await self._recovered(domain_id, node_id, incarnation, "the agent of another domain names the node")
+
+    async def _recovered(self, domain_id: str, node_id: str, incarnation: int, reason: str) -> None:
+        now = self._times.now
+        incident_id = await self._store.incident_of_node(node_id) or ""
+        await self._store.set_node(node_id, NodeState.ALIVE, now, incarnation=incarnation, quarantined=False)
+        await self._store.advance_incident(incident_id, now, "recovered", reason, close=True)
+        message = pb.NodeRecovered(
+            domain_id=domain_id,
+            node_id=node_id,
+            incident_id=incident_id,
+            reason=reason,
+            incarnation=incarnation,
+        )
+        message.at.FromDatetime(now)
+        self._transaction.publish(message)
+
     async def _node_forgotten(self, event: NodeForgotten) -> None:
         now = self._times.now
+        known = (await self._store.nodes_known([event.node_id])).get(event.node_id)
+        if known is not None and known.domain_id != event.domain_id:
+            # It was handed over to another domain.
+            return
         reason = f"the node failed {event.failed_for_s / 86_400:.1f} days ago and its agent does not name it any more"
         incident_id = await self._store.incident_of_node(event.node_id) or ""
         await self._store.remove_node(event.node_id, event.domain_id)

@@ -254,6 +254,14 @@ class Store:
         values = {"state": state, "changed_at": at, "incident_id": incident_id, "lease_ran_out": lease_ran_out}
         await self._connection.execute(sa.update(domains).where(domains.c.domain_id == domain_id).values(values))
 
+    async def nodes_known(self, node_ids: Iterable[str]) -> dict[str, sa.Row[Any]]:
+        """Those of the nodes that are known, as they are."""
+        wanted = set(node_ids)
+        if not wanted:
+            return {}
+        query = sa.select(nodes).where(_any(nodes.c.node_id, wanted))
+        return {row.node_id: row for row in await self._connection.execute(query)}
+
     async def incident_of_node(self, node_id: str) -> str | None:
         """The open incident of a node."""
         statement = sa.select(nodes.c.incident_id).where(nodes.c.node_id == node_id)

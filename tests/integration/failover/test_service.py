@@ -233,6 +233,32 @@ async def test_a_node_that_was_forgotten_is_a_new_one_when_it_comes_again(stack:
         assert not stack.bus.events(NodeRecovered)
 
 
+async def test_a_failed_node_that_another_agent_names_takes_work_again(stack: Environment) -> None:
+    """A machine was handed over: the second domain's agent names it after the first one's did for the last time, or before."""
+    names = ["handed over", "shared for a while", "other"]
+    north, south = Agent(stack.bus, "north", list(names)), Agent(stack.bus, "south", ["south-1"])
+    async with stack.service("failover", QUICK) as service, beating(north, south):
+        await heard(stack, service, "nodes", 4)
+        north.nodes.remove("handed over")
+        failed = await stack.bus.expect(NodeFailed, lambda event: event.node_id == "handed over")
+        south.nodes.append("handed over")
+        recovered = await stack.bus.expect(NodeRecovered, lambda event: event.node_id == "handed over")
+        assert (recovered.domain_id, recovered.incident_id) == ("north", failed.incident_id)
+
+        south.nodes.append("shared for a while")
+        await heard(stack, service, "nodes WHERE node_id = 'shared for a while' AND domain_id = 'south'")
+        await stack.bus.publish(placed("job-a", 1, ("north", "shared for a while")))
+        await heard(stack, service, "runs")
+        north.nodes.remove("shared for a while")
+        failed = await stack.bus.expect(NodeFailed, lambda event: event.node_id == "shared for a while")
+        assert list(failed.run_ids) == ["job-a.0.1"]
+        await stack.bus.expect(RecoveryPlanned)
+        recovered = await stack.bus.expect(NodeRecovered, lambda event: event.node_id == "shared for a while")
+        assert (recovered.domain_id, recovered.incident_id) == ("north", failed.incident_id)
+        await heard(stack, service, "incidents WHERE state = 'closed'", 2)
+        await heard(stack, service, "nodes WHERE domain_id = 'south' AND state = 'alive' AND incident_id IS NULL", 3)
+
+
 async def test_a_node_that_comes_back_after_its_row_was_removed_is_kept_again(stack: Environment) -> None:
     north = Agent(stack.bus, "north", ["north-1"])
     deaf = {"MERIDIAN_FAILOVER_SUSPECT_AFTER_S": "3600", "MERIDIAN_FAILOVER_FAILED_AFTER_S": "7200"}
