@@ -42,6 +42,7 @@ from simulation.experiment import (
 )
 from simulation.model import Network, Trace
 from simulation.policies import SETTINGS
+from simulation.reach import check_reach
 from simulation.report import Report, schedule_csv
 from simulation.traces import FORMATS, offered_load
 
@@ -226,6 +227,7 @@ def simulate(
         read = read_trace(trace, form, reader_options, jobs, span)
         node_size = int(reader_options.get("node_size", "8"))
         network = network_of(domains, read, accelerators=accelerators, node_size=node_size)
+        check_reach(network, read, settings)
         read, left_out = _fitting(network, read, settings, skip=skip_unfit)
         experiment = Experiment(
             network,

@@ -19,11 +19,16 @@ import yaml
 from meridian.errors import MeridianError
 from simulation.model import UNKNOWN, Network, SimDomain, SimLink, SimNode, Trace, TraceJob
 from simulation.traces.errors import TraceError
+from simulation.traces.reading import MOST_WHOLE
 from simulation.traces.spot import series
 
 GIB = 1 << 30
 GB_PER_GIB = GIB / 1e9
 HOURS = 24
+MOST_NODES = 1_000_000
+"""Of a group of nodes."""
+MOST_ACCELERATORS = 1024
+"""Of a node."""
 _Value = TypeVar("_Value")
 
 
@@ -50,7 +55,8 @@ class _Item:
         self.name = name
 
     def error(self, message: str) -> NetworkError:
-        return NetworkError(f"{self.name}: {message}", path=self.path, line=self.node.start_mark.line + 1)
+        text = f"{self.name}: {message}" if self.name else message
+        return NetworkError(text, path=self.path, line=self.node.start_mark.line + 1)
 
     def plain(self) -> Any:
         """The value of a scalar (text, number, flag, None)."""
@@ -80,11 +86,23 @@ class _Item:
             raise self.error(f"must be {'more than' if above else 'at least'} {least:g}: {value:g}")
         return float(value)
 
-    def whole(self, least: int = 0) -> int:
+    def whole(self, least: int = 0, most: int = MOST_WHOLE) -> int:
         value = self.number(least)
         if not value.is_integer():
             raise self.error(f"is not a whole number: {value:g}")
+        if value > most:
+            raise self.error(f"must be at most {most}: {value:g}")
         return int(value)
+
+    def gib(self) -> int:
+        """Bytes."""
+        found = self.number() * GIB
+        if found > MOST_WHOLE:
+            raise self.error(f"must be at most {MOST_WHOLE / GIB:g}: {found / GIB:g}")
+        return int(found)
+
+    def accelerators(self) -> int:
+        return self.whole(most=MOST_ACCELERATORS)
 
     def flag(self) -> bool:
         value = self.plain()
@@ -235,16 +253,16 @@ def _resources(item: _Item) -> dict[str, float]:
 def _nodes(item: _Item, domain_id: str, before: int, racks: int) -> tuple[list[SimNode], int]:
     """The nodes of a group, and the number of racks of the domain with them; a group begins a new rack."""
     fields = item.fields(_NODES, required=("count", "cpus"))
-    count = fields["count"].whole(1)
+    count = fields["count"].whole(1, MOST_NODES)
     per_rack = _take(fields, "nodes_per_rack", lambda value: value.whole(1), 0)
-    accelerators = _take(fields, "accelerators", _Item.whole, 0)
+    accelerators = _take(fields, "accelerators", _Item.accelerators, 0)
     if accelerators and "model" not in fields:
         raise item.error("model is missing")
     spine = _take(fields, "spine", _Item.text, "")
     template: dict[str, Any] = {
         "domain_id": domain_id,
         "cpus": fields["cpus"].number(),
-        "memory_bytes": int(_take(fields, "memory_gib", _Item.number, 0.0) * GIB),
+        "memory_bytes": _take(fields, "memory_gib", _Item.gib, 0),
         "accelerators": accelerators,
         "model": _take(fields, "model", _Item.text, ""),
         "vendor": _take(fields, "vendor", _Item.text, ""),
@@ -415,16 +433,21 @@ def philly_network(
         raise NetworkError(f"{accelerators} accelerators are not whole nodes of {node_size}")
     demand: dict[str, float] = {}
     nodes: dict[str, int] = {}
+    greatest = ""
     for job in trace.jobs:
         home = job.home_domain or "default"
         if job.accelerators > node_size:
             raise NetworkError(f"job {job.job_id} has ranks of {job.accelerators} accelerators: nodes have {node_size}")
         demand[home] = demand.get(home, 0.0) + job.devices * job.duration_s
-        nodes[home] = max(nodes.get(home, 1), least_nodes(job, node_size, cpus, memory_bytes))
+        needed = least_nodes(job, node_size, cpus, memory_bytes)
+        if needed > max(nodes.values(), default=0):
+            greatest = f"job {job.job_id} needs {needed}"
+        nodes[home] = max(nodes.get(home, 1), needed)
     total = accelerators // node_size
     if sum(nodes.values()) > total:
         raise NetworkError(
-            f"the greatest jobs need {sum(nodes.values())} nodes, but {accelerators} accelerators are {total}"
+            f"the greatest jobs need {sum(nodes.values())} nodes, each domain for its own, but {accelerators} accelerators are "
+            f"{total}; {greatest}"
         )
     for _ in range(total - sum(nodes.values())):
         neediest = max(sorted(demand), key=lambda home: demand[home] / (nodes[home] + 1))

@@ -354,3 +354,37 @@ def test_commands_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "No module named 'numpy'" in used.stderr
     assert CliRunner().invoke(main, ["odd"]).exit_code == 1
     assert CliRunner().invoke(main, ["unknown"]).exit_code == 2
+
+
+UNLINKED = TWO.split("links:", maxsplit=1)[0]
+ONE_WAY = UNLINKED + "links: [{from: left, to: right, bandwidth_bytes_per_s: 1000000}]\n"
+DATA = "job_id,submit_s,duration_s,accelerators,home_domain,data_domain,data_bytes\na,0,10,1,right,%s,100\n"
+GANG = "job_id,submit_s,duration_s,ranks,accelerators,cross_domain,traffic_bytes_per_s\na,0,10,2,1,true,100\n"
+
+
+@pytest.mark.parametrize(
+    ("network", "trace", "message"),
+    [
+        (TWO, DATA % "nowhere", "job a: data_domain: the network has no domain 'nowhere'"),
+        (
+            ONE_WAY,
+            DATA % "right",
+            "job a: its data lie in 'right', and no link of the network leads from there to 'left'",
+        ),
+        (UNLINKED, GANG, "job a: its ranks may be in 'left', and no link of the network leads from there to 'right'"),
+    ],
+)
+def test_what_cannot_move_is_said_before_the_first_run(call: Call, network: str, trace: str, message: str) -> None:
+    Path("two.yaml").write_text(network)
+    Path("moves.csv").write_text(trace)
+    result = call(*policies("fifo"), "--json", "out.json", trace="moves.csv", domains="two.yaml")
+    assert (result.exit_code, Path("out.json").exists()) == (2, False)
+    assert message in " ".join(result.stderr.split())
+
+
+def test_what_need_not_move_needs_no_link(call: Call) -> None:
+    Path("two.yaml").write_text(ONE_WAY)
+    Path("moves.csv").write_text(DATA % "right")
+    assert call(*policies("isolated-fifo"), trace="moves.csv", domains="two.yaml").exit_code == 0
+    Path("moves.csv").write_text(DATA % "left")
+    assert call(*policies("fifo"), trace="moves.csv", domains="two.yaml").exit_code == 0

@@ -138,6 +138,10 @@ def test_files_that_are_named_enter_the_digest(tmp_path: Path) -> None:
         ("    region: us-east-1", "    colour: red", 4, r"domains\[0\].colour: unknown key"),
         ("    security_level: 3", "    security_level: -3", 5, "must be at least 0: -3"),
         ("    security_level: 3", "    security_level: 3.5", 5, "not a whole number"),
+        ("    security_level: 3", "    security_level: 1e30", 5, "must be at most 9223372036854775807: 1e"),
+        ("{count: 1, cpus: 8}", "{count: 1000001, cpus: 8}", 31, r"nodes\[0\].count: must be at most 1000000"),
+        ("{count: 1, cpus: 8}", "{count: 1, cpus: 8, memory_gib: 1e12}", 31, "memory_gib: must be at most 8.58993e"),
+        ("{count: 1, cpus: 8}", "{count: 1, cpus: 8, accelerators: 1025}", 31, "accelerators: must be at most 1024"),
         ("    security_level: 3", "    security_level: high", 5, "not a number: 'high'"),
         ("    security_level: 3", "    security_level: .nan", 5, "not a number"),
         ("    security_level: 3", "    security_level: true", 5, "not a number: True"),
@@ -285,7 +289,12 @@ def test_philly_network() -> None:
     assert network.accelerators == wide.accelerators == 80
     with pytest.raises(NetworkError, match="not whole nodes"):
         philly_network(Trace("t", jobs), accelerators=81)
-    with pytest.raises(NetworkError, match="need 3 nodes, but 16 accelerators are 2"):
+    with pytest.raises(NetworkError, match="need 3 nodes, each domain for its own, but 16 accelerators are 2; job a-100 needs 1"):
         philly_network(Trace("t", jobs), accelerators=16)
     with pytest.raises(NetworkError, match="job a-100 has ranks of 7 accelerators: nodes have 4"):
         philly_network(Trace("t", jobs), accelerators=80, node_size=4)
+
+
+def test_a_file_that_is_no_mapping(tmp_path: Path) -> None:
+    with pytest.raises(NetworkError, match="line 1: a mapping is expected"):
+        read_network(_write(tmp_path, "hello"))
