@@ -76,6 +76,8 @@ def run_of(row: Mapping[str, str | None], line: int = 0, folder: Path | None = N
     machine = _machine(cells)
     layout, stated = _layout(cells, shape, machine, derived)
     check(shape, layout, stated)
+    # Raises where the chip multiplies in nothing like it.
+    machine.multiplies_in(layout.precision)
     memory, fitted = _memory(cells)
     return Run(
         line=line,

@@ -120,6 +120,7 @@ def test_a_model_by_its_sizes_or_by_a_file(tmp_path: Path) -> None:
         ({"step_s": "0"}, "step_s"),
         ({"mem_gib": "-1"}, "mem_gib"),
         ({"precision": "int3"}, "precision"),
+        ({"precision": "fp64"}, "precision"),
         ({"recompute": "perhaps"}, "recompute"),
         ({"attention": "magic"}, "attention"),
         ({"power_w": "0"}, "power_w"),
