@@ -18,6 +18,9 @@ from meridian.unreadable import install
 _log = logging.getLogger(__name__)
 install()
 
+METADATA_MAX_AGE_MS = 15_000
+"""So old may be what is known of a topic's partitions, as in `meridian.bus`."""
+
 
 class Producer:
     """Sends events of this agent; ``source`` is the CloudEvents source."""
@@ -33,6 +36,7 @@ class Producer:
             linger_ms=linger_ms,
             request_timeout_ms=int(request_timeout_s * 1000),
             max_request_size=8 * 1024 * 1024,
+            metadata_max_age_ms=METADATA_MAX_AGE_MS,
         )
 
     async def start(self) -> None:

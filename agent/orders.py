@@ -2,7 +2,7 @@
 
 The agent assigns itself all partitions and keeps its position with the broker, without a group's membership: after a
 crash it goes on at once, no session of its predecessor has to run out. A domain that has no position yet begins at the
-end: orders from before its first start were not meant for it.
+end: orders from before its first start were not meant for it. A partition that is added later is read from its beginning.
 
 An order that was given while the agent was out of contact for longer than its lease is refused: others may have been
 told to run the unit since.
@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRecord
 from aiokafka.errors import KafkaError, UnsupportedCodecError
 
 from agent import contract_messages
-from agent.bus_clients import Producer
+from agent.bus_clients import METADATA_MAX_AGE_MS, Producer
 from agent.engines.base import Engine, FailureKind, RunFailed, RunRefused
 from agent.lease import Lease
+from agent.partitions import AllPartitions
 from agent.settings import AgentSettings
 from meridian.catalogue import catalogue
 from meridian.clock import Clock
@@ -97,7 +98,9 @@ class Orders:
             group_id=f"agent.{self._domain_id}",
             enable_auto_commit=False,
             auto_offset_reset="earliest",
+            metadata_max_age_ms=METADATA_MAX_AGE_MS,
         )
+        self._partitions = AllPartitions(self._topic.name, self._consumer, producer)
         self._committed_s = 0.0
         self.handled_count = 0
         self.unreadable_count = 0
@@ -120,21 +123,13 @@ class Orders:
                 await asyncio.sleep(0.5)
 
     async def _take_position(self) -> None:
-        numbers = await self._producer.client.partitions_for(self._topic.name)
-        partitions = [TopicPartition(self._topic.name, number) for number in sorted(numbers)]
-        self._consumer.assign(partitions)
-        new: list[TopicPartition] = []
-        for partition in partitions:
-            committed = await self._consumer.committed(partition)
-            if committed is None:
-                new.append(partition)
-            else:
-                self._consumer.seek(partition, committed)
-        if new:
-            ends = await self._consumer.end_offsets(new)
-            for partition, end in ends.items():
-                self._consumer.seek(partition, end)
-        await self._consumer.commit({partition: await self._consumer.position(partition) for partition in partitions})
+        known = await self._partitions.known()
+        self._consumer.assign(known)
+        committed = {partition: await self._consumer.committed(partition) for partition in known}
+        kept = {partition: offset for partition, offset in committed.items() if offset is not None}
+        positions = kept | await self._partitions.starts(known, kept)
+        self._partitions.read_from(positions)
+        await self._consumer.commit(positions)
         self._committed_s = self._clock.monotonic_s()
 
     async def stop(self) -> None:
@@ -160,8 +155,19 @@ class Orders:
                         units.setdefault((order.job_id, order.unit_index), []).append(order)
             if units:
                 await asyncio.gather(*(self._carry_out(orders) for orders in units.values()))
-            if units or self._clock.monotonic_s() - self._committed_s >= COMMIT_EVERY_S:
+            added = await self._take_added()
+            if units or added or self._clock.monotonic_s() - self._committed_s >= COMMIT_EVERY_S:
                 await self._commit()
+
+    async def _take_added(self) -> bool:
+        try:
+            added = await self._partitions.take_added()
+        except KafkaError as error:
+            _log.warning("orders: partitions are not known: %r", error)
+            return False
+        if added:
+            _log.info("orders: partitions %s are new", sorted(item.partition for item in added))
+        return bool(added)
 
     async def _commit(self) -> None:
         try:

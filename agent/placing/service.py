@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError, UnsupportedCodecError
 
-from agent.bus_clients import Producer
+from agent.bus_clients import METADATA_MAX_AGE_MS, Producer
 from agent.engines.own_scheduler import OwnScheduler
+from agent.partitions import AllPartitions
 from agent.placing.answering import Answering
 from agent.placing.grant_book import GrantBook
 from agent.placing.side_by_side import SideBySide
@@ -66,7 +68,9 @@ class Placing:
             group_id=f"agent.{self._domain_id}.placing",
             enable_auto_commit=False,
             auto_offset_reset="earliest",
+            metadata_max_age_ms=METADATA_MAX_AGE_MS,
         )
+        self._partitions = AllPartitions(self._topic.name, self._consumer, producer)
         self._told = 0
         self._at_once = at_once
         self._handled = asyncio.Event()
@@ -114,6 +118,10 @@ class Placing:
                         place = partition.partition, record.offset
                         self.answering.received(*place)
                         await work.add(self.answering.concerns(request), partial(self._handle, request, event, *place))
+            try:
+                await self._write_down(await self._partitions.take_added())
+            except KafkaError as error:
+                _log.warning("requests of shards: partitions are not known: %r", error)
 
     async def _handle(self, request: PlacementRequest, event: str, partition: int, offset: int) -> None:
         await self.answering.handle(request, event, partition, offset)
@@ -166,16 +174,19 @@ class Placing:
             _log.warning("summary not sent: %s", error)
 
     async def _take_position(self) -> None:
-        numbers = await self._producer.client.partitions_for(self._topic.name)
-        partitions = [TopicPartition(self._topic.name, number) for number in sorted(numbers)]
-        self._consumer.assign(partitions)
-        new = [item for item in partitions if item.partition not in self.book.positions]
-        # What was asked before the domain was there was not meant for it.
-        ends = await self._consumer.end_offsets(new) if new else {}
-        for item in partitions:
-            self._consumer.seek(item, ends[item] if item in ends else self.book.positions[item.partition] + 1)
-        self.book.write([self.book.position(item.partition, end - 1) for item, end in ends.items()])
-        await self.book.durable()
+        known = await self._partitions.known()
+        self._consumer.assign(known)
+        positions = self.book.positions
+        kept = {item: positions[item.partition] + 1 for item in known if item.partition in positions}
+        new = await self._partitions.starts(known, kept)
+        self._partitions.read_from(kept | new)
+        await self._write_down(new)
+
+    async def _write_down(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Where partitions begin of which the journal has no position."""
+        if starts:
+            self.book.write([self.book.position(item.partition, offset - 1) for item, offset in starts.items()])
+            await self.book.durable()
 
     async def _read(self, record: ConsumerRecord[Any, Any]) -> tuple[PlacementRequest, str] | None:
         """A request to this domain and the name of its event."""
