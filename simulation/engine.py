@@ -22,14 +22,13 @@ import numpy.typing as npt
 
 from services.scheduler.core.cluster import alternatives
 from services.scheduler.core.decide import Decisions, decide
-from services.scheduler.core.state import UnitKey
 from services.scheduler.core.view import View
 from simulation.failures import spot_events
 from simulation.measures import Measures
 from simulation.model import TraceJob
 from simulation.outages import Outages
 from simulation.setting import Setting, with_policy
-from simulation.simulated_job import SimulatedJob
+from simulation.simulated_job import JobKey, SimulatedJob
 from simulation.world import DEFAULT_CHECKPOINT_S, END, FALL, FLOW, NODE, READY, SLEEP, SPOT, TICK, WAN
 
 __all__ = ["DEFAULT_CHECKPOINT_S", "Setting", "SimulatedJob", "Simulation", "with_policy"]
@@ -169,7 +168,7 @@ class Simulation(Outages):
         demand = self._demand(job)
         profiled = bool(job.profile) and self.trace.throughputs is not None and job.work > 0
         total = job.work if profiled else max(job.duration_s, 1e-9)
-        item = SimulatedJob(job, UnitKey(job.job_id, 0), demand, total)
+        item = SimulatedJob(job, JobKey.of(job.job_id, self.measures.arrivals), demand, total)
         item.data_domain, item.copies = job.data_domain, (job.data_domain,)
         self._jobs[item.key] = item
         self._progress_s = self.now_s

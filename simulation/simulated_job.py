@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,32 @@ import numpy.typing as npt
 from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.state import Demand, UnitKey
 from simulation.model import TraceJob
+
+
+class JobKey(UnitKey):
+    """Names a job of a trace by its id. Among units of one time keys decide who comes first: here the ``place`` in the trace
+    does, as the order of the file means more than that of its ids ("10" is before "9")."""
+
+    place: int
+
+    @classmethod
+    def of(cls, job_id: str, place: int) -> JobKey:
+        """The name of the job at ``place``."""
+        key = cls(job_id, 0)
+        key.place = place
+        return key
+
+    def __lt__(self, other: tuple[Any, ...]) -> bool:
+        return self.place < other.place if isinstance(other, JobKey) else tuple(self) < tuple(other)
+
+    def __le__(self, other: tuple[Any, ...]) -> bool:
+        return self.place <= other.place if isinstance(other, JobKey) else tuple(self) <= tuple(other)
+
+    def __gt__(self, other: tuple[Any, ...]) -> bool:
+        return self.place > other.place if isinstance(other, JobKey) else tuple(self) > tuple(other)
+
+    def __ge__(self, other: tuple[Any, ...]) -> bool:
+        return self.place >= other.place if isinstance(other, JobKey) else tuple(self) >= tuple(other)
 
 
 @dataclass(slots=True)

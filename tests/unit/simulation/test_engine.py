@@ -74,6 +74,15 @@ def test_arrivals_and_ends_of_one_instant() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    "name", ["fifo", "first-fit", "easy", "conservative", "sjf", "srtf", "las", "drf", "random", "gavel-fifo"]
+)
+def test_jobs_of_one_time_begin_in_the_order_of_the_trace(name: str) -> None:
+    jobs = [job(str(number), 0.0, 100.0, devices=1, restart_cost_s=0.0) for number in (9, 10, 11, 1, 2)]
+    found = finished(simulation(network(1, 1), jobs, setting(name)))
+    assert sorted(found, key=lambda name: found[name].first_start_s) == ["9", "10", "11", "1", "2"]
+
+
 def test_preemption_costs_a_restart_and_no_work() -> None:
     """100 of 1000 s done when the short job comes; it ends at 200; 10 s of restart, 900 s are left: 1110."""
     found = finished(simulation(network(), [job("long", 0, 1000), job("short", 100, 100)], SRTF))
