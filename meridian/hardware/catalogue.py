@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from meridian.hardware.chip import QUANTITIES, Chip
+from meridian.hardware.chip import GIBI, QUANTITIES, Chip
 from meridian.hardware.facts import Fact, Statement, Tier
 from meridian.hardware.names import Resolution, canonical, resolve
 from meridian.text_table import TextTable, UnreadableTableError
@@ -47,6 +47,8 @@ class Catalogue:
         self._aliases = {canonical(name): ids for name, ids in aliases.items()}
         for chip in chips.values():
             self._aliases.setdefault(canonical(chip.id), (chip.id,))
+        memory = {chip.id: chip.value("memory") for chip in chips.values()}
+        self._memory_gib = {chip_id: size / GIBI for chip_id, size in memory.items() if size is not None}
         self._families = {ids: name for name, ids in sorted(self._aliases.items(), reverse=True) if len(ids) > 1}
 
     def __iter__(self) -> Iterator[Chip]:
@@ -67,7 +69,7 @@ class Catalogue:
 
     def resolve(self, name: str) -> Resolution:
         """What ``name`` stands for; a family whose members are alike resolves to the family."""
-        found = resolve(name, self._aliases)
+        found = resolve(name, self._aliases, self._memory_gib)
         if found.chip_id is None and not found.candidates:
             family_of_id = self._family_with_id(name.strip())
             if family_of_id is not None:

@@ -2,7 +2,8 @@
 
 Steps: (1) spelling is made canonical: case, width, separators, vendor words, power in brackets, "80 GB" and "80G";
 (2) a count is split off ("2x", "4xV100", "A100 * 8"); (3) labels of machines in front of it and of versions behind it
-are taken away, if they are known labels or a count stands between; (4) what is left must be an alias, whole.
+are taken away, if they are known labels or a count stands between; (4) what is left must be an alias, whole, but for a
+memory ("3090 24GB", "(24564 MiB)"), which must then be that of the chip.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ _LABELS = frozenset(
 _KINDS = frozenset({"ascend"})
 _TRAILING = re.compile(r"^(gen\d|v\d|cts|\d{1,3}([-.]\d{1,3}){3})$")
 _COUNT = re.compile(r"^(\d{1,5})[x×*]$|^[x×*](\d{1,5})$")
+_MEMORY = re.compile(r"^(?:(\d{1,4})gb|(\d{4,7})mib)$")
+_LEAST_VISIBLE = 0.92
+"""Of a chip's memory, at least so much is what tools report in MiB: some of it is kept for error correction."""
 _BRACKETS = re.compile(r"\((?:r|tm|c|\d+\s*w)\)|[®™]", re.IGNORECASE)
 
 
@@ -66,16 +70,17 @@ def _words(name: str) -> list[str]:
     text = re.sub(r"(\d{1,3})[-.](\d{1,3})[-.](\d{1,3})[-.](\d{1,3})(?!\d)", r" \1.\2.\3.\4 ", text)
     text = re.sub(r"(?<=\d)\s*g(?:i?b)?(?![a-z0-9])", "gb", text)
     text = re.sub(r"(?<![a-z0-9.])(\d+)\s+gb", r"\1gb", text)
+    text = re.sub(r"(?<![a-z0-9.])(\d{4,7})\s*mi?b(?![a-z0-9])", r"\1mib", text)
     text = re.sub(r"(?:\s[x×]|[*])\s*(\d{1,5})(?=\s|$)", r" x\1 ", text)
     text = re.sub(r"(\d)\s+([x×*])\s", r"\1x ", text)
     words = re.split(r"[\s_,/()\[\]|-]+", text)
     return [word for word in words if word and word not in _VENDOR_WORDS]
 
 
-def resolve(name: str, aliases: Mapping[str, tuple[str, ...]]) -> Resolution:
+def resolve(name: str, aliases: Mapping[str, tuple[str, ...]], memory_gib: Mapping[str, float]) -> Resolution:
     """Look ``name`` up in ``aliases`` (canonical alias -> ids, one or the members of a family).
 
-    The answer's ``chip_id`` is None and ``candidates`` are the members when an alias stands for several chips.
+    ``memory_gib`` by chip decides whether a memory in the name belongs to what the rest of it means. The answer's ``chip_id`` is None and ``candidates`` are the members when an alias stands for several chips.
     """
     words = _words(name)
     found = aliases.get("".join(words))
@@ -83,6 +88,11 @@ def resolve(name: str, aliases: Mapping[str, tuple[str, ...]]) -> Resolution:
     if found is None:
         words, count = _without_labels(words)
         found = aliases.get("".join(words)) if words else None
+    if found is None:
+        rest, stated = _without_memory(words)
+        found = aliases.get("".join(rest)) if rest and stated else None
+        if found is not None and not all(_has_memory(memory_gib.get(chip_id), stated) for chip_id in found):
+            return Resolution(name, None, count, f"{' or '.join(found)} has another memory in the catalogue")
     if found is None:
         return Resolution(name, None, count, "the name is not in the alias table")
     if len(found) > 1:
@@ -109,3 +119,20 @@ def _without_labels(words: list[str]) -> tuple[list[str], int | None]:
             break
         words = words[:-1]
     return words, count
+
+
+def _without_memory(words: list[str]) -> tuple[list[str], str]:
+    """The words and the memory among them; no memory when there is none, or more than one."""
+    stated = [word for word in words if _MEMORY.match(word)]
+    if len(stated) != 1:
+        return words, ""
+    return [word for word in words if word != stated[0]], stated[0]
+
+
+def _has_memory(actual_gib: float | None, stated: str) -> bool:
+    match = _MEMORY.match(stated)
+    if actual_gib is None or match is None:
+        return False
+    if match[1]:
+        return float(match[1]) == actual_gib
+    return _LEAST_VISIBLE <= float(match[2]) / 1024 / actual_gib <= 1

@@ -26,6 +26,10 @@ from meridian.hardware import standard
         ("RTX 3090 Ti", "rtx-3090-ti", None),
         ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada", None),
         ("NVIDIA GH200 480GB", "gh200-96gb", None),
+        ("NVIDIA H20", "h20", None),
+        ("NVIDIA H20-3e", "h20-141gb", None),
+        ("NVIDIA GeForce RTX 4090 D", "rtx-4090-d", None),
+        ("RTX 4090D", "rtx-4090-d", None),
         ("TPU-v4", "tpu-v4", None),
         ("v6e", "tpu-v6e", None),
         ("DGX-GB300", "gb300", None),
@@ -116,3 +120,45 @@ def test_any_text_has_an_answer(text: str) -> None:
 )
 def test_names_of_npu_exporter(name: str, chip: str | None) -> None:
     assert standard().resolve(name).chip_id == chip
+
+
+@pytest.mark.parametrize(
+    ("name", "chip_id", "count"),
+    [
+        ("3090 24GB", "rtx-3090", None),
+        ("RTX3080Ti-12G", "rtx-3080-ti", None),
+        ("4090 24GB * 2", "rtx-4090", 2),
+        ("NVIDIA GeForce RTX 4090 (24564 MiB)", "rtx-4090", None),
+        ("1 x NVIDIA RTX 6000 Ada Generation (49140 MiB)", "rtx-6000-ada", 1),
+        ("Tesla T4 (15360MiB)", "t4", None),
+        ("NVIDIA L40S 46068 MiB", "l40s", None),
+        ("Tesla P40-24G", "p40", None),
+        ("Tesla V100s-32g", "v100s-pcie", None),
+        ("RTX A6000 48GB", "rtx-a6000", None),
+        ("24GB RTX 3090", "rtx-3090", None),
+        ("MI300X 192GB", "mi300x", None),
+        ("4070 Ti 12GB", "rtx-4070-ti", None),
+        ("B200 192GB", "b200-sxm", None),
+        ("昇腾 910B4 32GB", "ascend-910b4", None),
+        ("Ascend 910B 64GB", "910b64gb-any", None),
+    ],
+)
+def test_a_stated_memory_that_the_chip_has_does_not_hide_its_name(name: str, chip_id: str, count: int | None) -> None:
+    found = standard().resolve(name)
+    assert (found.chip_id, found.count) == (chip_id, count)
+
+
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [("RTX4090-48G", "rtx-4090"), ("Tesla M40-12G", "m40"), ("RTX 3080 12GB", "rtx-3080"), ("Tesla K80 24GB", "k80")],
+)
+def test_a_stated_memory_that_the_chip_has_not_is_another_chip(name: str, of: str) -> None:
+    found = standard().resolve(name)
+    assert found.chip_id is None
+    assert "memory" in found.reason
+    assert of in found.reason
+
+
+def test_memory_does_not_choose_between_chips_of_a_name() -> None:
+    assert standard().resolve("RTX 6000 48GB").chip_id is None
+    assert standard().resolve("24GB").chip_id is None
