@@ -88,6 +88,9 @@ class Enrolment:
             connection = transaction.connection
             await self._check_token(connection, token_hash, domain_id, now)
             await store.lock_registrations(connection)
+            # It was this one's turn only now: the token may have been revoked, or have expired, since.
+            now = self._clock.now()
+            await self._check_token(connection, token_hash, domain_id, now)
             agent, new = await self._agent(connection, fingerprint, domain_id, now)
             claimed = sorted({alias for node in nodes for alias in self._exclusive(node)})
             known = await store.known_for(connection, domain_id, claimed, now)

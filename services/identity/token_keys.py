@@ -1,7 +1,7 @@
 """Signing and checking of access tokens: JWT with EdDSA (RFC 8037), keys by id, old keys kept while tokens may live.
 
-A key file is ``token-<unix time of creation>.key``. The newest key signs; a key leaves the set when every token that it
-may have signed has expired.
+A key file is ``token-<unix time of creation>.key``. The newest key signs that every process which shares the directory has read
+by now (`SETTLED_S`); a key leaves the set when every token that it may have signed has expired.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from services.identity.key_files import pem_of, private_directory, write_private
 
 # The name of RFC 8037, which verifiers know; RFC 9864's "Ed25519" is not yet common.
 ALGORITHM = "EdDSA"
+# Processes read the directory anew once a minute.
+SETTLED_S = 300.0
 warnings.filterwarnings("ignore", category=SecurityWarning, message="EdDSA is deprecated")
 
 
@@ -48,6 +50,7 @@ class TokenKeys:
         self._key_ttl = timedelta(seconds=key_ttl_s)
         self._token_ttl = timedelta(seconds=token_ttl_s)
         self._keys: list[OKPKey] = []
+        self._signing: OKPKey | None = None
 
     def open(self, now: datetime) -> None:
         """Load the keys; make a new one when there is none or the newest is too old; remove those of no more use."""
@@ -59,10 +62,14 @@ class TokenKeys:
             write_private(path, pem_of(ed25519.Ed25519PrivateKey.generate()))
             ages[path] = timedelta(0)
         for path, age in list(ages.items()):
-            if age > self._key_ttl * 2 + self._token_ttl:
+            # It signs until the next one, which is made when it is `key_ttl` old, has settled.
+            if age > self._key_ttl + max(self._key_ttl, timedelta(seconds=SETTLED_S)) + self._token_ttl:
                 path.unlink()
                 del ages[path]
-        self._keys = [self._load(path) for path in sorted(ages)]
+        order = sorted(ages)
+        self._keys = [self._load(path) for path in order]
+        settled = [key for key, path in zip(self._keys, order, strict=True) if ages[path].total_seconds() >= SETTLED_S]
+        self._signing = settled[-1] if settled else self._keys[0]
 
     def _load(self, path: Path) -> OKPKey:
         try:
@@ -73,9 +80,9 @@ class TokenKeys:
 
     def sign(self, grant: Grant) -> str:
         """The token in compact form."""
-        if not self._keys:
+        key = self._signing
+        if key is None:
             raise ConfigurationError("the token keys are not open")
-        key = self._keys[-1]
         claims = {
             "iss": self._issuer,
             "sub": grant.client_id,

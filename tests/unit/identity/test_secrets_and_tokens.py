@@ -8,11 +8,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from joserfc.jws import extract_compact
 
 from meridian.errors import ConfigurationError, UnauthenticatedError
 from services.identity.bootstrap import read_bootstrap
 from services.identity.credentials import NOBODY, hash_secret, secret_matches
-from services.identity.token_keys import Grant, TokenKeys
+from services.identity.token_keys import SETTLED_S, Grant, TokenKeys
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GRANT = Grant("tok-1", "app", "acme", ("jobs:read",), NOW, NOW + timedelta(hours=1))
@@ -61,6 +62,22 @@ def test_keys_change_with_time_and_old_tokens_stay_good(tmp_path: Path) -> None:
     assert "d" not in later.public_set()["keys"][0]
     much_later = keys(tmp_path, NOW + timedelta(days=9))
     assert len(much_later.public_set()["keys"]) == 1
+
+
+def test_a_new_key_signs_once_every_replica_has_had_time_to_read_it(tmp_path: Path) -> None:
+    one, other = keys(tmp_path), keys(tmp_path)
+    assert other.read(one.sign(GRANT), NOW) == GRANT
+    due = NOW + timedelta(days=1)
+    grant = replace(GRANT, issued_at=due, expires_at=due + timedelta(hours=1))
+    one.open(due)
+    assert len(one.public_set()["keys"]) == 2
+    assert other.read(one.sign(grant), due) == grant, "its upkeep has not read the new key yet"
+    settled = due + timedelta(seconds=SETTLED_S)
+    for replica in (one, other):
+        replica.open(settled)
+    assert other.read(one.sign(grant), settled) == grant
+    old, new = (key["kid"] for key in one.public_set()["keys"])
+    assert extract_compact(one.sign(grant).encode()).protected["kid"] == new != old
 
 
 def test_the_bootstrap_file_is_checked(tmp_path: Path) -> None:
