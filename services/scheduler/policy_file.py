@@ -348,6 +348,7 @@ class _Document:
                 names.append(text)
                 if options is not None:
                     self._options_of(text, options)
+                self._places.setdefault(f"options.{text}", name)
         self._put(field, names, at)
 
     def _listed(self, kind: str, known: Mapping[str, object]) -> Callable[[str, Marked], None]:
@@ -411,7 +412,7 @@ class _Document:
                 self.problems.add(item, f"this is given already as {before.path} in line {before.line}")
                 continue
             options[name] = self._option(item)
-            self._places[place] = item
+            self._places.update(places(place, item))
 
     def _option(self, at: Marked) -> Any:
         """A plain value; whole numbers as int, so that 1 and 1.0 make the same version."""

@@ -67,11 +67,11 @@ class Objective:
             raise PolicyError("objectives: an objective needs a name")
         for field in ("ideal", "nadir", "scale"):
             if math.isinf(getattr(self, field)):
-                raise PolicyError(f"{where}.{field} must be finite")
+                raise PolicyError(f"{where}.{field}: must be finite")
         if self.scale <= 0:
-            raise PolicyError(f"{where}.scale must be greater than 0, not {self.scale:g}")
+            raise PolicyError(f"{where}.scale: must be greater than 0, not {self.scale:g}")
         if self.sign * (self.nadir - self.ideal) <= 0:
-            raise PolicyError(f"{where}.nadir must be worse than ideal ({self.ideal:g}), not {self.nadir:g}")
+            raise PolicyError(f"{where}.nadir: must be worse than ideal ({self.ideal:g}), not {self.nadir:g}")
 
     @property
     def sign(self) -> float:
@@ -89,12 +89,12 @@ def check_weights(weights: Sequence[float] | Floats, names: Sequence[str], where
     all are zero or their number is wrong."""
     given = np.asarray(weights, dtype=np.float64)
     if given.shape != (len(names),):
-        raise PolicyError(f"{where} must have {len(names)} values ({', '.join(names)}), not shape {given.shape}")
+        raise PolicyError(f"{where}: must have {len(names)} values ({', '.join(names)}), not shape {given.shape}")
     for name, value in zip(names, given, strict=True):
         if not math.isfinite(value):
-            raise PolicyError(f"{where}.{name} must be a finite number, not {value}")
+            raise PolicyError(f"{where}.{name}: must be a finite number, not {value}")
         if value < 0:
-            raise PolicyError(f"{where}.{name} must not be negative, not {value:g}")
+            raise PolicyError(f"{where}.{name}: must not be negative, not {value:g}")
     greatest = float(given.max(initial=0.0))
     if greatest <= 0:
         raise PolicyError(f"{where}: at least one of {', '.join(names)} must be greater than 0")

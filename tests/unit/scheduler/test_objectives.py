@@ -63,9 +63,9 @@ def test_a_zero_weight_still_breaks_ties() -> None:
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ({"jct": -1.0, "use": 1.0}, r"weights\.jct must not be negative"),
-        ({"use": math.nan}, r"weights\.use must be a finite number"),
-        ({"jct": math.inf}, r"weights\.jct must be a finite number"),
+        ({"jct": -1.0, "use": 1.0}, r"weights\.jct: must not be negative"),
+        ({"use": math.nan}, r"weights\.use: must be a finite number"),
+        ({"jct": math.inf}, r"weights\.jct: must be a finite number"),
         ({"jct": 0.0, "use": 0.0}, "at least one of jct, use"),
         ({"speed": 1.0}, r"weights\.speed: there is no such objective; known are jct, use"),
     ],

@@ -226,6 +226,17 @@ CASES = {
         "given already as order[0].least_attained.threshold_s in line 1",
     ),
     "NaN in an option": ("order: [{least_attained: {threshold_s: .nan}}]", "/order/0/least_attained/threshold_s", "a finite number"),
+    "part of an option": (
+        "scores:\n  chebyshev:\n    weight: 1\n    options:\n      weights:\n        lab:\n          energy: -1",
+        "/scores/chebyshev/options/weights/lab/energy",
+        "line 7: scores.chebyshev.options.weights.lab.energy: must not be negative, not -1",
+    ),
+    "quota without queues": ("name: x\nlimits:\n  - quota", "/limits/0", "line 3: limits[0]: options.quota.queues: is missing"),
+    "quota without quotas": (
+        "name: x\nlimits: [quota]\nqueues:\n  - {name: a}",
+        "/limits/0",
+        "line 2: limits[0]: options.quota.queues: is missing: no queue has nominal, borrowing_limit",
+    ),
     "domain score of a domain": (
         "allocation:\n  domains:\n    beijing:\n      scores: {price: 1}",
         "/allocation/domains/beijing/scores/price",

@@ -131,7 +131,7 @@ def test_tenants_without_weights_have_the_default_ones_or_equal_ones() -> None:
     ("options", "field"),
     [
         ({"weights": {"a": {"speed": 1}}}, "chebyshev.weights.a.speed: there is no such objective"),
-        ({"weights": {"a": {"energy": -1}}}, "chebyshev.weights.a.energy must not be negative"),
+        ({"weights": {"a": {"energy": -1}}}, "chebyshev.weights.a.energy: must not be negative"),
         ({"weights": {"a": {"energy": 0}}}, "chebyshev.weights.a: at least one"),
         ({"weights": {"a": {"energy": "x"}}}, "weights.a.energy: a finite number is wanted"),
         ({"weights": {"a": 3}}, "objects of numbers"),

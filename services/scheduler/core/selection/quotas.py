@@ -218,4 +218,6 @@ class QuotaLimit:
     def requires(self, policy: Policy) -> None:
         """PolicyError when there is no queue."""
         if not self._specs:
-            raise PolicyError("options.quota.queues: is missing")
+            raise PolicyError(
+                "options.quota.queues: is missing: no queue has nominal, borrowing_limit, lending_limit or max_running"
+            )
