@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.layout import Layout, pools_of
 from services.scheduler.core.open_course import OPEN, Answer, Asked, OpenCourse, fits_in, with_open_place
-from services.scheduler.core.outflow import Layout, pools_of
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.spans import Spans
 from services.scheduler.core.state import Demand

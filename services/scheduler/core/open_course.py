@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from services.scheduler.core.outflow import Course, Layout, _Class
+from services.scheduler.core.flowing import Class, Held
+from services.scheduler.core.layout import Layout
+from services.scheduler.core.outflow import Course
 from services.scheduler.core.pending import estimated_s
-from services.scheduler.core.pools import Held, Kept, Pool
+from services.scheduler.core.pools import Kept, Pool, by_sums, ranks_on
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 
@@ -58,8 +60,8 @@ class Stand(NamedTuple):
 
     def ranks(self, demand: Demand) -> int:
         """See `Pool.ranks`."""
-        levels = cast("list[set[int]]", [range(count) for count in self.nodes])
-        return Pool(levels, {}, self.free, self.cpus, self.memory_bytes).ranks(demand)
+        most = by_sums(demand, self.cpus, self.memory_bytes)
+        return min(most, ranks_on(self.nodes, demand.accelerators)) if demand.accelerators and most else most
 
 
 @dataclass(slots=True)
@@ -87,14 +89,14 @@ class Answer:
 
 
 @dataclass(slots=True, eq=False)
-class _Turn(_Class):
+class _Turn(Class):
     """The class of the open place: it never starts, and notes what there was when it was asked. ``course`` are its pools."""
 
     course: Sequence[Pool] = ()
     stands: list[Stand] = field(default_factory=list)
-    seen: Mapping[Pool, Kept] = field(default_factory=dict)
+    seen: Mapping[int, Kept] = field(default_factory=dict)
 
-    def start(self, end_s: float, kept: Mapping[Pool, Kept]) -> tuple[Held | None, float]:
+    def start(self, end_s: float, kept: Mapping[int, Kept]) -> tuple[Held | None, float]:
         self.stands = list(map(Stand.of, self.course))
         self.seen = kept
         return None, -math.inf
@@ -112,20 +114,24 @@ class OpenCourse(Course):
     ) -> None:
         super().__init__(layout, now_s, ends, lasts)
         self._horizon_s = horizon_s
-        number = next(number for number, item in enumerate(self._waiting) if item.demand is OPEN.demand)
-        item = self._waiting[number]
-        self._turn = _Turn(item.demand, [], item.units, 0, (-1, 0, False), course=self._pools)
-        self._waiting[number] = self._turn
-        self._number_of = {id(pool): number for number, pool in enumerate(self._pools)}
+        place = next(place for place, unit in enumerate(layout.units) if unit is OPEN)
+        number = layout.class_of[place]
+        item = self._classes[number]
+        # It has its turn whatever is free: as one that spans, and wants nothing.
+        kind = replace(item.kind, spanning=True)
+        self._turn = _Turn(item.demand, item.units, kind, course=self._pools)
+        self._classes[number] = self._turn
+        kind.classes = [self._turn]
+        self._kinds[self._kinds.index(item.kind)] = kind
         self._moments: list[Moment] = []
-        self._standing: dict[frozenset[str], list[UnitKey]] = {}
+        self._standing: dict[frozenset[str], list[int]] = {}
         if layout.strict:
-            for unit in layout.units:
+            for before, unit in enumerate(layout.units):
                 if unit is not OPEN:
-                    self._standing.setdefault(unit.demand.domains, []).append(unit.key)
-            for keys in self._standing.values():
-                keys.reverse()
-        self._left = {key for keys in self._standing.values() for key in keys}
+                    self._standing.setdefault(unit.demand.domains, []).append(before)
+            for places in self._standing.values():
+                places.reverse()
+        self._left = {before for places in self._standing.values() for before in places}
 
     def ask(self, asked: Asked) -> Answer | None:
         """When the unit starts; None when it cannot be said here, as times meet to the last digit."""
@@ -156,17 +162,16 @@ class OpenCourse(Course):
             first_s, at_s = self._next_ends()
         self._start(first_s, at_s, self._left)
         self.until_s = at_s
-        turn, number_of = self._turn, self._number_of
-        kept = {number_of[id(pool)]: item for pool, item in turn.seen.items()}
+        turn = self._turn
         closed = self._closed() if self._standing else frozenset()
-        self._moments.append(Moment(first_s, at_s, self._last, turn.stands, kept, closed))
+        self._moments.append(Moment(first_s, at_s, self._last, turn.stands, turn.seen, closed))
         return True
 
     def _closed(self) -> frozenset[frozenset[str]]:
-        for keys in self._standing.values():
-            while keys and keys[-1] not in self._left:
-                keys.pop()
-        return frozenset([partition for partition, keys in self._standing.items() if keys])
+        for places in self._standing.values():
+            while places and places[-1] not in self._left:
+                places.pop()
+        return frozenset([partition for partition, places in self._standing.items() if places])
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,9 @@ import numpy as np
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.kept_courses import Drawn, KeptCourses
+from services.scheduler.core.layout import Layout
 from services.scheduler.core.open_course import Answer
-from services.scheduler.core.outflow import Course, Layout, speaks_for
+from services.scheduler.core.outflow import Course, speaks_for
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.scenario import COARSE, FINE, Scenario, quantiles, scenarios

@@ -8,7 +8,8 @@ import pytest
 
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
-from services.scheduler.core.outflow import Course, Layout, speaks_for
+from services.scheduler.core.layout import Layout
+from services.scheduler.core.outflow import Course, speaks_for
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey

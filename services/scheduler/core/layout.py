@@ -1,0 +1,135 @@
+"""What is the same in every course of things from one state (outflow.py): which nodes are alike, and who waits for which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.flowing import Class, Held, Kind
+from services.scheduler.core.pending import estimated_s
+from services.scheduler.core.pools import Pool, Sizes
+from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.state import Demand
+from services.scheduler.core.table import Ints
+
+Ending = tuple[int, int, float]
+"""What comes free of a pool (its number) at once: accelerators, cpus."""
+
+
+def pools_of(cluster: Cluster, pool_of: Ints, demand: Demand) -> list[int]:
+    """Numbers of the pools with nodes that a demand may use; ``pool_of`` are those of the nodes (N)."""
+    alternatives = cluster.candidates(demand)
+    allowed = alternatives[0].allowed
+    if len(alternatives) > 1:
+        allowed = np.logical_or.reduce([item.allowed for item in alternatives])
+    found: list[int] = np.flatnonzero(np.bincount(pool_of[allowed])).tolist()
+    return found
+
+
+class Layout:
+    """Which nodes are alike, and which of them the units may use. ``units`` wait, in the order of the policy; ``discipline`` is
+    the policy's.
+
+    ``running`` is what the runs hold on nodes that take work, in the order of the cluster, ``endings`` what comes free with
+    each; ``class_of`` the number of the class of each unit, ``estimates_s`` how long it is thought to run.
+    """
+
+    def __init__(self, cluster: Cluster, units: Sequence[PendingUnit], discipline: str) -> None:
+        self.units, self.strict = units, discipline == "strict"
+        self.reserving = discipline in {"easy", "conservative"}
+        table = cluster.table
+        kinds = table.node_domain.astype(np.int64)
+        for column in (table.devices > 0).T:
+            kinds = np.unique(2 * kinds + column, return_inverse=True)[1].reshape(-1)
+        self.pool_of: Ints = np.unique(kinds, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        self._level_of: list[int] = [0] * len(self.pool_of)
+        most = int(table.device_totals.max(initial=0))
+        self.sizes = Sizes(most, {unit.demand.accelerators for unit in units})
+        self._pools = self._free(cluster, most)
+        self._hold(cluster.running.values(), cluster.view.up.tolist())
+        self._sort(cluster)
+
+    def _sort(self, cluster: Cluster) -> None:
+        """Units into classes, and classes into kinds."""
+        number_of: dict[Demand, int] = {}
+        self._places: list[list[int]] = []
+        self.class_of: list[int] = []
+        for place, unit in enumerate(self.units):
+            number = number_of.setdefault(unit.demand, len(number_of))
+            if number == len(self._places):
+                self._places.append([])
+            self._places[number].append(place)
+            self.class_of.append(number)
+        self.estimates_s = [estimated_s(unit, "expected") for unit in self.units]
+        self._kind_of: list[int] = []
+        self._demands = list(number_of)
+        self._kinds: dict[tuple[tuple[int, ...], int, int, bool, frozenset[str]], int] = {}
+        for demand in self._demands:
+            pools = tuple(pools_of(cluster, self.pool_of, demand))
+            kind = pools, demand.ranks, demand.accelerators, demand.cross_domain, demand.domains
+            self._kind_of.append(self._kinds.setdefault(kind, len(self._kinds)))
+        self._by_time: list[list[tuple[float, int]]] = [[] for _ in self._kinds]
+        if self.reserving:
+            for entry in sorted(zip(self.estimates_s, range(len(self.units)), strict=True)):
+                self._by_time[self._kind_of[self.class_of[entry[1]]]].append(entry)
+
+    def waiting(self, pools: Sequence[Pool]) -> tuple[list[Class], list[Kind]]:
+        """What waits, anew: classes by number, and their kinds."""
+        kinds = [
+            Kind(
+                [pools[number] for number in numbers],
+                ranks,
+                each,
+                self.sizes.number_of[each],
+                spanning,
+                partition,
+                by_time,
+            )
+            for (numbers, ranks, each, spanning, partition), by_time in zip(self._kinds, self._by_time, strict=True)
+        ]
+        classes = []
+        for demand, places, number in zip(self._demands, self._places, self._kind_of, strict=True):
+            item = Class(demand, list(places), kinds[number])
+            item.kind.classes.append(item)
+            classes.append(item)
+        for kind in kinds:
+            kind.ask()
+        return classes, kinds
+
+    def pools(self) -> list[Pool]:
+        """What is free now, anew; nodes that take no work have no place in it."""
+        level_of = list(self._level_of)
+        return [pool.copy(level_of) for pool in self._pools]
+
+    def _free(self, cluster: Cluster, most: int) -> list[Pool]:
+        view, level_of = cluster.view, self._level_of
+        size = int(self.pool_of.max(initial=-1)) + 1
+        found = [Pool(number, self.sizes, [set() for _ in range(most + 1)], level_of) for number in range(size)]
+        up = np.flatnonzero(view.up)
+        of = self.pool_of[up]
+        free = np.maximum(view.free_device_totals[up], 0)
+        for row, number, level in zip(up.tolist(), of.tolist(), free.tolist(), strict=True):
+            level_of[row] = level
+            found[number].levels[level].add(row)
+        cpus = np.bincount(of, view.free_cpus[up], size).tolist()
+        memory = np.bincount(of, view.free_memory_bytes[up], size).tolist()
+        counts = np.bincount(of, free, size).tolist()
+        for number, pool in enumerate(found):
+            pool.free, pool.cpus, pool.memory_bytes = int(counts[number]), cpus[number], memory[number]
+        return found
+
+    def _hold(self, running: Iterable[RunningUnit], up: Sequence[bool]) -> None:
+        pool_of: list[int] = self.pool_of.tolist()
+        self.running: list[Held] = []
+        self.endings: list[list[Ending]] = []
+        for item in running:
+            demand = item.unit.demand
+            ending = demand.accelerators, demand.cpus
+            rows = [row for row in item.rows if up[row[0]]]
+            nodes: dict[int, list[tuple[int, int]]] = {pool_of[row]: [] for row, _ in rows}
+            for row, devices in rows:
+                nodes[pool_of[row]].append((row, len(devices)))
+            self.running.append((demand, [(number, len(held), held) for number, held in nodes.items()]))
+            self.endings.append([(pool_of[row], *ending) for row, _ in rows])
