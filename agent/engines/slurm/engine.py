@@ -3,7 +3,8 @@
 A run's life here: (1) Slurm has given its nodes (`scheduler`), the batch step waits in them; (2) the order stands in the run book,
 then in the allocation's folder, where the batch step finds it; (3) one step per node starts the ranks by the local engine's node
 process, and writes down what they do; (4) the agent reads that and reports it; (5) the end is reported when Slurm says that the job
-has ended: its verdict stands above the ranks' (`verdict`), and what they held is free then.
+has ended: its verdict stands above the ranks' (`verdict`), and what they held is free then. Of nodes that Slurm does not reach its
+word says nothing: there it is the ranks' own, or their step's silence (`last_signs`).
 
 Fencing: one job of Slurm's per unit and epoch, never begun anew; the book refuses epochs that are not newer; ranks end by
 themselves when the lease is not renewed for ``agent_silence_s``, and the agent renews it only after the bus took a heartbeat.
@@ -17,7 +18,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agent.engines.base import (
@@ -37,7 +38,9 @@ from agent.engines.recorded_runs import RecordedRuns, identity
 from agent.engines.slurm import folder
 from agent.engines.slurm.cluster import Cluster, SlurmSilentError
 from agent.engines.slurm.following import FollowedRun, News, launch_record, request_of, stop_record
+from agent.engines.slurm.last_signs import nothing_runs, reaches, silence_limit_s
 from agent.engines.slurm.verdict import cause_of, cause_of_silence
+from agent.engines.slurm.words import QueuedJob
 from agent.node import wire
 from agent.run_book import BegunRun, RunBook
 from meridian.clock import Clock
@@ -52,7 +55,8 @@ _AT_ONCE = frozenset({"hello", "started", "start_failed", "gone"})
 LAST_WORDS_S = 2.0
 """After Slurm says that a job has ended, its files are read for so long before ranks that said nothing count as lost."""
 END_PATIENCE_S = 60.0
-"""A run whose ranks have all told their end is over after this, though Slurm still tidies up."""
+"""A run whose ranks have all told their end is over after this, though Slurm still tidies up; so is, with a word about it, one that Slurm
+has ended and that runs on."""
 CANCEL_AFTER_S = 3.0
 """So long after the grace of a stop that is not carried out the job is cancelled in Slurm."""
 CANCEL_AGAIN_S = 30.0
@@ -133,17 +137,21 @@ class SlurmEngine(RecordedRuns[FollowedRun]):
     # --- views -----------------------------------------------------------------------------------------------------
 
     def nodes(self) -> tuple[NodeStatus, ...]:
-        runs_on: dict[str, list[str]] = {}
+        runs_on: dict[str, list[FollowedRun]] = {}
         for run in self._runs.values():
             for node_id in run.gang.live_nodes():
-                runs_on.setdefault(node_id, []).append(run.gang.request.run_id)
-        return tuple(self._node_status(node_id, tuple(runs_on.get(node_id, ()))) for node_id in self._settings.node_ids)
+                runs_on.setdefault(node_id, []).append(run)
+        return tuple(self._node_status(node_id, runs_on.get(node_id, [])) for node_id in self._settings.node_ids)
 
-    def _node_status(self, node_id: str, run_ids: tuple[str, ...]) -> NodeStatus:
-        """A node by Slurm's last word, which counts for ``trust_s``: a controller that starts anew takes no node with it."""
-        node = self._cluster.nodes.get(self._cluster.settings.node_names[node_id])
-        silence_s = asyncio.get_running_loop().time() - self._cluster.heard_at_s
-        if node is None or not node.lives:
+    def _node_status(self, node_id: str, runs: list[FollowedRun]) -> NodeStatus:
+        """A node by Slurm's last word, which counts for ``trust_s``: a controller that starts anew takes no node with it. One that
+        Slurm has given up has not ended while ranks may run there: who hears that places them again."""
+        name = self._cluster.settings.node_names[node_id]
+        node = self._cluster.nodes.get(name)
+        now_s = asyncio.get_running_loop().time()
+        silence_s = now_s - self._cluster.heard_at_s
+        run_ids = tuple(run.gang.request.run_id for run in runs)
+        if node is None or (not node.lives and all(self._nothing_runs(run, name, now_s) for run in runs)):
             return NodeStatus(
                 node_id, NodeState.EXITED, node.booted_at_s if node else 0, silence_s, run_ids, frozenset()
             )
@@ -283,11 +291,18 @@ class SlurmEngine(RecordedRuns[FollowedRun]):
         job = self._cluster.jobs.get(run.job)
         cause = run.gang.cause
         # A program may answer Slurm's SIGTERM with any exit code, 0 too.
-        if not run.cancelled and (cause is None or cause.kind in {FailureKind.PROGRAM, FailureKind.NODE_LOST}):
+        theirs_counts = cause is None or run.gone or cause.kind in {FailureKind.PROGRAM, FailureKind.NODE_LOST}
+        if not run.cancelled and theirs_counts:
             theirs = cause_of(run.job, job, request.limits.max_run_time_s)
             if theirs is not None:
                 ranks = (cause.rank, cause.node_id, cause.exit_code, cause.signal, cause.log_tail) if cause else ()
                 cause = Cause(theirs.kind, theirs.reason, *ranks)
+        if cause is not None and run.unended:
+            where = ", ".join(run.unended)
+            cause = replace(
+                cause,
+                reason=f"{cause.reason}; ranks on {where} may run on: the step there answers and did not end them",
+            )
         self._emit(
             RunFinished(*identity(request), self._clock.now()) if cause is None else self._failed(request, cause)
         )
@@ -373,6 +388,7 @@ class SlurmEngine(RecordedRuns[FollowedRun]):
         elif kind == "start_failed":
             await self._turn(run, gang.rank_not_started(message["rank"], message["error"]))
         elif kind == "gone":
+            run.gone = True
             reason = f"the ranks on {run.node_ids[node]} were ended: no sign of the agent for {self._settings.agent_silence_s:g} s"
             gang.stop(FailureKind.LEASE_EXPIRED, reason)
             await self._turn(run, gang.node_lost(run.node_ids[node], reason))
@@ -396,10 +412,10 @@ class SlurmEngine(RecordedRuns[FollowedRun]):
             return
         if slurm_over:
             run.slurm_over_s = run.slurm_over_s or now_s
+            for node, beat in news.beats.items():
+                run.silent_since_s(node, beat, now_s)
             if now_s - run.slurm_over_s > LAST_WORDS_S:
-                said = folder.text_of(run.place.parent / f"out.{run.job}.txt")[-2000:].strip()
-                cause = cause_of(run.job, job, run.gang.request.limits.max_run_time_s)
-                await self._lose(run, cause or cause_of_silence(run.job, job, said, began=bool(run.seen)))
+                await self._end_with_slurm(run, job, now_s)
             return
         await self._judge_silence(run, news, now_s)
 
@@ -407,7 +423,7 @@ class SlurmEngine(RecordedRuns[FollowedRun]):
         """A node whose step is silent for longer than its ranks live without it has none of them left."""
         for node, node_id in run.node_ids.items():
             since_s = run.silent_since_s(node, news.beats[node], now_s)
-            limit_s = self._settings.agent_silence_s + 10 if news.beats[node] else self._settings.start_timeout_s
+            limit_s = self._silence_limit_s if news.beats[node] else self._settings.start_timeout_s
             if now_s - since_s <= limit_s or node_id not in run.gang.live_nodes():
                 continue
             if news.beats[node]:
@@ -418,11 +434,40 @@ class SlurmEngine(RecordedRuns[FollowedRun]):
                 run.cancelled = run.stopping = True
                 self._cancel_later(run, -CANCEL_AFTER_S)
 
-    async def _lose(self, run: FollowedRun, cause: Cause) -> None:
-        run.stopping = True
+    async def _end_with_slurm(self, run: FollowedRun, job: QueuedJob | None, now_s: float) -> None:
+        """Slurm has ended the job: what runs on where it reaches nothing is told to end, and waited for."""
+        assert run.slurm_over_s is not None
+        said = folder.text_of(run.place.parent / f"out.{run.job}.txt")[-2000:].strip()
+        cause = cause_of(run.job, job, run.gang.request.limits.max_run_time_s)
+        cause = cause or cause_of_silence(run.job, job, said, began=bool(run.seen))
         run.gang.stop(cause.kind, cause.reason)
-        for node_id in run.gang.live_nodes():
-            await self._turn(run, run.gang.node_lost(node_id, cause.reason))
+        run.stopping = True
+        if not run.hastened:
+            run.hastened = True
+            with contextlib.suppress(OSError):  # then its silence says it
+                await asyncio.to_thread(
+                    folder.write_json, run.place / folder.STOP, stop_record(run.gang.cause or cause, 0)
+                )
+        overdue = now_s - run.slurm_over_s > self._silence_limit_s + END_PATIENCE_S
+        for node, node_id in run.node_ids.items():
+            if node_id not in run.gang.live_nodes():
+                continue
+            ended = self._nothing_runs(run, node, now_s)
+            if ended or overdue:
+                run.unended += () if ended else (node_id,)
+                await self._turn(run, run.gang.node_lost(node_id, cause.reason))
+
+    @property
+    def _silence_limit_s(self) -> float:
+        return silence_limit_s(self._settings.agent_silence_s)
+
+    def _nothing_runs(self, run: FollowedRun, node: str, now_s: float) -> bool:
+        """Whether no rank of a run is left on a node (Slurm's name), though none has told its end."""
+        job = self._cluster.jobs.get(run.job)
+        over_s = run.slurm_over_s
+        asked_since = over_s is not None and self._cluster.heard_at_s > over_s
+        confirmed = job is not None and job.ended and asked_since and reaches(self._cluster.nodes.get(node))
+        return nothing_runs(run.sign_of(node, now_s, confirmed=confirmed), self._silence_limit_s)
 
     async def _renew_lease(self) -> None:
         """Tell the steps that the agent lives and has contact: a heartbeat was taken since it was told last."""

@@ -12,6 +12,7 @@ from agent.engines.local.gang import Cause
 from agent.engines.own_scheduler import UnitName
 from agent.engines.recorded_runs import Run
 from agent.engines.slurm import folder
+from agent.engines.slurm.last_signs import LastSign
 from agent.node import wire
 
 MOST_READ_BYTES = 1 << 20
@@ -48,6 +49,11 @@ class FollowedRun(Run):
     cancelled: bool = False
     over_s: float | None = None
     slurm_over_s: float | None = None
+    # Ranks of a node were ended by their own node's process, and nobody said how.
+    gone: bool = False
+    hastened: bool = False
+    # Nodes that were given up though a step of theirs answered.
+    unended: tuple[str, ...] = ()
 
     def read(self) -> News:
         """Read what is new. Blocking."""
@@ -80,6 +86,11 @@ class FollowedRun(Run):
         """Write down how far events have been passed on. Blocking."""
         self.unsaved = False
         folder.write_json(self.place / folder.READ, dict(self.seen))
+
+    def sign_of(self, node: str, now_s: float, *, confirmed: bool) -> LastSign:
+        """What is known of a node's step."""
+        beat, at_s = self.beats.get(node, ("", self.began_s))
+        return LastSign(bool(beat), now_s - at_s, confirmed)
 
     def silent_since_s(self, node: str, beat: str, now_s: float) -> float:
         """Since when nothing new was seen of a node's step."""
