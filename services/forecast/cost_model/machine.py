@@ -5,6 +5,7 @@ A fact that nobody states is replaced by a stated default and reported in ``assu
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from meridian.errors import FieldError, InvalidArgumentError
@@ -17,6 +18,7 @@ _REACHED_BOUNDS = (0.4, 0.98)
 _DEFAULT_FABRIC_BYTES_PER_S = 25e9
 _DEFAULT_LINK_BYTES_PER_S = {"pcie": 25e9}
 _DEFAULT_NODE = 8
+_CLOUD = "aws"
 _EIGHT_BIT = frozenset(("fp8", "fp4"))
 _PEAKS = ("bf16", "fp16", "fp8", "tf32", "fp32")
 # What may stand in for a precision without a stated peak, nearest first.
@@ -110,7 +112,7 @@ def machine_of(name: str, catalogue: Catalogue | None = None) -> Machine:
     if found.chip_id is None and not candidates:
         detail = f"{name!r}: {found.reason}"
         raise UnknownChipError(f"accelerator: {detail}", errors=(FieldError("/accelerator", detail),))
-    if candidates:
+    if candidates and found.chip_id is not None:
         usual = _usual_variant(candidates)
         if usual is not None:
             made = machine_of_chip(known.chip(usual), known)
@@ -124,7 +126,7 @@ def machine_of(name: str, catalogue: Catalogue | None = None) -> Machine:
 def _usual_variant(candidates: tuple[str, ...]) -> str | None:
     """Of variants, the one that nodes for training carry, the newest such node's; None when no node is known."""
     nodes = [t for t in topologies().values() if t.chip_id in candidates and t.nics_per_node is not None]
-    own = [t for t in nodes if not t.id.startswith("aws")]
+    own = [t for t in nodes if not t.id.startswith(_CLOUD)]
     return max(own or nodes, key=lambda t: (t.year, t.chip_id)).chip_id if nodes else None
 
 
@@ -155,9 +157,11 @@ def machine_of_chip(chip: Chip, catalogue: Catalogue) -> Machine:
         notes.append(f"share of the peak that is reached: {REACHED_OF_PEAK}, nobody measured it")
     node = _node_of(chip)
     link = chip.link_bytes_per_s
-    if link is None:
+    bridged = chip.form == "pcie" and chip.vendor.lower() == "nvidia" and chip.link.startswith("nvlink")
+    if link is None or bridged:
         link = _DEFAULT_LINK_BYTES_PER_S.get(chip.form, 50e9)
-        notes.append(f"link within the node: {link / 1e9:g} GB/s assumed")
+        why = "bridges of NVLink join pairs of cards only: " if bridged else ""
+        notes.append(f"{why}link within the node: {link / 1e9:g} GB/s assumed")
     if node is None:
         size, fabric = _DEFAULT_NODE, _DEFAULT_FABRIC_BYTES_PER_S
         notes.append(f"nodes of {size} chips with {fabric / 1e9:g} GB/s each between nodes assumed")
@@ -228,11 +232,13 @@ def _reached(chip: Chip, catalogue: Catalogue, *peaks: str) -> float | None:
 
 
 def _node_of(chip: Chip) -> tuple[int, float] | None:
-    """Chips that share the fast link, and the rate between such groups; None when no topology names the chip."""
+    """Chips that share the fast link, and the rate between such groups; None when no topology names the chip or one of its kind."""
     names = set(chip.members) | {chip.id}
-    base = {name.rsplit("-", 1)[0] for name in names}
+    kinds = {_kind(name, chip.vendor) for name in names}
     found = [t for t in topologies().values() if t.chip_id in names]
-    found = found or [t for t in topologies().values() if t.chip_id.rsplit("-", 1)[0] in base]
+    found += [t for t in topologies().values() if t not in found and _kind(t.chip_id, chip.vendor) in kinds]
+    # Before what a cloud made of it, the node as its maker builds it.
+    found.sort(key=lambda t: t.id.startswith(_CLOUD))
     if not found:
         return None
     node = found[0]
@@ -243,3 +249,14 @@ def _node_of(chip: Chip) -> tuple[int, float] | None:
         return node.chips_per_node * node.nodes_in_scale_up, rate
     rate = links[node.fabric_id].bytes_per_s * node.nics_per_node / node.chips_per_node
     return node.chips_per_node * node.nodes_in_scale_up, rate
+
+
+def _kind(chip_id: str, vendor: str) -> str:
+    """The id without what does not change the node that the chip stands in: size and kind of the memory, bin of an Ascend.
+
+    ``h100-sxm5-80gb`` and ``h100-sxm5-96gb``, ``ascend-910b1`` and ``ascend-910b3`` stand in nodes of one kind; ``tpu-v4`` and
+    ``tpu-v6e`` do not.
+    """
+    if vendor.lower() == "huawei":
+        return re.sub(r"(?<=[a-z])\d$", "", chip_id)
+    return re.sub(r"(-\d+gb)?(-hbm\w+)?$", "", chip_id)

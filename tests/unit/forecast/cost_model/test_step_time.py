@@ -249,6 +249,35 @@ def test_chips_without_a_variant_are_assumed_aloud_and_unknown_ones_refused() ->
         machine_of("abacus")
 
 
+def test_a_chip_stands_in_the_node_of_its_own_kind() -> None:
+    """Pods of TPUs and nodes of Ascend and of Trainium by the vendors' documentation; a kind that no topology names has none."""
+    pods = {
+        "tpu-v2": 256,
+        "tpu-v3": 1024,
+        "tpu-v4": 4096,
+        "tpu-v5e": 256,
+        "tpu-v5p": 8960,
+        "tpu-v6e": 256,
+        "tpu-v7": 9216,
+    }
+    assert {name: machine_of(name).node_size for name in pods} == pods
+    # 6.4 Tbit/s of network for the 256 chips of a pod of v5e; 800 Gbit/s for 16 Trainium.
+    assert machine_of("tpu-v5e").fabric_bytes_per_s == pytest.approx(6.4e12 / 8 / 256)
+    assert machine_of("Trainium").node_size == 16
+    assert machine_of("Trainium").fabric_bytes_per_s == pytest.approx(800e9 / 8 / 16)
+    # All bins of the 910B stand in the Atlas 800T A2, not in the Atlas 800 of the first 910.
+    assert {machine_of(f"Ascend 910B{n}").fabric_bytes_per_s for n in (1, 2, 3, 4)} == {25e9}
+    assert machine_of("Ascend 910A").fabric_bytes_per_s == 12.5e9
+    assert any("assumed" in note for note in machine_of("Ascend 310P").assumptions)
+    # Memory makes no other node; the cards of a node with PCI Express are joined by NVLink in pairs at most.
+    assert machine_of("h20-141gb").fabric_bytes_per_s == machine_of("h20").fabric_bytes_per_s
+    card = machine_of("a100-pcie-80gb")
+    assert card.link_bytes_per_s < 31.5e9 < machine_of("a100-sxm4-80gb").link_bytes_per_s
+    assert any("pairs of cards" in note for note in card.assumptions)
+    with pytest.raises(UnknownChipError, match="tpu-v5e, tpu-v5p"):
+        machine_of("TPU v5")
+
+
 def test_a_precision_without_a_peak_falls_back() -> None:
     assert A100.peak("fp8") == A100.peak("bf16") == 312e12
     shape, layout = model_named("llama3.2-1b"), TrainingLayout(sequence=2048, global_batch=8, precision="fp8")
