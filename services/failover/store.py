@@ -24,7 +24,11 @@ _metadata = sa.MetaData()
 _TIME = sa.DateTime(timezone=True)
 
 leadership = sa.Table(
-    "leadership", _metadata, sa.Column("single", sa.Boolean, primary_key=True), sa.Column("term", sa.BigInteger)
+    "leadership",
+    _metadata,
+    sa.Column("single", sa.Boolean, primary_key=True),
+    sa.Column("term", sa.BigInteger),
+    sa.Column("carried_out", sa.BigInteger),
 )
 domains = sa.Table(
     "domains",
@@ -172,15 +176,20 @@ class Store:
 
     # -- leadership ----------------------------------------------------------------------------------------------
 
-    async def begin_term(self) -> int:
-        """Start a new term of leadership; all earlier ones are over."""
-        statement = sa.update(leadership).values(term=leadership.c.term + 1).returning(leadership.c.term)
-        return int((await self._connection.execute(statement)).scalar_one())
+    async def begin_term(self) -> tuple[int, int]:
+        """Start a new term of leadership; all earlier ones are over. Returns it, and how many transitions were carried out."""
+        statement = (
+            sa.update(leadership)
+            .values(term=leadership.c.term + 1)
+            .returning(leadership.c.term, leadership.c.carried_out)
+        )
+        term, carried_out = (await self._connection.execute(statement)).one()
+        return term, carried_out
 
-    async def is_term(self, term: int) -> bool:
-        """Whether ``term`` is the present one; holds until the end of the transaction."""
-        statement = sa.select(leadership.c.term).with_for_update(read=True)
-        return bool((await self._connection.execute(statement)).scalar_one() == term)
+    async def note_carried_out(self, term: int, count: int) -> bool:
+        """Note how many transitions were carried out once this transaction is committed; False when ``term`` is over."""
+        statement = sa.update(leadership).where(leadership.c.term == term).values(carried_out=count)
+        return bool((await self._connection.execute(statement)).rowcount)
 
     # -- domains and nodes ---------------------------------------------------------------------------------------
 

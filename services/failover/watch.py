@@ -53,6 +53,8 @@ class Watch:
         self._metrics = metrics
         self._term: int | None = None
         self._undone: deque[Transition] = deque()
+        # Of this detector's transitions; the database has it too, in the transaction of each.
+        self._carried_out = 0
         self._work = asyncio.Event()
         self.active = False
         self.detector = Detector(settings.thresholds(), kernel.clock.monotonic_s())
@@ -103,10 +105,15 @@ class Watch:
     async def _begin_term(self) -> None:
         async with self._kernel.database.transaction() as connection:
             store = Store(connection)
-            term = await store.begin_term()
+            term, carried_out = await store.begin_term()
             if self._term is not None and term == self._term + 1:
                 self._term = term
+                # Committed, though the connection was lost before anybody could say so.
+                for _ in range(carried_out - self._carried_out):
+                    self._undone.popleft()
+                self._carried_out = carried_out
                 return
+            await store.note_carried_out(term, 0)
             self._term = term
             now, now_s = self._kernel.clock.now(), self._kernel.clock.monotonic_s()
             domains = [
@@ -126,6 +133,7 @@ class Watch:
                 for row in await store.load_nodes()
             ]
         self._undone.clear()
+        self._carried_out = 0
         self.detector = Detector(self._settings.thresholds(), now_s, domains=domains, nodes=nodes)
 
     async def _tick(self) -> None:
@@ -147,17 +155,22 @@ class Watch:
             await self._carry_out_together(transitions)
             for _ in transitions:
                 self._undone.popleft()
+            self._carried_out += len(transitions)
+            await self._measure()
+            for transition in transitions:
+                log.info("state changed", extra={"transition": type(transition).__name__, "what": str(transition)})
 
     async def _carry_out_together(self, transitions: Sequence[Transition]) -> None:
         assert self._term is not None
         times = TimeBase(self._kernel.clock.now(), self._kernel.clock.monotonic_s())
         async with self._kernel.outbox.transaction() as transaction:
-            if not await Store(transaction.connection).is_term(self._term):
+            done = self._carried_out + len(transitions)
+            if not await Store(transaction.connection).note_carried_out(self._term, done):
                 raise NotLeaderError("another instance leads")
             await Declarations(transaction, times, self._kernel.new_id, self._metrics).carry_out(transitions)
+
+    async def _measure(self) -> None:
         async with self._kernel.database.reading() as connection:
             counts = await Store(connection).count_open_incidents()
         for kind in ("node_suspected", "node_failed", "domain_unreachable", "run_lost"):
             self._metrics.open_incidents.labels(kind).set(counts.get(kind, 0))
-        for transition in transitions:
-            log.info("state changed", extra={"transition": type(transition).__name__, "what": str(transition)})
