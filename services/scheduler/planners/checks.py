@@ -35,6 +35,10 @@ def numbers(
         want is not None and want != got for want, got in zip(shape, array.shape, strict=True)
     ):
         raise PolicyError(f"{field}: shape {array.shape}, expected {_form(shape)}")
+    if array.size:
+        least, most = np.minimum.reduce(array, axis=None), np.maximum.reduce(array, axis=None)
+        if low <= least and most <= high and (infinite or -np.inf < least <= most < np.inf):
+            return array
     _refuse(field, array, np.isnan(array), "NaN")
     if not infinite:
         _refuse(field, array, np.isinf(array), "infinite")

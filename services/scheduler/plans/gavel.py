@@ -109,17 +109,20 @@ class GavelPlanner:
         kept: _Shares | None = service.plan.get(f"gavel/{self._objective}")
         capacity = tuple(jobs.capacity.tolist())
         measured = measured_of(cluster).version
-        if kept is None or (kept.keys, kept.capacity, kept.measured) != (jobs.keys, capacity, measured):
+        since_reset = kept is not None and (kept.keys, kept.capacity, kept.measured) == (jobs.keys, capacity, measured)
+        if kept is None or not since_reset:
             kept = _Shares(jobs.keys, capacity, measured, np.clip(OBJECTIVES[self._objective](jobs), 0.0, 1.0))
             service.plan[f"gavel/{self._objective}"] = kept
             service.reset(context.now_s)
         name = f"gavel/{self._objective}/settled"
         settled: _Settled | None = service.plan.get(name)
-        more = others(cluster)
+        more = others(cluster, jobs)
         if settled is not None and settled.hold(kept, jobs):
             return [*settled.targets, *more] if more else settled.targets
         round_s = cluster.policy.interval_s or ROUND_S
-        received = service.received_s(jobs.keys, jobs.models, context.now_s) + 0.5 * round_s
+        received = np.full(jobs.throughput.shape, 0.5 * round_s)
+        if since_reset:
+            received += service.received_s(jobs.keys, jobs.models, context.now_s)
         free = jobs.capacity.copy()
         np.subtract.at(free, jobs.kind[jobs.fixed], jobs.devices[jobs.fixed])
         share = np.where(jobs.fixed[:, None], 0.0, kept.allocation)

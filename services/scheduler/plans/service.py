@@ -71,7 +71,7 @@ class Service:
             self._begun,
         )
         for table in tables:
-            for key in [key for key in table if key not in known]:
+            for key in table.keys() - known:
                 del table[key]
 
     def reset(self, now_s: float) -> None:
@@ -85,11 +85,13 @@ class Service:
         """Seconds by job and type (J, T) since the last reset."""
         result = np.zeros((len(keys), len(models)))
         column = {model: place for place, model in enumerate(models)}
+        received, marks = self._received, self._marks
         for row, key in enumerate(keys):
-            for model, seconds in self._received.get(key, {}).items():
-                if model in column:
-                    result[row, column[model]] += seconds
-            mark = self._marks.get(key)
+            if key in received:
+                for model, seconds in received[key].items():
+                    if model in column:
+                        result[row, column[model]] += seconds
+            mark = marks.get(key)
             if mark is not None and mark[0] in column:
                 result[row, column[mark[0]]] += max(now_s - mark[1], 0.0)
         return result

@@ -7,9 +7,10 @@ a plan (`others` lets them run as they fit).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,8 @@ class Jobs:
     rates: Rates
     cluster: Cluster
     now_s: float
+    _targets: tuple[dict[tuple[int, str], Target], ...]
+    """Targets of each job that were made before, while it ran or waited as it does."""
 
     @cached_property
     def left(self) -> Floats:
@@ -127,15 +130,42 @@ class Jobs:
             self.rates,
             self.cluster,
             now_s,
+            self._targets,
         )
 
     def targets(self, kind: Ints, order: Sequence[int] | Ints, reason: str) -> list[Target]:
         """The jobs with a type (``kind`` (J) >= 0), in this order, with the ranks that they ask for."""
-        return [
-            Target(self.keys[job], 0, self.models[kind[job]], reason=reason + self.assumed(job))
-            for job in order
-            if kind[job] >= 0
-        ]
+        kinds = kind.tolist()
+        return [self._target(job, kinds[job], reason) for job in np.asarray(order).tolist() if kinds[job] >= 0]
+
+    def _target(self, job: int, kind: int, reason: str) -> Target:
+        made = self._targets[job].get((kind, reason))
+        if made is None:
+            made = Target(self.keys[job], 0, self.models[kind], reason=reason + self.assumed(job))
+            unit = self.units[job]
+            if unit.work > 0 or unit.remaining_s != np.inf:
+                # Of others it may be told later how much is left.
+                self._targets[job][kind, reason] = made
+        return made
+
+
+class _Job:
+    """A unit as it waits or runs, with what `Jobs` says of it: the same as long as neither changes, on the same rates."""
+
+    __slots__ = ("demand", "devices", "held", "key", "kind", "place", "rates", "restart_s", "run", "targets", "unit")
+
+    def __init__(self, cluster: Cluster, rates: Rates, unit: PendingUnit, run: RunningUnit | None) -> None:
+        self.unit, self.run = unit, run
+        self.key = unit.key
+        self.place = unit.submitted_at_s, unit.key
+        self.demand = demand = service_of(cluster).waits(unit)
+        self.rates = rates.of(unit.key, demand)
+        self.devices = demand.ranks * demand.accelerators * demand.device_milli / 1000.0
+        self.kind = -1 if run is None else rates.models.index(model_of(cluster.table, run))
+        self.held = 0 if run is None else run.unit.demand.ranks
+        self.restart_s = unit.restart_s or cluster.policy.restarts.restart_cost_s
+        self.targets: dict[tuple[int, str], Target] = {}
+        """By type and reason."""
 
 
 def jobs_of(cluster: Cluster, now_s: float) -> Jobs:
@@ -148,36 +178,30 @@ def jobs_of(cluster: Cluster, now_s: float) -> Jobs:
     before = kept.jobs
     if before is not None and before.rates is rates and rows == kept.rows:
         return before if before.now_s == now_s else before.at(now_s)
-    table = cluster.table
-    kept.rows = rows
-    rows = sorted(rows, key=_by_submission)
-    units = tuple([unit for unit, _ in rows])
-    keys = tuple([unit.key for unit in units])
-    demands = tuple([service.waits(unit) for unit in units])
+    jobs = kept.follow(cluster, rates, rows)
+    keys = tuple([job.key for job in jobs])
     service.forget_all_but(keys)
-    index = {model: place for place, model in enumerate(rates.models)}
-    restart_s = cluster.policy.restarts.restart_cost_s
     kept.jobs = Jobs(
-        units,
+        tuple([job.unit for job in jobs]),
         keys,
-        demands,
+        tuple([job.demand for job in jobs]),
         rates.models,
         rates.capacity,
-        rates.throughput(keys, demands),
-        np.array([item.ranks * item.accelerators * item.device_milli / 1000.0 for item in demands], dtype=np.float64),
-        np.array([-1 if run is None else index[model_of(table, run)] for _, run in rows], dtype=np.int64),
-        np.array([0 if run is None else run.unit.demand.ranks for _, run in rows], dtype=np.int64),
-        np.array([unit.restart_s or restart_s for unit in units], dtype=np.float64),
-        tuple([run for _, run in rows]),
+        np.array([job.rates for job in jobs], dtype=np.float64).reshape(len(jobs), len(rates.models)),
+        np.array([job.devices for job in jobs], dtype=np.float64),
+        np.array([job.kind for job in jobs], dtype=np.int64),
+        np.array([job.held for job in jobs], dtype=np.int64),
+        np.array([job.restart_s for job in jobs], dtype=np.float64),
+        tuple([job.run for job in jobs]),
         rates,
         cluster,
         now_s,
+        tuple([job.targets for job in jobs]),
     )
     return kept.jobs
 
 
-def _by_submission(row: _Row) -> tuple[float, UnitKey]:
-    return row[0].submitted_at_s, row[0].key
+_place = attrgetter("place")
 
 
 class _Kept:
@@ -187,6 +211,25 @@ class _Kept:
         self.rows: list[_Row] = []
         self.jobs: Jobs | None = None
         self._rates: Rates | None = None
+        self._of: Rates | None = None
+        self._known: dict[UnitKey, _Job] = {}
+        """By submission."""
+
+    def follow(self, cluster: Cluster, rates: Rates, rows: list[_Row]) -> list[_Job]:
+        """The jobs of ``rows`` by submission: those that were known stand in this order already."""
+        known = self._known if self._of is rates else {}
+        now: dict[UnitKey, _Job] = {}
+        for unit, run in rows:
+            job = known.get(unit.key)
+            if job is None or job.unit is not unit or job.run is not run:
+                job = _Job(cluster, rates, unit, run)
+            now[unit.key] = job
+        jobs = [now[key] for key in known if key in now]
+        if len(jobs) < len(now):
+            jobs += [job for key, job in now.items() if key not in known]
+        jobs.sort(key=_place)
+        self._of, self._known, self.rows = rates, {job.key: job for job in jobs}, rows
+        return jobs
 
     def __deepcopy__(self, memo: dict[int, object]) -> _Kept:
         return _Kept()
@@ -218,8 +261,10 @@ def most_ranks(cluster: Cluster, demand: Demand, models: Sequence[str]) -> tuple
     return found
 
 
-def others(cluster: Cluster) -> list[Target]:
-    """Units without accelerators: those that run stay, those that wait go where they fit."""
+def others(cluster: Cluster, jobs: Jobs | None = None) -> list[Target]:
+    """Units without accelerators: those that run stay, those that wait go where they fit. ``jobs`` are all others, where it is known."""
+    if jobs is not None and len(jobs.keys) == len(cluster.running) + len(cluster.pending):
+        return []
     keys = [item.unit.key for item in cluster.running.values() if not item.unit.demand.accelerators]
     keys += [unit.key for unit in cluster.pending if not unit.demand.accelerators]
     return [Target(key, reason="needs no accelerator") for key in sorted(keys)]
@@ -278,11 +323,6 @@ class Rates:
         if found is None:
             found = self._most[demand] = most_ranks(self._cluster, demand, self.models)
         return found
-
-    def throughput(self, keys: Iterable[UnitKey], demands: Iterable[Demand]) -> Floats:
-        """(J, T); see `Jobs`."""
-        rows = [self.of(key, demand) for key, demand in zip(keys, demands, strict=True)]
-        return np.array(rows, dtype=np.float64).reshape(len(rows), len(self.models))
 
     def of(self, key: UnitKey, demand: Demand) -> Floats:
         """The rates (T) of one job."""

@@ -18,10 +18,13 @@ from services.scheduler.core.tenants_objectives import state_tenant
 
 
 class _Settled:
-    """The targets that were found carried out, with nobody else running, since when nobody began or ended."""
+    """The targets that were found carried out, with nobody else running, since when nobody began or ended; and the target that
+    each unit was found to agree with since it began."""
 
     def __init__(self) -> None:
         self.targets: Sequence[Target] | None = None
+        self._agreed: dict[UnitKey, Target] = {}
+        self._table: Table | None = None
 
     def __deepcopy__(self, memo: dict[int, object]) -> _Settled:
         return _Settled()
@@ -29,10 +32,24 @@ class _Settled:
     def began(self, running: RunningUnit) -> None:
         """A unit holds nodes."""
         self.targets = None
+        self._agreed.pop(running.unit.key, None)
 
     def ended(self, running: RunningUnit, now_s: float) -> None:
         """A unit holds nothing more."""
         self.targets = None
+        self._agreed.pop(running.unit.key, None)
+
+    def agrees(self, running: RunningUnit, target: Target, table: Table) -> bool:
+        """Whether the unit runs as the target says."""
+        if table is not self._table:
+            self._agreed.clear()
+            self._table = table
+        if self._agreed.get(target.key) is target:
+            return True
+        found = _agrees(running, target, table)
+        if found:
+            self._agreed[target.key] = target
+        return found
 
 
 class ByPlan(State):
@@ -41,16 +58,16 @@ class ByPlan(State):
     def _carry_out(self, targets: Sequence[Target]) -> None:
         settled = self._cluster.watch("by plan", None, _Settled)
         if settled.targets is not targets or self._explain:
-            done = self._follow_targets(targets)
+            done = self._follow_targets(targets, settled)
             settled.targets = targets if done else None
 
-    def _follow_targets(self, targets: Sequence[Target]) -> bool:
+    def _follow_targets(self, targets: Sequence[Target], settled: _Settled) -> bool:
         """See the module; whether all was already as planned."""
         cluster = self._cluster
         wanted = {target.key: target for target in targets}
         for running in list(self._running.values()):
             target = wanted.get(running.unit.key)
-            if target is not None and _agrees(running, target, cluster.table):
+            if target is not None and settled.agrees(running, target, cluster.table):
                 continue
             if not running.unit.preemptible:
                 continue

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
 
+from services.scheduler.core.decide import decide
 from services.scheduler.core.fleet import Domain, Fleet, with_domain
 from services.scheduler.core.planning import Planner
 from services.scheduler.core.policy import Policy, RestartRules
-from services.scheduler.core.queue import OrderContext, Shares
+from services.scheduler.core.queue import OrderContext, PendingUnit, Shares
+from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.plans.elastic import ExactPlanner, MarginalPlanner, PolluxPlanner, SiaPlanner, round_of
 from services.scheduler.plans.state import Jobs, jobs_of
+from tests.unit.scheduler.plans.small import cluster, policy
 from tests.unit.scheduler.plans.test_measured_plans import world_of
 from tests.unit.scheduler.world import World, a_node, gang
 
@@ -83,6 +87,32 @@ def test_elastic_targets_are_what_they_would_be_anew(planner: Planner, models: t
     same()
     world.submit("late", gang(1, accelerators=1))
     same()
+
+
+@pytest.mark.parametrize("objective", ["las", "fifo", "min_makespan"])
+@pytest.mark.parametrize("sizes", [{"v100": 4}, {"v100": 3, "k80": 2}], ids=len)
+def test_gavels_rounds_are_what_they_would_be_anew(objective: str, sizes: dict[str, int]) -> None:
+    draw = random.Random(7)
+    chosen = policy("gavel", 360.0, objective=objective)
+    held = cluster(sizes, chosen)
+    moved = 0
+    for number in range(60):
+        now_s = 360.0 * number
+        if number % 4 == 0:
+            demand = Demand(draw.choice([1, 1, 2]), accelerators=1)
+            work = draw.uniform(600.0, 6000.0)
+            held.add(PendingUnit(UnitKey(f"job-{number}", 0), "lab", 0, now_s, demand, submitted_at_s=now_s, work=work))
+        elif number % 5 == 0 and held.running:
+            held.release(draw.choice(list(held.running)), now_s)
+        anew = decide(held.copy(), chosen, now_s)
+        decisions = decide(held, chosen, now_s, explain=False)
+        assert [(item.key, item.ranks) for item in decisions.placed] == [(item.key, item.ranks) for item in anew.placed]
+        assert decisions.preempted == anew.preempted
+        off = [held.running[item.key].unit for item in decisions.preempted]
+        moved += len(off)
+        begun = {item.unit.key for item in held.apply(decisions, now_s)}
+        held.extend([unit for unit in off if unit.key not in begun])
+    assert moved, "not all had room, so rounds changed who ran"
 
 
 def test_a_round_with_a_choice_is_made_anew_as_restarts_cost_less_of_older_jobs() -> None:
