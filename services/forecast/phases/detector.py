@@ -8,7 +8,7 @@ At each sample (step, loss, and where known the learning rate and the global bat
 3. Stable (``onset``) once that pace has stayed below 10 % of its highest value after the warm-up for 2 % of the run as seen
    through the window (2.7 %; a run whose length is not known is taken to be twice as long as it was so far), or, until that
    is seen, as long as the newer half of the window lies below by more than its noise. The first is taken back only where a
-   new highest pace shows that the peak had not come yet, the second where the newer half rises.
+   new highest pace shows that the peak had not come yet, or a run of unknown length outgrows it, the second where the newer half rises.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ class PhaseDetector:
             return Phase.STABLE if self._onset.stable else Phase.FAST
         newer = self._window.slope(LEAST_SAMPLES, HALF_WINDOW) if self._onset.border > 0 else None
         length = max(step, self._schedule.total_steps or _LENGTHS_SO_FAR * step)
-        return Phase.STABLE if self._onset.observe(step, slope, newer, length) else Phase.FAST
+        certain = max(step, self._schedule.total_steps or step)
+        return Phase.STABLE if self._onset.observe(step, slope, newer, length, certain) else Phase.FAST
 
     def _warming_up(self, step: float, slope: Slope | None, lr: float, gbs: float) -> bool:
         if self._known:

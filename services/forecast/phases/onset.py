@@ -8,7 +8,9 @@ Two slopes are looked at after each sample: that over the whole window of `truth
 2. *Soon*: the newer half lies below the border by its standard error, which is small enough to see the border at all, for
    0.5 % of the run. It is taken back when the newer half rises above the border by its standard error.
 3. *Sure*: the whole slope has stayed below the border for 2 % of the run as seen through the window (2.7 %): what the truth
-   asks for. It is taken back only where a whole slope rises above the peak, for then the peak was not the peak.
+   asks for. It is taken back only where a whole slope rises above the peak, for then the peak was not the peak, and in a run
+   whose length is not known where it rises clearly above the border (`_CLEARLY`) and the run has become so long that the
+   stretch below was not 2 % of it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ _STANDING_SHARE = 0.5
 # Largest standard error of the newer half, in borders, and the share of the run for which it stays below the border.
 _SEES = 0.8
 _SOON = 0.005
+# A pace this many borders high, less as many standard errors, is above the border for sure.
+_CLEARLY = 2.0
 
 
 def student_quantile(z: float, freedom: float) -> float:
@@ -50,6 +54,9 @@ class StableWatch:
         self._standing = 0.0
         self._below_from: float | None = None
         self._soon_from: float | None = None
+        # Where the stretch that made it sure ended so far, and whether it goes on.
+        self._below_until: float | None = None
+        self._still_below = False
         self.stable = False
         self.sure = False
 
@@ -61,6 +68,7 @@ class StableWatch:
     def begin(self, *, keep_peak: bool) -> None:
         """A warm-up has ended, or goes on: what follows is watched anew."""
         self._below_from, self._soon_from, self.stable, self.sure = None, None, False, False
+        self._below_until, self._still_below = None, False
         if not keep_peak:
             self.peak = self._standing = 0.0
 
@@ -70,9 +78,16 @@ class StableWatch:
         if stands_out(slope):
             self._standing = max(self._standing, slope.fall)
 
-    def observe(self, step: float, whole: Slope, newer: Slope | None, length: float) -> bool:
-        """Whether the run is stable at ``step`` of ``length``, by the slopes over the window and over its newer half."""
-        if self.sure and whole.fall > self.peak:
+    def observe(
+        self, step: float, whole: Slope, newer: Slope | None, length: float, least: float | None = None
+    ) -> bool:
+        """Whether the run is stable at ``step`` of ``length``, by the slopes over the window and over its newer half.
+
+        ``least`` is what of the length is certain; None: all of it.
+        """
+        if self.sure and (
+            whole.fall > self.peak or self._was_too_short(step, whole, length if least is None else least)
+        ):
             self.begin(keep_peak=True)
         self.raise_peak(whole)
         if self.sure:
@@ -80,7 +95,8 @@ class StableWatch:
         border = self.border
         self._below_from = _since(self._below_from, step, below=border > 0 and whole.fall < border)
         if self._below_from is not None and step - self._below_from >= self._hold * length:
-            self.stable = self.sure = True
+            self.stable = self.sure = self._still_below = True
+            self._below_until = step
             return True
         if newer is None or newer.error > _SEES * border:
             self._soon_from = None
@@ -92,6 +108,18 @@ class StableWatch:
             self.stable = self._soon_from is not None and step - self._soon_from >= _SOON * length
         return self.stable
 
+    def _was_too_short(self, step: float, whole: Slope, least: float) -> bool:
+        """Whether the stretch that made it sure is over and was less than the share to hold of a run of ``least`` steps."""
+        if self._below_from is None or self._below_until is None:
+            return False
+        self._still_below = self._still_below and whole.fall < self.border
+        if self._still_below:
+            self._below_until = step
+            return False
+        clearly = whole.fall - _CLEARLY * whole.error > _CLEARLY * self.border
+        # Rounding must not decide of a stretch that was just long enough.
+        return clearly and self._below_until - self._below_from < self._hold * least * (1 - 1e-9)
+
     def state(self) -> dict[str, Any]:
         """What `restore` takes, fit for JSON."""
         return {
@@ -99,6 +127,8 @@ class StableWatch:
             "standing": self._standing,
             "below_from": self._below_from,
             "soon_from": self._soon_from,
+            "below_until": self._below_until,
+            "still_below": self._still_below,
             "stable": self.stable,
             "sure": self.sure,
         }
@@ -108,6 +138,8 @@ class StableWatch:
         self.peak, self._standing = kept["peak"], kept["standing"]
         self._below_from, self._soon_from = kept["below_from"], kept["soon_from"]
         self.stable, self.sure = kept["stable"], kept["sure"]
+        # States kept before a stretch could be too short have neither; what was sure then stays.
+        self._below_until, self._still_below = kept.get("below_until"), kept.get("still_below", False)
 
 
 def _since(before: float | None, step: float, *, below: bool) -> float | None:

@@ -64,6 +64,47 @@ def test_a_sure_phase_is_taken_back_by_a_new_peak_only() -> None:
     assert watch.border == pytest.approx(0.11)
 
 
+def test_a_stretch_that_was_too_short_for_the_run_as_it_became_is_taken_back() -> None:
+    low, high = Slope(0.05, 0.01, 100), Slope(0.5, 0.01, 100)
+    for late, told in ((900.0, True), (1100.0, False)):
+        # The length is not known: 20 steps from 100 on are 2 % of 1,000.
+        watch = StableWatch(0.1, 0.02)
+        watch.observe(1.0, Slope(1.0, 0.01, 100), None, 2.0)
+        for step in (100.0, 110.0, 120.0):
+            watch.observe(step, low, None, 2 * step, step)
+        assert watch.sure
+        restored = StableWatch(0.1, 0.02)
+        restored.restore(json.loads(json.dumps(watch.state())))
+        for each in (watch, restored):
+            assert each.observe(130.0, high, high, 260.0, 130.0)
+            assert each.observe(late, high, high, 2 * late, late) is told
+    # Of a length that is declared the stretch was long enough from the beginning.
+    watch = watch_with_peak()
+    for step in (100.0, 110.0, 120.0):
+        watch.observe(step, low, None, LENGTH)
+    assert watch.observe(990.0, high, high, LENGTH)
+    # A pace that is not clearly above the border speaks against nothing.
+    watch = StableWatch(0.1, 0.02)
+    watch.observe(1.0, Slope(1.0, 0.01, 100), None, 2.0)
+    for step in (100.0, 110.0, 120.0):
+        watch.observe(step, low, None, 2 * step, step)
+    assert watch.observe(2000.0, Slope(0.21, 0.01, 100), high, 4000.0, 2000.0)
+
+
+def test_a_lull_early_in_a_run_of_unknown_length_is_not_stable_for_ever() -> None:
+    step = np.arange(12_000.0)
+    x = np.log(step + 1)
+    # The loss stands still from step 100 to 220 and falls again.
+    loss = 12 - x + np.clip(x, math.log(101), math.log(221)) + np.random.default_rng(0).normal(0, 0.01, len(step))
+    curve = Curve("r", "f", step, loss)
+    assert math.isinf(boundaries(curve).stable_from)
+    told, events = detect(curve, schedule_known=True)
+    assert [event.phase for event in events] == [Phase.FAST, Phase.STABLE, Phase.FAST]
+    # The window lies in the lull for some 80 steps, which are 2.7 % of 3,000.
+    assert events[-1].step < 4000
+    assert np.mean(told == Phase.STABLE) < 0.35
+
+
 @pytest.mark.parametrize("fall", [0.05, -0.4])
 def test_below_a_peak_that_is_noise_nothing_is_stable(fall: float) -> None:
     watch = StableWatch(0.1, 0.02)
