@@ -255,7 +255,7 @@ class Measures:
         wait = np.array([job.wait_s for job in self.jobs])
         rho = np.array([job.rho for job in self.jobs if not math.isnan(job.rho)])
         decisions = np.array(self.decision_s)
-        end_s = max((job.finish_s for job in self.jobs), default=self.now_s)
+        end_s = max((job.finish_s for job in self.jobs), default=math.nan)
         held = sum(job.held_device_s for job in self.jobs) + self._open[0]
         lost = sum(job.lost_device_s for job in self.jobs) + self._open[1]
         overhead = sum(job.overhead_device_s for job in self.jobs) + self._open[2]

@@ -87,10 +87,10 @@ def _why_missing(name: str, measures: Measures) -> str:
         return "no decision was made"
     if name.startswith("deadline"):
         return "no finished job has a deadline"
+    if name == "allocated_share":
+        return "no accelerator was up while jobs arrived, or all arrived at one time"
     if not measures.jobs:
         return "no job finished"
-    if name.startswith("allocated"):
-        return "no accelerator was up while jobs arrived"
     return "it has no value here"
 
 

@@ -210,6 +210,17 @@ def test_files_and_pipes(call: Call) -> None:
     assert json.loads(printed.stdout)["schema"] == "meridian.result/1"
 
 
+def test_figures_of_ends_are_null_while_nothing_ended(call: Call) -> None:
+    assert call(*policies("fifo"), "--until", "5s", "--json", "out.json").exit_code == 0
+    rows = {row["measure"]: row for row in json.loads(Path("out.json").read_text())["rows"] if row["slice"] == "all"}
+    for measure in ("jct_mean_h", "wait_mean_h", "makespan_h"):
+        assert (rows[measure]["value"], rows[measure]["reason"]) == (None, "no job finished")
+    assert call(*policies("fifo"), "--jobs", "1", "--json", "out.json").exit_code == 0
+    rows = {row["measure"]: row for row in json.loads(Path("out.json").read_text())["rows"] if row["slice"] == "all"}
+    assert rows["makespan_h"]["value"] == pytest.approx(10 / 3600)
+    assert rows["allocated_share"]["reason"] == "no accelerator was up while jobs arrived, or all arrived at one time"
+
+
 def test_until_counts_what_did_not_finish(call: Call) -> None:
     """At 12 s FIFO has finished a; b runs, c and d wait."""
     result = call(*policies("fifo"), "--until", "12s", "--json", "out.json", "--schedule", "out.csv")
