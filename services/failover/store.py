@@ -675,12 +675,17 @@ class Store:
     # -- upkeep --------------------------------------------------------------------------------------------------
 
     async def forget_older_than(self, now: datetime, keep: timedelta) -> None:
-        """Remove ended runs with what belongs to them, and closed incidents."""
+        """Remove ended runs with what belongs to them, checkpoints of units that do not run, and closed incidents."""
         limit = now - keep
         old_runs = sa.select(runs.c.run_id).where(runs.c.ended_at < limit)
         await self._connection.execute(sa.delete(run_domains).where(run_domains.c.run_id.in_(old_runs)))
         await self._connection.execute(sa.delete(runs).where(runs.c.ended_at < limit))
-        await self._connection.execute(sa.delete(checkpoints).where(checkpoints.c.written_at < limit))
+        runs_still = sa.exists().where(
+            runs.c.job_id == checkpoints.c.job_id,
+            runs.c.unit_index == checkpoints.c.unit_index,
+            runs.c.ended_at.is_(None),
+        )
+        await self._connection.execute(sa.delete(checkpoints).where(checkpoints.c.written_at < limit, ~runs_still))
         old_incidents = sa.select(incidents.c.incident_id).where(incidents.c.closed_at < limit)
         await self._connection.execute(sa.delete(recoveries).where(recoveries.c.incident_id.in_(old_incidents)))
         await self._connection.execute(sa.delete(incidents).where(incidents.c.closed_at < limit))

@@ -27,6 +27,7 @@ from meridian.contracts.resource.v1 import resource_pb2
 from meridian.contracts.resource.v1.resource_pb2 import Heartbeat, NodeBeat
 from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.run.v1.run_pb2 import RunCheckpointed, RunFailed, RunFinished, RunStarted
+from services.failover.recovery import Unit
 from services.failover.store import Store
 from tests.harness import PATIENCE_S, Environment, Probe, environment
 
@@ -441,6 +442,32 @@ async def test_the_second_instance_stands_by_and_takes_over(stack: Environment) 
             assert failed.node_id == "north-1"
             assert (await second.http.get("/v1/nodes")).json()["active"] is True
             assert len(stack.bus.events(NodeFailed)) == 1
+
+
+async def test_the_checkpoint_of_a_unit_that_runs_is_kept_however_old_it_is(stack: Environment) -> None:
+    north = Agent(stack.bus, "north", ["north-1", "north-2"])
+    long_ago = datetime.now(UTC) - timedelta(days=40)
+    written = []
+    for job in ("runs", "ended"):
+        message = checkpoint(job, 1, 100)
+        message.at.FromDatetime(long_ago)
+        written.append(message)
+    async with stack.service("failover", QUICK) as service, beating(north):
+        await heard(stack, service, "nodes", 2)
+        await stack.bus.publish(placed("runs", 1, ("north", "north-1")), placed("ended", 1, ("north", "north-2")))
+        await stack.bus.publish(*written, JobFinished(job_id="ended"))
+        await heard(stack, service, "runs WHERE ended_at IS NOT NULL")
+        await heard(stack, service, "checkpoints", 2)
+        async with service.kernel.database.transaction() as connection:
+            await Store(connection).forget_older_than(datetime.now(UTC), timedelta(days=30))
+        await heard(stack, service, "checkpoints")
+        north.exited.update(("north-1", "north-2"))
+        plan = await stack.bus.expect(RecoveryPlanned)
+        assert (plan.job_id, plan.restore_step) == ("runs", 100)
+        async with service.kernel.database.reading() as connection:
+            assert set(await Store(connection).newest_checkpoints([Unit("runs", 0), Unit("ended", 0)])) == {
+                Unit("runs", 0)
+            }
 
 
 async def test_problem_details(stack: Environment) -> None:
