@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ RunKey = tuple[str, int]
 """(run id, epoch)"""
 
 MEMORY_OF_UNITS = timedelta(days=7)
+KEPT_UNITS = 10_000
+"""The units that were seen last are known whatever the clock says: one that is wrong for a moment must make no epoch forgotten."""
 SWEEP_EVERY = timedelta(hours=1)
 
 
@@ -234,17 +237,21 @@ class RunBook:
             or record["epoch"] > unit.highest_epoch
             or (run is not None and record["epoch"] == unit.highest_epoch)
         ):
+            self.units.pop(key, None)  # the newest stand last
             self.units[key] = Unit(record["epoch"], seen_at, run)
 
     def _forget_old_units(self, now: datetime) -> None:
         """Of an agent that runs for months too only the units of a week are kept, as in its journal."""
-        if self._swept_at is not None and now - self._swept_at < SWEEP_EVERY:
+        if self._swept_at is not None and timedelta(0) <= now - self._swept_at < SWEEP_EVERY:
             return
         self._swept_at = now
-        active = {(run.job_id, run.unit_index) for run in self.begun.values()}
-        old = [key for key, unit in self.units.items() if now - unit.seen_at > MEMORY_OF_UNITS and key not in active]
-        for key in old:
+        for key in self._old_units(now):
             del self.units[key]
+
+    def _old_units(self, now: datetime) -> set[UnitKey]:
+        active = {(run.job_id, run.unit_index) for run in self.begun.values()}
+        first = islice(self.units.items(), max(len(self.units) - KEPT_UNITS, 0))
+        return {key for key, unit in first if now - unit.seen_at > MEMORY_OF_UNITS and key not in active}
 
     def _end(self, event: RunEvent) -> None:
         if isinstance(event, RunRefused) or not isinstance(event, RunFailed | RunFinished):
@@ -288,11 +295,10 @@ class RunBook:
                     "pid": process.pid,
                     "ticks": process.start_ticks,
                 }
-        active = {(run.job_id, run.unit_index) for run in self.begun.values()}
         newest = max((unit.seen_at for unit in self.units.values()), default=None)
+        old = self._old_units(newest) if newest is not None else set()
         for (job_id, unit_index), unit in self.units.items():
-            old = newest is not None and newest - unit.seen_at > MEMORY_OF_UNITS
-            if old and (job_id, unit_index) not in active:
+            if (job_id, unit_index) in old:
                 continue
             place = {"job": job_id, "unit": unit_index, "epoch": unit.highest_epoch, "at": unit.seen_at.isoformat()}
             if unit.end is not None and unit.run is not None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent import run_book
 from agent.engines.base import (
     Checkpoint,
     FailureKind,
@@ -123,7 +124,8 @@ def test_a_nodes_incarnation_grows_with_and_without_a_memory_of_it() -> None:
     assert next_incarnation(0, START_S + 60.0) > first + 1
 
 
-async def test_old_units_are_forgotten(tmp_path: Path) -> None:
+async def test_old_units_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_book, "KEPT_UNITS", 0)
     book = _book(tmp_path / "j")
     book.open()
     book.begin(_request(1), AT)
@@ -140,7 +142,40 @@ async def test_old_units_are_forgotten(tmp_path: Path) -> None:
     await third.close()
 
 
-async def test_old_units_are_forgotten_while_the_agent_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ahead", [timedelta(days=30), timedelta(days=3000), timedelta(days=-15_000)])
+async def test_a_clock_that_is_wrong_for_a_while_makes_no_epoch_forgotten(ahead: timedelta, tmp_path: Path) -> None:
+    book = _book(tmp_path / "j")
+    book.open()
+    book.fence("job-1", 0, 5, AT)
+    book.fence("job-2", 0, 7, AT + ahead)
+    book.fence("job-3", 0, 1, AT + timedelta(minutes=1))
+    for _ in range(3):
+        assert book.admit(_request(4)) is Admission.STALE
+        assert book.highest_epoch("job-2", 0) == 7
+        await book.close()
+        book = _book(tmp_path / "j")
+        book.open()
+    await book.close()
+
+
+async def test_of_old_units_those_seen_last_are_kept_and_others_go_again_after_the_clock_was_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_book, "KEPT_UNITS", 2)
+    book = _book(tmp_path / "j")
+    book.open()
+    for day in (0, 1, 400, 2, 3, 4):
+        book.fence(f"job-{day}", 0, 1, AT + timedelta(days=day))
+    book.fence("job-1", 0, 2, AT + timedelta(days=4))
+    book.fence("job-20", 0, 1, AT + timedelta(days=20))
+    book.fence("job-21", 0, 1, AT + timedelta(days=21))
+    # Before the last came: of the future, and the two that were seen last.
+    assert list(book.units) == [("job-400", 0), ("job-1", 0), ("job-20", 0), ("job-21", 0)]
+    await book.close()
+
+
+async def test_old_units_are_forgotten_while_the_agent_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_book, "KEPT_UNITS", 0)
     book = _book(tmp_path / "j")
     book.open()
     book.begin(_request(1), AT)
