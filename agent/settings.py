@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from agent.probing.address import address_of
 from agent.sensing_settings import Benchmarking, Exporter, OwnResource, ResourceCommands, Scraping, Source
 from meridian.errors import ConfigurationError
 
@@ -76,6 +77,13 @@ class Link(_Section):
     loss: float = Field(0.0, ge=0, le=1)
     # HOST:PORT on which the agent of that domain answers probes; empty: what is declared here is all that is known.
     probe: Annotated[str, StringConstraints(pattern=r"^(\S+:[0-9]{1,5})?$")] = ""
+
+    @field_validator("probe")
+    @classmethod
+    def _is_an_address(cls, value: str) -> str:
+        if value:
+            address_of(value)
+        return value
 
 
 class Location(_Section):

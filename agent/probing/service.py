@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Mapping
 
+from agent.probing.address import address_of
 from agent.probing.estimates import LinkMeasurement
 from agent.probing.prober import Pace, Peer, Prober
 from agent.probing.responder import Responder
@@ -22,7 +23,7 @@ class Probing:
 
     def __init__(self, settings: AgentSettings, clock: Clock) -> None:
         domain, probing = settings.domain, settings.probing
-        peers = tuple(Peer(link.to_domain_id, *_address(link.probe)) for link in domain.links if link.probe)
+        peers = tuple(Peer(link.to_domain_id, *address_of(link.probe)) for link in domain.links if link.probe)
         pace = Pace(
             interval_s=probing.interval_s,
             packets=probing.packets,
@@ -53,8 +54,3 @@ class Probing:
                     _log.error("probes are not answered: port %d: %s", self._responder.port, error)
             await self._prober.run()
             await asyncio.Event().wait()
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    return host, int(port)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.probing.address import address_of
 from agent.probing.estimates import BURSTS, LinkEstimate
 from agent.probing.shaping import Shape
 from agent.probing.wire import HEADER_BYTES, Kind, Packet, announced, header, packet
+from agent.settings import read_settings
+from meridian.errors import ConfigurationError
 
 names = st.text(min_size=1, max_size=40).filter(lambda text: len(text.encode()) <= 200)
 
@@ -100,3 +106,30 @@ def test_a_receiver_waits_until_the_rate_is_kept() -> None:
     assert shape.pause_s(50, 0.2) == pytest.approx(0.3)
     assert shape.pause_s(50, 0.6) == 0.0
     assert Shape().pause_s(10**9, 0.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("192.0.2.7:4790", ("192.0.2.7", 4790)),
+        ("south.example:1", ("south.example", 1)),
+        ("[2001:db8::7]:65535", ("2001:db8::7", 65535)),
+        ("2001:db8::7:4790", ("2001:db8::7", 4790)),
+        ("bücher.example:4790", ("bücher.example", 4790)),
+    ],
+)
+def test_addresses_of_probes(text: str, address: tuple[str, int]) -> None:
+    assert address_of(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["south..example:4790", f"{'x' * 64}:1", "south:0", "south:65536", ":4790", "a\0b:1", "[]:7"]
+)
+def test_an_address_that_no_host_has_is_refused_with_its_field(text: str, tmp_path: Path) -> None:
+    """The resolver and the socket refuse it with errors of other kinds than those of a network, which ended the agent and its runs."""
+    path = tmp_path / "agent.yaml"
+    link = {"to_domain_id": "south", "probe": text}
+    domain = {"domain_id": "north", "nodes": [{"node_id": "n1"}], "links": [link]}
+    path.write_text(yaml.safe_dump({"domain": domain, "kafka_bootstrap_servers": "b:9092", "data_dir": str(tmp_path)}))
+    with pytest.raises(ConfigurationError, match=r"domain\.links\.0\.probe"):
+        read_settings(path)
