@@ -1,9 +1,14 @@
-"""Rows and values: jobs, units, runs, nodes and domains as rows of their tables have them, and back."""
+"""Rows and values: jobs, units, runs, nodes and domains as rows of their tables have them, and back.
+
+What stands in a column as JSON is read without fields that a later release added: while replicas are replaced one by one an older one
+may lead after a newer one wrote.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from functools import cache
 from typing import Any
 
 from meridian.contracts.job.v1 import job_pb2
@@ -92,8 +97,19 @@ def _nomination_row(item: Nomination) -> Row:
     return {**asdict(item), "ranks": _rank_rows(item.ranks), "waits_for": sorted(item.waits_for)}
 
 
+def _known(kind: type, row: Mapping[str, Any]) -> Row:
+    """Of a row in JSON the fields of this release's dataclass."""
+    return {name: row[name] for name in _names_of(kind) if name in row}
+
+
+@cache
+def _names_of(kind: type) -> tuple[str, ...]:
+    return tuple([item.name for item in fields(kind)])
+
+
 def _nomination_of(row: Mapping[str, Any]) -> Nomination:
-    return Nomination(**{**row, "ranks": ranks_of(row["ranks"]), "waits_for": frozenset(row["waits_for"])})
+    known = _known(Nomination, row)
+    return Nomination(**{**known, "ranks": ranks_of(row["ranks"]), "waits_for": frozenset(row["waits_for"])})
 
 
 def unit_of(row: Any) -> Unit:
@@ -106,7 +122,7 @@ def unit_of(row: Any) -> Unit:
         row.recoveries,
         row.not_before_s,
         row.recovery_due_s,
-        Checkpoint(**row.checkpoint) if row.checkpoint else None,
+        Checkpoint(**_known(Checkpoint, row.checkpoint)) if row.checkpoint else None,
         frozenset(row.excluded_nodes),
         row.excluded_until_s,
         row.reason,
@@ -187,9 +203,10 @@ def row_of_node(item: Node) -> Row:
 
 
 def node_of(facts: Mapping[str, Any]) -> Node:
-    devices = tuple(Device(**device) for device in facts["devices"])
-    return Node(**{**facts, "devices": devices, "state": NodeState(facts["state"])})
+    devices = tuple(Device(**_known(Device, device)) for device in facts["devices"])
+    return Node(**{**_known(Node, facts), "devices": devices, "state": NodeState(facts["state"])})
 
 
 def domain_of(facts: Mapping[str, Any]) -> Domain:
-    return Domain(**{**facts, "links": tuple(Link(**link) for link in facts["links"])})
+    links = tuple(Link(**_known(Link, link)) for link in facts["links"])
+    return Domain(**{**_known(Domain, facts), "links": links})

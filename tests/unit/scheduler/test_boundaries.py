@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -23,11 +23,20 @@ from services.scheduler.core.decide import snapshot_of
 from services.scheduler.core.effects import Start
 from services.scheduler.core.errors import MalformedJobError
 from services.scheduler.core.fleet import Domain, Fleet, Link, NodeState
-from services.scheduler.core.state import Demand, FailureKind, JobKind, JobSpec
+from services.scheduler.core.state import (
+    Checkpoint,
+    Demand,
+    FailureKind,
+    JobKind,
+    JobSpec,
+    Nomination,
+    PlacedRank,
+    UnitKey,
+)
 from services.scheduler.store_rows import domain_of, node_of, row_of_node, row_of_run, row_of_unit, run_of, unit_of
 from services.scheduler.store_statements import compact
 from services.scheduler.what_if import answer
-from tests.unit.scheduler.world import World, a_fleet, gang
+from tests.unit.scheduler.world import World, a_fleet, gang, task
 
 CORE = Path(__file__).parents[3] / "services/scheduler/core"
 ALLOWED = {
@@ -128,6 +137,28 @@ def test_rows_give_back_the_same_values() -> None:
     assert node_of(row_of_node(node)["facts"]) == node
     domain = world.book.fleet.domains["a"]
     assert domain_of(asdict(domain)) == domain
+
+
+def test_facts_that_a_later_release_keeps_with_more_fields_are_read() -> None:
+    """While replicas are replaced one by one an older one may lead after a newer one wrote."""
+    world = World(a_fleet({"a": 1, "b": 1}))
+    node, domain = world.book.fleet.nodes["a-0"], world.book.fleet.domains["a"]
+    more = {"of_a_later_release": 1}
+    facts = asdict(node)
+    later = {**facts, "devices": [device | more for device in facts["devices"]]} | more
+    assert node_of(later) == node
+    facts = asdict(domain)
+    assert domain_of({**facts, "links": [link | more for link in facts["links"]]} | more) == domain
+    world.submit("job", task())
+    unit = replace(
+        world.book.units[UnitKey("job", 0)],
+        checkpoint=Checkpoint("/ckpt", 1, "a", 2),
+        nomination=Nomination((PlacedRank(0, "a", "a-0", 0, ()),), frozenset({"job.0.1"}), 10.0),
+    )
+    row = row_of_unit(unit)
+    for name in ("checkpoint", "nomination"):
+        row[name] = row[name] | more
+    assert unit_of(Row(row)) == unit
 
 
 def test_each_domain_is_told_its_own_ranks() -> None:
