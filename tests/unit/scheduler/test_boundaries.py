@@ -40,7 +40,7 @@ from tests.unit.scheduler.world import World, a_fleet, gang, task
 
 CORE = Path(__file__).parents[3] / "services/scheduler/core"
 ALLOWED = {
-    "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "enum", "functools", "hashlib", "heapq", "itertools", "json", "math", "numpy", "re",
+    "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "enum", "functools", "hashlib", "heapq", "itertools", "json", "math", "numpy", "operator", "re",
     "typing", "weakref", "zlib",
 }  # fmt: skip
 PURE = {"meridian.errors", "meridian.hardware.accelerator_types", "meridian.hardware.parts"}
