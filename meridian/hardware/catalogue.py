@@ -120,6 +120,7 @@ class Catalogue:
             source = "all variants" if spread == 1 else f"middle of {len(values)} variants, {spread:.2f} apart"
             tier = members[0].facts[name].tier if spread == 1 else Tier.ESTIMATED
             facts[name] = Fact.of(name, members[0].facts[name].unit, [Statement(middle, tier, source)])
+        memory = tuple(value for value in (member.memory_bytes for member in members) if value is not None)
         name = self._families[ids]
         years = [member.year for member in members if member.year is not None]
         return Chip(
@@ -131,6 +132,7 @@ class Catalogue:
             link="",
             facts=facts,
             members=ids,
+            members_memory_bytes=memory if len(memory) == len(members) else (),
         )
 
 

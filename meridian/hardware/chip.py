@@ -43,6 +43,7 @@ class Chip:
     link: str
     facts: Mapping[str, Fact] = field(repr=False)
     members: tuple[str, ...] = ()
+    members_memory_bytes: tuple[float, ...] = ()
 
     def value(self, name: str) -> float | None:
         """The value in use of the fact ``name``; None when nobody states it."""
@@ -58,8 +59,13 @@ class Chip:
 
     @property
     def memory_bytes(self) -> float | None:
-        """Memory of the chip."""
+        """Memory of the chip; of a family it lies between those of its members, and may be that of none."""
         return self.value("memory")
+
+    @property
+    def least_memory_bytes(self) -> float | None:
+        """What fits into this memory fits on the chip, whichever member of a family it is."""
+        return min(self.members_memory_bytes, default=None) if self.members else self.memory_bytes
 
     @property
     def bandwidth_bytes_per_s(self) -> float | None:

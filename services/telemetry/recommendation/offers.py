@@ -120,10 +120,12 @@ def _examined(requirement: Requirement, offer: Offer, currency: str) -> tuple[in
         return None, reasons, [*obstacles, f"{offer.accelerator!r} is not in the catalogue, so nothing is known of it"]
     count = max(1, requirement.accelerators or 1)
     if requirement.memory_bytes is not None:
-        if chip.memory_bytes is None:
+        memory = chip.least_memory_bytes
+        if memory is None:
             return None, reasons, [*obstacles, f"the memory of {chip.name} is not known"]
-        needed = math.ceil(requirement.memory_bytes / (USABLE_MEMORY * chip.memory_bytes))
-        reasons.append(f"{requirement.memory_bytes / GIBI:.1f} GiB fit on {needed} x {chip.name}")
+        needed = math.ceil(requirement.memory_bytes / (USABLE_MEMORY * memory))
+        least = f", which may have {memory / GIBI:g} GiB only" if memory < 0.99 * (chip.memory_bytes or memory) else ""
+        reasons.append(f"{requirement.memory_bytes / GIBI:.1f} GiB fit on {needed} x {chip.name}{least}")
         count = max(count, needed)
     peak = (
         chip.peak_flops("fp64") if requirement.precision == "fp64" else features.peak_flops(chip, requirement.precision)

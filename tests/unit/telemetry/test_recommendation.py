@@ -218,3 +218,10 @@ def test_a_price_in_another_currency_is_not_held_against_the_limit() -> None:
     assert {name: each.fits for name, each in placed.items()} == {"CNY": True, "JPY": True, "dear": False}
     assert "12 an hour is above 10" in placed["dear"].reasons
     assert "500 JPY an hour cannot be compared with the limit, which is in CNY" in placed["JPY"].reasons
+
+
+@pytest.mark.parametrize(("name", "needed"), [("A100", 5), ("A100-SXM4-80GB", 3), ("A100 40GB", 5), ("昇腾910B", 6)])
+def test_memory_fits_on_whichever_chip_a_name_without_variant_means(name: str, needed: int) -> None:
+    requirement = asked(kind="hpc", memory_bytes=150 * GIBI)
+    placed = ranked(requirement, [offer(requirement, "north", name)])[0]
+    assert placed.accelerators == needed
