@@ -12,7 +12,16 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from meridian.errors import FieldError, InvalidArgumentError
 
@@ -47,7 +56,9 @@ class ResourceModel(BaseModel):
     shareable: bool = False
     value: float | None = Field(default=None, ge=0, le=MAX_AMOUNT, allow_inf_nan=False)
     command: tuple[Word, ...] = Field(default=(), max_length=64)
-    interval_s: int | None = Field(default=None, ge=1, le=86_400)
+    interval_s: int | None = Field(
+        default=None, ge=1, le=86_400, validation_alias=AliasChoices("interval_s", "interval")
+    )
     scope: tuple[Place, ...] = Field(default=(), max_length=1000)
 
     @field_validator("name")
@@ -56,6 +67,13 @@ class ResourceModel(BaseModel):
         if name.lower() in RESERVED:
             raise ValueError(f"{name!r} is asked for in a field of its own")
         return name
+
+    @field_validator("value", "interval_s", mode="before")
+    @classmethod
+    def _is_number(cls, number: Any) -> Any:
+        if number is True or number is False:
+            raise ValueError("is yes or no and not a number")
+        return number
 
     @field_validator("command", mode="before")
     @classmethod

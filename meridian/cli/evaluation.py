@@ -18,10 +18,19 @@ SHOWN = 10
 
 USER_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
+
+def _in_a_folder(_context: click.Context, _option: click.Parameter, out: Path | None) -> Path | None:
+    """Refused before the work, which may take long."""
+    if out is not None and not out.absolute().parent.is_dir():
+        raise click.BadParameter(f"there is no folder {str(out.absolute().parent)!r}")
+    return out
+
+
 result_option = click.option(
     "--json",
     "out",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    callback=_in_a_folder,
     metavar="OUT",
     help="Write meridian.result/1.",
 )
@@ -49,4 +58,7 @@ def write_result(out: Path | None, paths: Iterable[Path], seed: int, rows: Seque
     """Write the figures to ``out``, if it was asked for, with this command line and the digests of the files."""
     if out is not None:
         data = [DataSource.of(path) for path in paths]
-        write(out, f"meridian {shlex.join(sys.argv[1:])}", data, seed, Setting.OFFLINE, rows)
+        try:
+            write(out, f"meridian {shlex.join(sys.argv[1:])}", data, seed, Setting.OFFLINE, rows)
+        except OSError as error:
+            raise refused("--json", f"{out} cannot be written: {error.strerror or error}") from None

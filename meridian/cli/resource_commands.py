@@ -10,6 +10,7 @@ import yaml
 from meridian.cli.main import Context, json_option
 from meridian.cli.output import age, print_json, print_table
 from meridian.errors import InvalidArgumentError
+from meridian.resource_model import resource_from
 
 
 @click.group()
@@ -120,15 +121,21 @@ def _from_options(name: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def resources_in(file: TextIO) -> list[dict[str, Any]]:
-    """The definitions in a YAML file: one, or a list below ``resources``.
+    """The definitions in a YAML file: one, or a list below ``resources``. All of them can be, or none is given.
 
-    :raises InvalidArgumentError: names the file and, where YAML says it, the line.
+    :raises InvalidArgumentError: names the file and, where YAML says it, the line, or the resource and its field.
     """
     try:
         content = yaml.safe_load(file)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"{file.name}: {error}") from None
-    items = content.get("resources") if isinstance(content, dict) and "resources" in content else [content]
+    is_list = isinstance(content, dict) and "resources" in content
+    items = content.get("resources") if is_list else [content]
     if not isinstance(items, list) or not items or not all(isinstance(item, dict) and "name" in item for item in items):
         raise InvalidArgumentError(f"{file.name}: a resource is a mapping with a name")
+    for position, item in enumerate(items):
+        try:
+            resource_from(item, f"/resources/{position}" if is_list else "")
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{file.name}, {item['name']}: {error.detail}", errors=error.errors) from None
     return items

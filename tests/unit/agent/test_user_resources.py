@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import select
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from agent.collectors.unknown import UnknownKind
 from agent.commands import CommandError, CommandLimits, run_command
 from agent.user_resources import Amount, CommandPolicy, UserResources
+from meridian.cli.resource_commands import resources_in
 from meridian.errors import InvalidArgumentError
 from meridian.resource_model import ResourceModel, parse_output, resource_from, share_of
 
@@ -48,12 +50,35 @@ def _resources(
         ({"value": 3, "shareable": True}, "/scope"),
         ({"value": 3, "scope": ["rack:1"]}, "/scope/0"),
         ({"value": 3, "colour": "red"}, "/colour"),
+        ({"value": True}, "/value"),
+        ({"dynamic": True, "command": ["x"], "interval_s": True}, "/interval_s"),
+        ({"dynamic": True, "command": ["x"], "interval_s": 3, "interval": 4}, "/interval"),
     ],
 )
 def test_a_wrong_field_is_named(fields: dict[str, Any], pointer: str) -> None:
     with pytest.raises(InvalidArgumentError) as refusal:
         _resource(**fields)
     assert [item.pointer for item in refusal.value.errors] == [pointer]
+
+
+def test_the_interval_goes_by_its_name_in_the_model_too() -> None:
+    found = resource_from({"name": "x", "dynamic": True, "command": "free", "interval": 30})
+    assert found.interval_s == 30
+
+
+def test_of_a_file_with_a_wrong_resource_none_is_sent() -> None:
+    text = "resources: [{name: one, value: 1}, {name: two, value: yes}, {name: three}]"
+    with pytest.raises(InvalidArgumentError) as refusal:
+        resources_in(named(text, "seats.yaml"))
+    assert [item.pointer for item in refusal.value.errors] == ["/resources/1/value"]
+    assert "seats.yaml" in refusal.value.detail
+    assert "two" in refusal.value.detail
+
+
+def named(text: str, name: str) -> io.StringIO:
+    file = io.StringIO(text)
+    file.name = name
+    return file
 
 
 def test_bare_names_of_a_scope_are_nodes_and_a_command_may_be_a_line() -> None:
