@@ -93,9 +93,13 @@ class Following:
         """When the segments begin (S), in seconds."""
         return self._times[: self._size]
 
+    def _is_shared(self) -> bool:
+        """Whether what is free is another's too."""
+        return len(self._sharing) > 1
+
     def _own(self) -> None:
         """Share what is free with nobody, before it is changed."""
-        if len(self._sharing) == 1:
+        if not self._is_shared():
             return
         free = np.empty((len(self._times), *self._free.shape[1:]))
         free[: self._size] = self._free[: self._size]

@@ -25,9 +25,9 @@ import numpy as np
 
 from services.scheduler.core.choosing import Choice
 from services.scheduler.core.cluster import RunningUnit
-from services.scheduler.core.following import CPUS, DEVICES, MEMORY, SLACK, Following, add_to
+from services.scheduler.core.following import CPUS, DEVICES, MEMORY, SLACK, Change, Following, add_to
 from services.scheduler.core.placement import Candidates
-from services.scheduler.core.segments import least, packed, ratio, throughout, unpacked, with_any
+from services.scheduler.core.segments import least, packed, parts, ratio, throughout, unpacked, with_any
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import UNBOUNDED, Bools, Floats, Ints
 from services.scheduler.core.view import View
@@ -44,6 +44,15 @@ class Reservation:
     partition: frozenset[str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Owed:
+    """A reservation whose nodes are not yet taken out of what is free; ``columns`` are the models it may use."""
+
+    reservation: Reservation
+    demand: Demand
+    columns: Ints
+
+
 class Profile(Following):
     """See the module."""
 
@@ -55,6 +64,13 @@ class Profile(Following):
         """Begins of reservations, as a heap; those that were given up stay until they come first."""
         self.reserved_from_s = np.inf
         """No reservation begins before this."""
+        self._owed: _Owed | None = None
+
+    @property
+    def times(self) -> Floats:
+        """See `Following.times`."""
+        self._settle()
+        return super().times
 
     @property
     def reservations(self) -> tuple[Reservation, ...]:
@@ -106,6 +122,7 @@ class Profile(Following):
 
     def earliest(self, candidates: Candidates, duration_s: float) -> tuple[float, Choice] | None:
         """When and where a unit fits for ``duration_s`` (seconds, may be infinite); None when it never does."""
+        self._settle()
         times = self._times[: self._size]
         for start, fits in self._rooms(candidates, duration_s):
             choice = candidates.choose_of(fits)
@@ -118,26 +135,36 @@ class Profile(Following):
         that fit on each node (N)."""
         demand, size = candidates.demand, self._size
         times = self._times[:size]
-        # Without reservations there is never less room later.
-        ends: Ints = np.zeros(0, dtype=np.int64)
+        # What takes no time needs room at its moment. Without reservations there is never less room later.
+        ends: Ints = np.arange(1, size + 1)
         if self._reserved:
-            ends = np.full(size, size) if duration_s == np.inf else times.searchsorted(times + duration_s)
-            # What takes no time needs room at its moment.
-            np.maximum(ends, np.arange(1, size + 1), out=ends)
+            until = np.full(size, size) if duration_s == np.inf else times.searchsorted(times + duration_s)
+            np.maximum(ends, until, out=ends)
+        nodes = len(candidates.allowed)
+        counted: Any = np.empty((size, nodes), dtype=np.bool_ if demand.ranks == 1 else np.float64)
+        first = done = 0
+        for last in parts(ends):
+            end = int(ends[last - 1])
+            if end > done:
+                counted[done:end] = self._counted(demand, candidates, done, end)
+                done = end
+            table, spans = counted[first:end], ends[first:last] - first
+            if self._reserved and demand.ranks == 1:
+                words = throughout(packed(table), spans)
+                found = ((start, unpacked(words[start], nodes)) for start in with_any(words != 0))
+            else:
+                table = least(table, spans) if self._reserved else table
+                hits = table if demand.ranks == 1 else self._enough(table, demand)
+                found = ((start, table[start]) for start in with_any(hits))
+            yield from ((first + start, fits.astype(np.int64)) for start, fits in found)
+            first = last
+
+    def _counted(self, demand: Demand, candidates: Candidates, first: int, end: int) -> Bools | Floats:
+        """Ranks that fit, by segment and node (S, N), counted up to those there are; of one whether it fits."""
         if demand.ranks == 1:
-            holds = self._holds(demand, candidates.columns, candidates.allowed, 0, size)
-            if not self._reserved:
-                yield from ((start, holds[start].astype(np.int64)) for start in with_any(holds))
-                return
-            words = throughout(packed(holds), ends)
-            nodes = holds.shape[1]
-            yield from ((start, unpacked(words[start], nodes).astype(np.int64)) for start in with_any(words != 0))
-            return
-        table = self._fits(demand, candidates.columns, candidates.allowed, 0, size)
-        np.minimum(table, demand.ranks, out=table)
-        if self._reserved:
-            table = least(table, ends)
-        yield from ((start, table[start].astype(np.int64)) for start in with_any(self._enough(table, demand)))
+            return self._holds(demand, candidates.columns, candidates.allowed, first, end)
+        found = self._fits(demand, candidates.columns, candidates.allowed, first, end)
+        return np.minimum(found, demand.ranks, out=found)
 
     def _enough(self, table: Floats, demand: Demand) -> Bools:
         """Whether a domain, or all together, may hold all ranks in a segment (of S, N): (S, domains or 1)."""
@@ -147,6 +174,7 @@ class Profile(Following):
 
     def window(self, candidates: Candidates, duration_s: float) -> Ints | None:
         """Ranks that fit on each node (N) from now until ``duration_s`` later; None when no reservation is in the way."""
+        self._settle()
         until_s = float(self._times[0]) + duration_s
         if until_s <= self.reserved_from_s:
             return None
@@ -216,45 +244,73 @@ class Profile(Following):
 
     def reserve(self, key: UnitKey, start_s: float, duration_s: float, candidates: Candidates, choice: Choice) -> None:
         """Keep the nodes of ``choice`` for a unit that waits; a former reservation of it is given up."""
+        self._settle()
         self.drop(key)
-        demand = candidates.demand
-        rows = np.array([row for row, _ in choice.rows], dtype=np.int64)
-        columns = [[0.0] * self._free.shape[1] for _ in choice.rows]
-        self._own()
         end_s = self._rounded(start_s + duration_s)
-        first = self._cut(start_s)
-        last = self._size if end_s == np.inf else self._cut(end_s)
-        for column, (row, count) in zip(columns, choice.rows, strict=True):
+        self.reserved_from_s = min(self.reserved_from_s, start_s)
+        self._reserved[key] = Reservation(key, start_s, end_s, choice, candidates.demand.domains)
+        heapq.heappush(self._starts, (start_s, key))
+        self._owed = _Owed(self._reserved[key], candidates.demand, candidates.columns)
+        if not self._is_shared():
+            self._settle()
+
+    def _settle(self) -> None:
+        """Take the nodes of the last reservation out of what is free. Where that is shared with other profiles it would have to
+        be copied first, in vain if nobody asks any more: so it waits until somebody does."""
+        owed = self._owed
+        if owed is None:
+            return
+        self._owed = None
+        reservation, demand = owed.reservation, owed.demand
+        rows = np.array([row for row, _ in reservation.choice.rows], dtype=np.int64)
+        columns = [[0.0] * self._free.shape[1] for _ in reservation.choice.rows]
+        self._own()
+        first = self._cut(reservation.start_s)
+        last = self._size if reservation.end_s == np.inf else self._cut(reservation.end_s)
+        for column, (row, count) in zip(columns, reservation.choice.rows, strict=True):
             self._add(column, demand, count)
             left = count * demand.accelerators
             if not left:
                 continue
-            if len(candidates.columns) == 1:
-                column[DEVICES + candidates.columns.item(0)] += left
+            if len(owed.columns) == 1:
+                column[DEVICES + owed.columns.item(0)] += left
                 continue
             # The fewest that suffice first, as `View.take` does; several models only when one has not enough.
-            free = self._free[first:last, DEVICES : DEVICES + self._models, row][:, candidates.columns]
+            free = self._free[first:last, DEVICES : DEVICES + self._models, row][:, owed.columns]
             least = free.min(axis=0)
             for model in np.argsort(least, kind="stable"):
                 take = min(left, int(least[model]) // demand.accelerators * demand.accelerators)
                 if take > 0:
-                    column[DEVICES + candidates.columns.item(model)] += take
+                    column[DEVICES + owed.columns.item(model)] += take
                     left -= take
         amounts = self._stacked(columns)
         add_to(self._free[first:last], rows, -amounts)
         self._join(last)
         self._join(first)
-        self.reserved_from_s = min(self.reserved_from_s, start_s)
-        self._reserved[key] = Reservation(key, start_s, end_s, choice, demand.domains)
-        heapq.heappush(self._starts, (start_s, key))
-        self._taken[key] = rows, amounts
+        self._taken[reservation.key] = rows, amounts
 
     def drop(self, key: UnitKey) -> Reservation | None:
         """Give a reservation up; None when there is none."""
-        reservation = self._reserved.pop(key, None)
-        if reservation is None:
+        if key not in self._reserved:
             return None
+        self._settle()
+        reservation = self._reserved.pop(key)
         self._shift(reservation.start_s, reservation.end_s, *self._taken.pop(key))
         if not self._reserved:
             self.reserved_from_s = np.inf
         return reservation
+
+    def follow(self, view: View, running: Iterable[RunningUnit], now_s: float) -> Change | None:
+        """See `Following.follow`."""
+        self._settle()
+        return super().follow(view, running, now_s)
+
+    def begin(self, unit: RunningUnit, now_s: float) -> None:
+        """See `Following.begin`."""
+        self._settle()
+        super().begin(unit, now_s)
+
+    def end(self, unit: RunningUnit, now_s: float) -> None:
+        """See `Following.end`."""
+        self._settle()
+        super().end(unit, now_s)

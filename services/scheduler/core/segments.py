@@ -21,6 +21,7 @@ _BITS = 64
 _EVERY = np.uint64(2**_BITS - 1)
 _MOST_LEVELS = 16
 """Counts per node up to which `least` looks at each count at once for all segments."""
+_FIRST, _MOST_OVERLAP = 64, 4
 
 
 def packed(holds: Bools) -> Words:
@@ -41,10 +42,10 @@ def unpacked(words: Words, nodes: int) -> Bools:
 
 
 def throughout(words: Words, ends: Ints) -> Words:
-    """What holds (S, W) in all segments from each one up to its end (S; exclusive, at most S). A span without a segment
-    (its end is its beginning) is held everywhere."""
+    """What holds (S, W) in all segments from each of the first B up to its end (B; exclusive, at most S): (B, W). A span
+    without a segment (its end is its beginning) is held everywhere."""
     size, width = words.shape
-    starts = np.arange(size)
+    starts = np.arange(len(ends))
     spans = ends - starts
     levels = np.frexp(spans)[1] - 1
     longest = int(spans.max(initial=0))
@@ -58,20 +59,32 @@ def throughout(words: Words, ends: Ints) -> Words:
     flat = table.reshape(-1, width)
     held: Words = flat.take(places + starts, axis=0, mode="clip")
     np.bitwise_and(held, flat.take(places + ends - (1 << np.maximum(levels, 0)), axis=0, mode="clip"), out=held)
-    if np.count_nonzero(spans) < size:
+    if np.count_nonzero(spans) < len(spans):
         held[spans == 0] = _EVERY
     return held
 
 
 def least(table: Floats, ends: Ints) -> Floats:
-    """The least count of each node (S, N) over the segments from each one up to its end (S; exclusive)."""
+    """The least count of each node (S, N) over the segments from each of the first B up to its end (B; exclusive): (B, N)."""
     most = int(table.max(initial=0.0))
     if most > _MOST_LEVELS:
         return np.array([table[start : max(end, start + 1)].min(axis=0) for start, end in enumerate(ends.tolist())])
-    out = np.zeros_like(table)
+    out = np.zeros_like(table[: len(ends)])
     for level in range(1, most + 1):
         out += unpacked(throughout(packed(table >= level), ends), table.shape[1])
     return out
+
+
+def parts(ends: Ints) -> Iterator[int]:
+    """Where to go on after a part of the beginnings, whose spans end at ``ends`` (S; growing): few at first, as one of the first
+    mostly does, then more; all at once where spans are so long that parts would overlap by far."""
+    first, count = 0, _FIRST
+    while first < len(ends):
+        last = min(first + count, len(ends))
+        if ends[last - 1] - first > _MOST_OVERLAP * count:
+            last = len(ends)
+        yield last
+        first, count = last, 2 * count
 
 
 def with_any(hits: npt.NDArray[Any]) -> Iterator[int]:

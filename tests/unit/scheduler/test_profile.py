@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.scheduler.core import following
+from services.scheduler.core import following, segments
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.fitting import fits
 from services.scheduler.core.fleet import Device, Domain, Fleet, Node, with_domain
@@ -388,11 +388,13 @@ def _all_of(cluster: Cluster):  # type: ignore[no-untyped-def]
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 60)), max_size=10),
     st.lists(st.tuples(st.integers(0, 5), st.integers(1, 60)), min_size=1, max_size=12),
+    st.sampled_from([1, 2, 64]),
 )
 def test_earliest_is_what_trying_every_moment_gives(
-    running: list[tuple[int, int]], waiting: list[tuple[int, int]]
+    running: list[tuple[int, int]], waiting: list[tuple[int, int]], at_first: int
 ) -> None:
-    """Against the definition: at each beginning, the least of what fits over the run; the first that suffices."""
+    """Against the definition: at each beginning, the least of what fits over the run; the first that suffices. However many
+    beginnings are looked at together."""
     cluster = a_cluster(_fleet())
     for number, (which, run_s) in enumerate(running):
         if cluster.candidates(_DEMANDS[which])[0].choose() is not None:
@@ -408,8 +410,63 @@ def test_earliest_is_what_trying_every_moment_gives(
             if table[inside].min(axis=0).sum() >= candidates.demand.ranks:
                 expected = at_s
                 break
-        assert keep(cluster, future, f"wait-{number}", _DEMANDS[which], float(run_s)) == expected
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(segments, "_FIRST", at_first)
+            assert keep(cluster, future, f"wait-{number}", _DEMANDS[which], float(run_s)) == expected
         assert future._free[: len(times)].min() >= -1e-6, "nothing is promised twice"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["keep", "drop", "pass"]), st.integers(0, 5), st.integers(1, 60)), max_size=10)
+)
+def test_what_is_reserved_on_a_copy_counts_there_and_nowhere_else(steps: list[tuple[str, int, int]]) -> None:
+    """Each step on a copy of the profile before it, and on one that is never copied: the same is said by both, and the
+    profiles before say what they said."""
+    cluster = a_cluster(_fleet())
+    for number in range(3):
+        begin(cluster, f"run-{number}", _DEMANDS[number], 20.0 * (number + 1))
+    alone, copied = profile(cluster), profile(cluster)
+
+    def said(future: Profile) -> list[object]:
+        group = [cluster.candidates(demand)[0] for demand in _DEMANDS]
+        windows = [future.window(item, 30.0) for item in group]
+        starts = [future.earliest(item, run_s) for item in group for run_s in (5.0, 50.0)]
+        return [starts, [None if item is None else item.tolist() for item in windows], future.times.tolist()]
+
+    before: list[tuple[Profile, list[object]]] = []
+    now_s = 0.0
+    for number, (what, which, run_s) in enumerate(steps):
+        before.append((copied, said(copied)))
+        copied = copied.copy()
+        now_s += 1.0 if what == "pass" else 0.0
+        for future in (alone, copied):
+            if what == "keep":
+                keep(cluster, future, f"wait-{number}", _DEMANDS[which], float(run_s))
+            if what == "drop":
+                # Also the one that was reserved last, before anybody asked.
+                future.drop(UnitKey(f"wait-{number - 1 - which}", 0))
+            if what == "pass":
+                future.follow(cluster.view, cluster.running.values(), now_s)
+            if what == "keep" and which == 0:
+                future.drop(UnitKey(f"wait-{number}", 0))
+        assert copied.reservations == alone.reservations
+        assert said(copied) == said(alone)
+        assert said(before[-1][0]) == before[-1][1]
+    assert all(said(future) == told for future, told in before)
+
+
+def test_a_copy_on_which_one_is_reserved_last_copies_nothing() -> None:
+    """Whoever reserves and asks no more, as a question does, needs no amounts of its own."""
+    cluster = a_cluster(a_fleet({"a": 2}))
+    begin(cluster, "long", gpus(3), 100.0)
+    future = profile(cluster)
+    other = future.copy()
+    keep(cluster, other, "wide", gpus(4, 2), 50.0)
+    assert other._free is future._free
+    assert start(cluster, other, gpus(1), 500.0) == 150.0
+    assert other._free is not future._free
+    assert start(cluster, future, gpus(1), 500.0) == 0.0
 
 
 def test_copies_share_nothing_that_one_of_them_changes() -> None:

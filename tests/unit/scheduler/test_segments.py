@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from services.scheduler.core.segments import cuts, least, packed, throughout, unpacked, with_any
+from services.scheduler.core.segments import cuts, least, packed, parts, throughout, unpacked, with_any
 from services.scheduler.core.table import Floats, Ints
 
 
@@ -30,6 +30,8 @@ def test_what_holds_throughout_is_what_holds_in_each_segment(case: tuple[Floats,
     table, ends = case
     holds = table >= 2
     found = unpacked(throughout(packed(holds), ends), holds.shape[1])
+    for first in range(len(ends)):
+        assert unpacked(throughout(packed(holds), ends[:first]), holds.shape[1]).tolist() == found[:first].tolist()
     for start, end in enumerate(ends.tolist()):
         assert found[start].tolist() == holds[start:end].all(axis=0).tolist()
 
@@ -40,6 +42,8 @@ def test_the_least_is_that_of_each_segment_of_the_span(case: tuple[Floats, Ints]
     """Counts up to 3 are looked at one by one, those up to 30 are not."""
     table, ends = case[0] * times, np.maximum(case[1], np.arange(len(case[0])) + 1)
     found = least(table, ends)
+    for first in range(len(ends)):
+        assert least(table, ends[:first]).tolist() == found[:first].tolist()
     for start, end in enumerate(ends.tolist()):
         assert found[start].tolist() == table[start:end].min(axis=0).tolist()
 
@@ -66,3 +70,13 @@ def test_ends_beyond_the_most_begin_no_segment_of_their_own() -> None:
     times, segments = cuts(np.array([30.0, 10.0, np.inf, 20.0, 10.0]), 2)
     assert times.tolist() == [10.0, 30.0]
     assert segments.tolist() == [2, 1, -1, 2, 1], "20 is put off to 30, and what never ends has no segment"
+
+
+def test_parts_grow_and_end_where_all_do() -> None:
+    """64 beginnings, then 128, and so on; where spans reach far beyond four times as many, all that are left."""
+    short = np.arange(1000) + 1
+    assert list(parts(short)) == [64, 192, 448, 960, 1000]
+    assert list(parts(np.full(1000, 1000))) == [1000]
+    assert list(parts(np.minimum(short + 200, 1000))) == [1000]
+    assert list(parts(np.minimum(short + 192, 1000))) == [64, 192, 448, 960, 1000]
+    assert list(parts(short[:0])) == []
