@@ -23,6 +23,7 @@ from agent.partitions import AllPartitions
 from agent.placing.answering import Answering
 from agent.placing.grant_book import GrantBook
 from agent.placing.side_by_side import SideBySide
+from agent.placing.soundness import why_unsound
 from agent.settings import AgentSettings
 from meridian.catalogue import catalogue
 from meridian.clock import Clock
@@ -199,6 +200,10 @@ class Placing:
             return None
         request = envelope.data
         if not isinstance(request, PlacementRequest) or request.domain_id != self._domain_id:
+            return None
+        wrong = why_unsound(request)
+        if wrong:
+            await self._producer.set_aside(record, consumer=f"agent.{self._domain_id}", reason=wrong)
             return None
         return request, f"{envelope.source} {envelope.id}"
 
