@@ -10,7 +10,9 @@ independent for runs that have nothing in common, so a measured run corrects its
 2. Time that waits for the chip and time that waits for the host have discrepancies of their own: a run that waits for the
    host says nothing of one that does not.
 3. A group whose typical run is further off than the prior expects has wider discrepancies and noise, both by the same factor
-   (``Prior.widened``): three runs that are all a third slower are believed.
+   (``Prior.widened``). Where every one of several runs is off to the same side by more than two standard deviations, what they
+   are off beyond the prior is common to all of the group, whatever its sizes: three runs that are all a third slower are believed
+   (software that reaches less of a chip than is assumed).
 4. A run that cannot be reconciled with the others counts less: noise is Student's t with ``DEGREES`` of freedom, by
    reweighting (Gelman et al. 2013, Bayesian Data Analysis, section 17.2).
 
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,22 +36,32 @@ from services.forecast.cost_model.step_time import step_time
 DEGREES = 3.0
 _ROUNDS = 6
 _STEP = 1e-3
+# Standard deviations of the prior beyond which every run of a group has to be off to tell of the whole group.
+_FAR = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """Standard deviations of logarithms of times, and how far a discrepancy reaches (in steps, see above); all above 0."""
+    """Standard deviations of logarithms of times, and how far a discrepancy reaches (in steps, see above); all above 0.
+
+    ``common`` is that of a discrepancy which all runs of the group share; 0: there is none.
+    """
 
     amplitude: float
     reach: float
     noise: float
+    common: float = 0.0
 
     def widened(self, residuals: np.ndarray) -> Prior:
-        """At least as wide, so that the median run is no further off than is to be expected."""
+        """At least as wide, so that the closest runs are no further off than is to be expected."""
         expected = self.amplitude**2 + self.noise**2
+        closest = float(np.min(np.square(residuals)))
+        one_sided = bool(np.all(residuals > 0) or np.all(residuals < 0))
+        if len(residuals) > 1 and one_sided and closest > _FAR**2 * expected:
+            return replace(self, common=math.sqrt(closest - expected))
         low = float(np.quantile(np.square(residuals), 0.25, method="lower"))
         wider = math.sqrt(max(1.0, low / expected))
-        return Prior(self.amplitude * wider, self.reach, self.noise * wider)
+        return replace(self, amplitude=self.amplitude * wider, noise=self.noise * wider)
 
 
 PRIOR = Prior(amplitude=0.06, reach=4.0, noise=0.03)
@@ -109,7 +121,7 @@ class Likeness:
 
     def covariance(self, prior: Prior) -> np.ndarray:
         """Of the discrepancies."""
-        return np.asarray(prior.amplitude**2 * self.shared * np.exp(-self.steps / prior.reach))
+        return np.asarray(prior.amplitude**2 * self.shared * np.exp(-self.steps / prior.reach) + prior.common**2)
 
 
 def expected(
@@ -149,5 +161,6 @@ def corrections(
         prior = prior.widened(residuals)
         means, explained = expected(residuals, Likeness.of(measured, measured), Likeness.of(others, measured), prior)
     own = prior.amplitude**2 * np.array([each.chip_share**2 + (1 - each.chip_share) ** 2 for each in others])
+    own += prior.common**2
     spreads = np.sqrt(np.maximum(own - explained, 0.0) + prior.noise**2)
     return [Correction(math.exp(mean), spread) for mean, spread in zip(means.tolist(), spreads.tolist(), strict=True)]

@@ -43,6 +43,23 @@ def test_a_group_that_is_far_off_is_believed() -> None:
     assert 1.4 < found.factor < 1.5
 
 
+def test_runs_that_are_all_far_off_tell_of_the_whole_group() -> None:
+    """Three runs of a chip take half as long again as predicted: so will one of quite other sizes; one run tells of its like only."""
+    places = [replace(RUN, sizes=(12.0, size)) for size in (9.0, 11.0, 13.0)]
+    unlike = replace(RUN, sizes=(17.0, 20.0))
+    (found,) = corrections(places, [1.0] * 3, [1.5] * 3, [unlike])
+    assert 1.45 < found.factor <= 1.5
+    (from_one,) = corrections(places[:1], [1.0], [1.5], [unlike])
+    assert from_one.factor < 1.1
+    # Not when one of them is as expected, or they are off to both sides.
+    for measured in ([1.5, 1.5, 1.02], [1.5, 1.5, 0.66]):
+        assert corrections(places, [1.0] * 3, measured, [unlike])[0].factor < 1.1
+    # By hand: variance (ln 1.5)^2 of the closest run less that which the prior expects.
+    wide = WIDTHS.widened(np.log([1.5, 1.6, 1.7]))
+    assert (wide.amplitude, wide.noise) == (WIDTHS.amplitude, WIDTHS.noise)
+    assert wide.common == pytest.approx(math.sqrt(math.log(1.5) ** 2 - 0.0025))
+
+
 def _kind(chip: str) -> Traits:
     return replace(RUN, kinds=(chip, "bf16"))
 
@@ -92,7 +109,7 @@ def test_any_runs_in_any_order_leave_a_spread_between_the_noise_and_the_prior(
 
     factor, spread = found(measured)
     wide = PRIOR.widened(np.log([seconds for _, seconds in measured]))
-    assert wide.noise <= spread <= math.hypot(wide.amplitude, wide.noise) + 1e-9
+    assert wide.noise <= spread <= math.hypot(wide.amplitude, wide.noise, wide.common) + 1e-9
     assert found(measured[::-1]) == pytest.approx((factor, spread))
     assert factor > 0
 
