@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -27,7 +28,7 @@ class Curve:
     """A run's usable samples: ``step`` [sample] strictly increasing, ``loss`` [sample] finite.
 
     ``lr`` and ``gbs`` [sample] (NaN where not logged) are None where the file has no such column or no value in it;
-    ``total_steps`` is the declared length.
+    ``total_steps`` is the declared length, which is known from step ``declared_at`` on.
     """
 
     run: str
@@ -37,6 +38,7 @@ class Curve:
     lr: Array | None = None
     gbs: Array | None = None
     total_steps: float | None = None
+    declared_at: float = -math.inf
 
     @property
     def length(self) -> float:

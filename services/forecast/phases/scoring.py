@@ -43,15 +43,15 @@ def detect(
     curve: Curve, *, schedule_known: bool, share_of_peak: float = SHARE_OF_PEAK
 ) -> tuple[Array, list[PhaseChanged]]:
     """The phase told at each sample of ``curve`` [sample], and the events, by a detector that sees no later sample."""
-    detector = PhaseDetector(
-        Schedule(total_steps=curve.total_steps), schedule_known=schedule_known, share_of_peak=share_of_peak
-    )
+    detector = PhaseDetector(Schedule(), schedule_known=schedule_known, share_of_peak=share_of_peak)
     nothing = np.full(len(curve.step), np.nan)
     lr, gbs = (nothing if column is None else column for column in (curve.lr, curve.gbs))
     told, events = np.empty(len(curve.step)), []
     for place, sample in enumerate(
         zip(curve.step.tolist(), curve.loss.tolist(), lr.tolist(), gbs.tolist(), strict=True)
     ):
+        if sample[0] >= curve.declared_at:
+            detector.set_total_steps(curve.total_steps)
         if event := detector.observe(*sample):
             events.append(event)
         told[place] = math.nan if detector.phase is None else float(detector.phase)
@@ -68,7 +68,7 @@ def served(curve: Curve) -> Array:
     for place, (step, loss, rate, batch) in enumerate(
         zip(curve.step.tolist(), curve.loss.tolist(), lr.tolist(), gbs.tolist(), strict=True)
     ):
-        unit.observe(Report(1, int(step), step, total, loss, rate, batch))
+        unit.observe(Report(1, int(step), step, total if step >= curve.declared_at else 0, loss, rate, batch))
         if unit.told.phase is not None:
             told[place] = float(unit.told.phase)
     return told

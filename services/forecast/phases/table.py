@@ -35,6 +35,7 @@ class _Lines:
         self.family = family
         self.rows: list[tuple[float, float, float, float]] = []
         self.totals: set[float] = set()
+        self.declared_after = 0
         self.seen = 0
         self.contradicting = 0
         self.bad_total = False
@@ -67,6 +68,8 @@ def _take(found: _Lines, cells: dict[str, str], line: int, aside: LeftAside) -> 
     total = cells.get("total_steps", "")
     if total:
         if (steps := number(total)) > 0:
+            if not found.totals:
+                found.declared_after = len(found.rows)
             found.totals.add(steps)
         else:
             found.bad_total = True
@@ -113,7 +116,10 @@ def number(text: str) -> float:
 
 def _curve(run: str, found: _Lines) -> Curve:
     step, loss, lr, gbs = np.array(found.rows, dtype=np.float64).T
-    return Curve(run, found.family, step, loss, _any(lr), _any(gbs), next(iter(found.totals), None))
+    # Samples before the line that declares the length were seen without it.
+    places = [-math.inf, *step[1:].tolist(), math.inf]
+    declared_at = places[found.declared_after]
+    return Curve(run, found.family, step, loss, _any(lr), _any(gbs), next(iter(found.totals), None), declared_at)
 
 
 def _any(column: Array) -> Array | None:

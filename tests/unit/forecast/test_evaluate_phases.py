@@ -7,10 +7,13 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from meridian.cli.main import main
+from services.forecast.phases.scoring import detect, served
+from services.forecast.phases.table import read_curves
 
 
 def run(*arguments: str | Path) -> Result:
@@ -53,6 +56,28 @@ def test_pooled_and_per_run_figures_stand_beside_their_baselines(tmp_path: Path)
     assert found["as_served", "told_ratio", "run=b/1"]["value"] < 0.2
     assert 0.7 < found["as_served", "told_ratio", "run=a/1"]["value"] < 0.9
     assert found["as_served", "accuracy_where_told_ratio", "run=a/1"]["value"] > 0.8
+
+
+def answers(path: Path) -> list[list[float]]:
+    (read,) = read_curves(path).curves
+    told = [detect(read, schedule_known=True)[0], detect(read, schedule_known=False)[0], served(read)]
+    return [[-1.0 if math.isnan(phase) else phase for phase in each] for each in told]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_told_at_a_line_does_not_depend_on_later_lines(seed: int, tmp_path: Path) -> None:
+    chance = np.random.default_rng(seed)
+    corner, cut = int(chance.integers(20, 300)), int(chance.integers(60, 500))
+    # The length is declared from some line on only, before or behind the cut.
+    declared_from = int(chance.integers(0, 500))
+    broken = chance.integers(1, 500, 10).tolist()
+    lines = [line.rsplit(",", 1)[0] for line in curve("a", 500, corner)]
+    lines = [f"{line},{500 if place >= declared_from else ''}" for place, line in enumerate(lines)]
+    for place in broken:
+        lines.insert(place, f"a,{place // 2},nan," if place % 2 else f"a,{place // 2},3.0,")
+    whole, part = answers(table(tmp_path / "whole.csv", lines)), answers(table(tmp_path / "part.csv", lines[:cut]))
+    for full, seen in zip(whole, part, strict=True):
+        assert full[: len(seen)] == seen
 
 
 def test_what_cannot_be_used_is_counted_and_listed(tmp_path: Path) -> None:
