@@ -126,8 +126,12 @@ class LocalEngine(RecordedRuns[_ActiveRun], EmulatedMachines):
     async def adjust(self, request: AdjustRequest) -> bool:
         if (request.run_id, request.epoch) not in self._runs:
             return False
-        for placement in request.ranks:
-            write_share(self._settings.log_path(request.run_id, placement.rank), placement)
+        try:
+            for placement in request.ranks:
+                write_share(self._settings.log_path(request.run_id, placement.rank), placement)
+        except OSError as error:
+            _log.warning("the ranks of run %s have what they had of their accelerators: %s", request.run_id, error)
+            return False
         return True
 
     async def wake(self, node_ids: Collection[str]) -> frozenset[str]:
@@ -190,14 +194,18 @@ class LocalEngine(RecordedRuns[_ActiveRun], EmulatedMachines):
 
     async def _start(self, request: LaunchRequest) -> None:
         cause = self._obstacle(request)
+        if cause is None:
+            try:
+                for placement in request.ranks:
+                    if placement.accelerator_indices and placement.accelerator_milli < 1000:
+                        write_share(self._settings.log_path(request.run_id, placement.rank), placement)
+            except OSError as error:
+                cause = Cause(FailureKind.NOT_STARTABLE, str(error))
         if cause is not None:
             self._emit(self._failed(request, cause))
             return
         run = _ActiveRun(Gang(request))
         self._runs[run.key] = run
-        for placement in request.ranks:
-            if placement.accelerator_indices and placement.accelerator_milli < 1000:
-                write_share(self._settings.log_path(request.run_id, placement.rank), placement)
         for node_id in run.gang.node_ids:
             parts = self._parts.get(node_id)
             self._links[node_id].send(launch_message(self._settings, self._book.agent_mark, request, node_id, parts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from agent.engines.base import AdjustRequest, RankPlacement
+from agent.engines.base import AdjustRequest, FailureKind, RankPlacement, RunFailed, RunStarted
 from tests.integration.agent.conftest import PATIENCE_S, Domain, MakeDomain, request_for
 
 PROGRAM = """
@@ -43,3 +43,27 @@ async def test_a_rank_with_whole_accelerators_has_no_such_file(make_domain: Make
     whole = RankPlacement(0, "north/n1", 0, (0,))
     await domain.engine.launch(replace(request, ranks=(whole,)))
     await printed(domain, "whole")
+
+
+async def test_a_part_that_cannot_be_written_down_costs_its_run_only(make_domain: MakeDomain) -> None:
+    """The file system of logs is not the journal's; the agent would end, all runs with it, and come to the same order again."""
+    domain = await make_domain()
+    request = request_for(PROGRAM)
+    placement = replace(request.ranks[0], accelerator_indices=(0,), accelerator_milli=700)
+    folder = domain.settings.log_path("job-1.0.1", 0).parent
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_text("no folder")
+    await domain.engine.launch(replace(request, ranks=(placement,)))
+    failed = await domain.end_of("job-1.0.1")
+    assert isinstance(failed, RunFailed)
+    assert failed.kind is FailureKind.NOT_STARTABLE
+    assert str(folder) in failed.reason
+    assert not domain.engine.list_runs()
+    folder.unlink()
+    await domain.engine.launch(replace(request, run_id="job-1.0.2", epoch=2, ranks=(placement,)))
+    await domain.wait_for(lambda event: isinstance(event, RunStarted))
+    log = domain.settings.log_path("job-1.0.2", 0)
+    log.with_suffix(".share").unlink()
+    log.with_suffix(".share.new").mkdir()
+    assert not await domain.engine.adjust(AdjustRequest("job-1.0.2", 2, (placement,)))
+    assert domain.engine.list_runs()
