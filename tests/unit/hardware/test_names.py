@@ -139,6 +139,8 @@ def test_names_of_npu_exporter(name: str, chip: str | None) -> None:
         ("MI300X 192GB", "mi300x", None),
         ("4070 Ti 12GB", "rtx-4070-ti", None),
         ("B200 192GB", "b200-sxm", None),
+        ("GB200 192GB", "gb200", None),
+        ("RTX 6000 Pro Blackwell Server Edition", "rtx-pro-6000-blackwell", None),
         ("昇腾 910B4 32GB", "ascend-910b4", None),
         ("Ascend 910B 64GB", "910b64gb-any", None),
     ],
