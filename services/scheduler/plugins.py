@@ -35,7 +35,7 @@ class Registry:
         self._add("score", plugin, scores.register, (), attributes)
 
     def order(self, plugin: queue.Order) -> None:
-        """Which unit goes first: ``key`` (core/queue.py)."""
+        """Which unit goes first: ``key`` (core/waiting_unit.py)."""
         self._add("order", plugin, queue.register, ("key",), ("per",))
 
     def limit(self, plugin: admission.Limit) -> None:
