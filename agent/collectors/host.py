@@ -8,6 +8,7 @@ interfaces, a bridge and the network card; a volume and its disk) is counted onc
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,18 +28,20 @@ KINDS = {NEEDS_TWO_SAMPLES: UnknownKind.NEEDS_SECOND_SAMPLE, "a counter went bac
 
 @dataclass(frozen=True, slots=True)
 class HostSample:
-    """Counters and gauges of the machine at one moment. ``link_bits_per_s`` 0: no interface says its speed."""
+    """Counters and gauges of the machine at one moment. ``link_bits_per_s`` 0: no interface says its speed. ``storage_free_bytes``
+    None: the file system cannot be read, ``storage_trouble`` says why."""
 
     cpu_busy_s: float
     cpu_total_s: float
     memory_used_bytes: int
     memory_total_bytes: int
-    storage_free_bytes: int
+    storage_free_bytes: int | None
     disk_bytes: int
     network_bytes: int
     link_bits_per_s: float
     load_1m: float
     boot_at_s: float
+    storage_trouble: str = ""
 
 
 def in_hardware(names: Iterable[str], devices: Path) -> frozenset[str]:
@@ -60,19 +63,28 @@ def sample_host(storage_path: Path) -> HostSample:
     interfaces = {name: state for name, state in psutil.net_if_stats().items() if name != "lo"}
     traffic = psutil.net_io_counters(pernic=True)
     links = in_hardware(interfaces, INTERFACES)
+    free_bytes, trouble = _free_storage(storage_path)
     return HostSample(
         cpu_busy_s=total_s - idle_s,
         cpu_total_s=total_s,
         memory_used_bytes=memory.total - memory.available,
         memory_total_bytes=memory.total,
-        storage_free_bytes=psutil.disk_usage(str(storage_path)).free,
+        storage_free_bytes=free_bytes,
         disk_bytes=sum(disks[name].read_bytes + disks[name].write_bytes for name in in_hardware(whole, DISKS)),
         # Also of those that are down: one that comes up again has not carried all it ever did since the sample before.
         network_bytes=sum(traffic[name].bytes_sent + traffic[name].bytes_recv for name in links if name in traffic),
         link_bits_per_s=sum(max(interfaces[name].speed, 0) for name in links if interfaces[name].isup) * 1e6,
         load_1m=os.getloadavg()[0],
         boot_at_s=psutil.boot_time(),
+        storage_trouble=trouble,
     )
+
+
+def _free_storage(path: Path) -> tuple[int | None, str]:
+    try:
+        return psutil.disk_usage(str(path)).free, ""
+    except OSError as error:
+        return None, f"{path}: {error.strerror}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,7 @@ class _Value:
     reason: str = ""
     statistic: Statistic = Statistic.CURRENT
     source: Source = Source.DIRECTLY_MEASURED
+    kind: UnknownKind = UnknownKind.NOT_EXPORTED
 
 
 def host_values(earlier: HostSample | None, present: HostSample, elapsed_s: float) -> dict[Metric, _Value]:
@@ -113,7 +126,7 @@ def host_values(earlier: HostSample | None, present: HostSample, elapsed_s: floa
         Metric.CPU_LOAD: _Value(present.load_1m, statistic=Statistic.MEAN),
         Metric.MEMORY_USAGE: _Value(present.memory_used_bytes),
         Metric.MEMORY_LIMIT: _Value(present.memory_total_bytes),
-        Metric.STORAGE_FREE: _Value(present.storage_free_bytes),
+        Metric.STORAGE_FREE: _Value(present.storage_free_bytes, present.storage_trouble, kind=UnknownKind.UNAVAILABLE),
         Metric.STORAGE_IO: rate(lambda sample: sample.disk_bytes),
         Metric.NETWORK_IO: traffic,
         Metric.NET_BANDWIDTH_AVAILABLE: free_network,
@@ -122,20 +135,20 @@ def host_values(earlier: HostSample | None, present: HostSample, elapsed_s: floa
 
 
 class HostCollector(Collector):
-    """Readings of this machine for the given nodes."""
+    """Readings of this machine for the given nodes. Rates are of the time that passed, whatever the clock was set to meanwhile."""
 
     def __init__(self, node_ids: tuple[str, ...], storage_path: Path) -> None:
         self._node_ids = node_ids
         self._storage_path = storage_path
-        self._earlier: tuple[HostSample, datetime] | None = None
+        self._earlier: tuple[HostSample, float] | None = None
 
     def collect(self, now: datetime) -> list[Reading]:
-        present = sample_host(self._storage_path)
+        present, at_s = sample_host(self._storage_path), time.monotonic()
         earlier, elapsed_s = None, 0.0
         if self._earlier is not None:
-            earlier, elapsed_s = self._earlier[0], (now - self._earlier[1]).total_seconds()
+            earlier, elapsed_s = self._earlier[0], at_s - self._earlier[1]
         values = host_values(earlier, present, elapsed_s)
-        self._earlier = (present, now)
+        self._earlier = (present, at_s)
         return [
             Reading(
                 node_id,
@@ -145,7 +158,7 @@ class HostCollector(Collector):
                 now,
                 statistic=item.statistic,
                 reason=item.reason,
-                kind=KINDS.get(item.reason, UnknownKind.NOT_EXPORTED) if item.value is None else None,
+                kind=KINDS.get(item.reason, item.kind) if item.value is None else None,
             )
             for node_id in self._node_ids
             for metric, item in values.items()

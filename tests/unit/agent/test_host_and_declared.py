@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 import pytest
 
+from agent.collectors import host
 from agent.collectors.base import Source
 from agent.collectors.declared import AllocationCollector, DeclaredAccelerator, DeclaredCollector
 from agent.collectors.host import HostCollector, HostSample, host_values, in_hardware, sample_host
 from agent.collectors.metrics import Metric
+from agent.collectors.unknown import UnknownKind
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SAMPLE = HostSample(100, 400, 600, 1000, 5000, 10_000, 20_000, 1e9, 0.5, 1.7e9)
@@ -130,3 +132,24 @@ def test_free_is_what_the_agent_has_not_given_away() -> None:
         ("n1", 0, 1), ("n1", 1, 0), ("n2", 0, None),
     ]  # fmt: skip
     assert not any(item.emulated for item in readings)
+
+
+@pytest.mark.parametrize("clock_went", [timedelta(hours=1), timedelta(hours=-1), timedelta()])
+def test_a_clock_that_is_set_changes_no_rate(
+    clock_went: timedelta, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = [replace(SAMPLE, disk_bytes=10**12), SAMPLE]
+    monkeypatch.setattr(host, "sample_host", lambda _: samples.pop())
+    collector = HostCollector(("n1",), tmp_path)
+    collector.collect(NOW)
+    found = {item.metric: item.value for item in collector.collect(NOW + clock_went)}
+    rate = found[Metric.STORAGE_IO]
+    assert rate is not None
+    assert rate > 10**12 / 600, "both were taken within ten minutes"
+
+
+def test_a_file_system_that_is_gone_ends_nothing(tmp_path: Path) -> None:
+    found = {item.metric: item for item in HostCollector(("n1",), tmp_path / "gone").collect(NOW)}
+    assert found[Metric.STORAGE_FREE].kind is UnknownKind.UNAVAILABLE
+    assert "gone" in found[Metric.STORAGE_FREE].reason
+    assert found[Metric.MEMORY_LIMIT].value
