@@ -133,7 +133,11 @@ def resources_in(file: TextIO) -> list[dict[str, Any]]:
     items = content.get("resources") if is_list else [content]
     if not isinstance(items, list) or not items or not all(isinstance(item, dict) and "name" in item for item in items):
         raise InvalidArgumentError(f"{file.name}: a resource is a mapping with a name")
+    names: set[str] = set()
     for position, item in enumerate(items):
+        if str(item["name"]) in names:
+            raise InvalidArgumentError(f"{file.name}: two resources have the name {item['name']}")
+        names.add(str(item["name"]))
         try:
             resource_from(item, f"/resources/{position}" if is_list else "")
         except InvalidArgumentError as error:

@@ -75,6 +75,11 @@ def test_of_a_file_with_a_wrong_resource_none_is_sent() -> None:
     assert "two" in refusal.value.detail
 
 
+def test_a_file_that_says_two_things_of_one_resource_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="two resources have the name one"):
+        resources_in(named("resources: [{name: one, value: 1}, {name: one, value: 2}]", "seats.yaml"))
+
+
 def named(text: str, name: str) -> io.StringIO:
     file = io.StringIO(text)
     file.name = name
