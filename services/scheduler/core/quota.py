@@ -12,46 +12,19 @@ the root. An interior queue's nominal quota is a pool for the queues below it, o
 none. Differences from Kueue: interior queues may hold usage themselves, and a queue need not name a resource in order to
 borrow it (its own quota of it is then 0). A resource that no queue names is not limited. There is exactly one root.
 
-All amounts inside are integers (`quantity`): bytes of memory, thousandths of everything else, so that refunds are exact.
+What is declared of queues is checked in `quota_queues.py`; amounts are those of `quota_amounts.py`, integers.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from meridian.errors import ConflictError, InvalidArgumentError
-from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.quota_amounts import PENDING, RUNNING, Quantities, quantity
+from services.scheduler.core.quota_queues import QueueSpec, check, top_down
 
-ACCELERATORS = "accelerators"
-CPUS = "cpus"
-MEMORY_BYTES = "memory_bytes"
-RUNNING = "running"
-PENDING = "pending"
-"""`RUNNING` and `PENDING` stand in a verdict's ``resource`` when a count of units is what blocks."""
-
-Quantities = Mapping[str, int]
 _Ranked = tuple[tuple[float, ...], str, int, list[int]]
-
-
-@dataclass(frozen=True, slots=True)
-class QueueSpec:
-    """One queue of the tree, in natural units (devices weighted by index, cpus, bytes, units of named resources).
-
-    ``parent`` is "" at the root, which may have no limits. A resource that a limit leaves out is not limited by it.
-    ``weight`` divides what a queue has borrowed when borrowers are ranked. ``max_running`` and ``max_pending`` count the
-    units of the queue and all below it; None means any number.
-    """
-
-    name: str
-    parent: str = ""
-    nominal: Mapping[str, float] = field(default_factory=dict)
-    borrowing_limit: Mapping[str, float] = field(default_factory=dict)
-    lending_limit: Mapping[str, float] = field(default_factory=dict)
-    weight: float = 1.0
-    max_running: int | None = None
-    max_pending: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,43 +61,6 @@ class _Debtors:
     ranked: list[tuple[int, list[int]]]
 
 
-def quantity(resource: str, value: float) -> int:
-    """A natural amount as the integer that quotas count: bytes for memory, else thousandths, to the nearest.
-
-    InvalidArgumentError when it is negative, infinite or NaN.
-    """
-    if not 0 <= value < math.inf:
-        raise InvalidArgumentError(f"{resource} must be a number of at least 0, not {value!r}")
-    return round(value) if resource == MEMORY_BYTES else round(value * 1000)
-
-
-def natural(resource: str, amount: int) -> float:
-    """The inverse of `quantity`, for people."""
-    return float(amount) if resource == MEMORY_BYTES else amount / 1000
-
-
-def request(
-    accelerators: Mapping[str, float],
-    cpus: float = 0.0,
-    memory_bytes: float = 0,
-    resources: Mapping[str, float] | None = None,
-    weights: Mapping[str, float] | None = None,
-) -> dict[str, int]:
-    """What a unit counts against quotas: ``accelerators`` are devices by model, each times its index in ``weights`` (1
-    where none is given), ``resources`` the named ones. InvalidArgumentError names a bad amount or weight."""
-    weights = weights or {}
-    total = 0
-    for model, devices in accelerators.items():
-        weight = weights.get(model, 1.0)
-        if not 0 <= weight < math.inf:
-            raise InvalidArgumentError(f"the weight of accelerator {model!r} must be at least 0, not {weight!r}")
-        total += quantity(ACCELERATORS, devices * weight)
-    amounts = {ACCELERATORS: total, CPUS: quantity(CPUS, cpus), MEMORY_BYTES: quantity(MEMORY_BYTES, memory_bytes)}
-    for name, value in (resources or {}).items():
-        amounts[name] = amounts.get(name, 0) + quantity(name, value)
-    return amounts
-
-
 class QuotaTree:
     """Quotas and usage of a tree of queues. Every operation but `reclaimable` takes O(depth x resources).
 
@@ -138,9 +74,9 @@ class QuotaTree:
     def __init__(self, specs: Sequence[QueueSpec]) -> None:
         """PolicyError names the queue and the field: a name twice or empty, an unknown parent, a cycle, no root or two, a
         limit at the root, a negative, infinite or NaN quota, limit or weight."""
-        order, parents = _top_down(specs)
+        order, parents = top_down(specs)
         for spec in order:
-            _check(spec)
+            check(spec)
         self._names = [spec.name for spec in order]
         self._index = {name: node for node, name in enumerate(self._names)}
         self._parent = [self._index.get(parents[name], -1) for name in self._names]
@@ -453,57 +389,3 @@ def _count(path: list[int], counts: list[int], own: list[int], change: int) -> N
 
 def _limit(limits: Mapping[str, float], resource: str) -> int | None:
     return quantity(resource, limits[resource]) if resource in limits else None
-
-
-def _top_down(specs: Sequence[QueueSpec]) -> tuple[list[QueueSpec], dict[str, str]]:
-    """The specs with every queue after its parent, and the parents by name."""
-    parents: dict[str, str] = {}
-    for spec in specs:
-        if not spec.name:
-            raise PolicyError("a queue has no name")
-        if spec.name in parents:
-            raise PolicyError(f"queue {spec.name!r}: name is given twice")
-        parents[spec.name] = spec.parent
-    children: dict[str, list[QueueSpec]] = {}
-    for spec in specs:
-        if spec.parent and spec.parent not in parents:
-            raise PolicyError(f"queue {spec.name!r}: parent {spec.parent!r} does not exist")
-        children.setdefault(spec.parent, []).append(spec)
-    order = list(children.get("", []))
-    if len(order) > 1:
-        names = ", ".join(repr(spec.name) for spec in order)
-        raise PolicyError(f"queue {order[1].name!r}: parent is missing; only one queue may be the root, not {names}")
-    for spec in order:
-        order += children.get(spec.name, [])
-    if len(order) < len(specs):
-        reached = {spec.name for spec in order}
-        name = next(spec.name for spec in specs if spec.name not in reached)
-        seen: dict[str, None] = {}
-        while name not in seen:
-            seen[name] = None
-            name = parents[name]
-        cycle = [*list(seen)[list(seen).index(name) :], name]
-        raise PolicyError(f"queue {name!r}: parent makes a cycle: {' -> '.join(cycle)}")
-    if not order:
-        raise PolicyError("there is no queue")
-    return order, parents
-
-
-def _check(spec: QueueSpec) -> None:
-    parts = {"nominal": spec.nominal, "borrowing_limit": spec.borrowing_limit, "lending_limit": spec.lending_limit}
-    for name, part in parts.items():
-        if part and name != "nominal" and not spec.parent:
-            raise PolicyError(f"queue {spec.name!r}: {name} makes no sense at the root")
-        for resource, value in part.items():
-            if resource in {RUNNING, PENDING}:
-                raise PolicyError(f"queue {spec.name!r}: {name}.{resource} is not a resource; use max_{resource}")
-            # Written so that NaN fails too.
-            if not 0 <= value < math.inf:
-                raise PolicyError(
-                    f"queue {spec.name!r}: {name}.{resource} must be at least 0 and finite, not {value!r}"
-                )
-    if not 0 < spec.weight < math.inf:
-        raise PolicyError(f"queue {spec.name!r}: weight must be above 0 and finite, not {spec.weight!r}")
-    for name, count in (("max_running", spec.max_running), ("max_pending", spec.max_pending)):
-        if count is not None and (not isinstance(count, int) or count < 0):
-            raise PolicyError(f"queue {spec.name!r}: {name} must be an integer of at least 0, not {count!r}")

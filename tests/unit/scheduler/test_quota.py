@@ -10,18 +10,9 @@ from hypothesis import strategies as st
 
 from meridian.errors import ConflictError, InvalidArgumentError
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.quota import (
-    ACCELERATORS,
-    CPUS,
-    MEMORY_BYTES,
-    QueueSpec,
-    QuotaTree,
-    Reclaim,
-    Verdict,
-    natural,
-    quantity,
-    request,
-)
+from services.scheduler.core.quota import QuotaTree, Reclaim, Verdict
+from services.scheduler.core.quota_amounts import ACCELERATORS, CPUS, MEMORY_BYTES, natural, quantity, request
+from services.scheduler.core.quota_queues import QueueSpec
 
 GIB = 2**30
 LIMITS = {"borrow": "borrowing_limit", "lend": "lending_limit"}

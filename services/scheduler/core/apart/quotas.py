@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.quota import QueueSpec, QuotaTree
+from services.scheduler.core.quota import QuotaTree
+from services.scheduler.core.quota_queues import QueueSpec
 from services.scheduler.core.selection.quotas import QUOTA, queue_specs
 
 _WHERE = f"options.{QUOTA}"

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import refuse_unknown
 from services.scheduler.core.queue import OrderContext, PendingUnit
-from services.scheduler.core.quota import MEMORY_BYTES, RUNNING, QueueSpec, QuotaTree, Verdict, natural, request
+from services.scheduler.core.quota import QuotaTree, Verdict
+from services.scheduler.core.quota_amounts import MEMORY_BYTES, RUNNING, natural, request
+from services.scheduler.core.quota_queues import QueueSpec
 from services.scheduler.core.selection.amounts import Amounts, Meter, account_of, cluster_of, index_key
 from services.scheduler.core.selection.settings import (
     list_of,

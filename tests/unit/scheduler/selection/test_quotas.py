@@ -15,7 +15,7 @@ from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.ledger import Ledger, Usage
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import PendingUnit
-from services.scheduler.core.quota import ACCELERATORS, CPUS
+from services.scheduler.core.quota_amounts import ACCELERATORS, CPUS
 from services.scheduler.core.selection.quotas import QuotaAccount
 from services.scheduler.core.stages import check
 from services.scheduler.core.state import UnitKey
