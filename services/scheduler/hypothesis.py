@@ -12,6 +12,7 @@ from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.fleet import Device, Domain, Fleet, MarkKind, Node, NodeState, with_domain
 from services.scheduler.core.policy import Policy, check_numbers
 from services.scheduler.core.refit import refit
+from services.scheduler.core.scores import SCORES
 from services.scheduler.core.stages import check
 from services.scheduler.core.units import MOST_AMOUNT
 from services.scheduler.policy_file import parse
@@ -49,8 +50,11 @@ def hypothesis(body: Mapping[str, Any], fleet: Fleet, policy: Policy) -> Hypothe
     unknown = set(body) - set(_FIELDS)
     if unknown:
         raise InvalidArgumentError(f"change.{min(unknown)}: there is no such field; known are {', '.join(_FIELDS)}")
+    down = _list("nodes_down", body.get("nodes_down", ()))
     for name, state in (("nodes_down", NodeState.FAILED), ("nodes_up", NodeState.HEALTHY)):
         for place, node_id in enumerate(_list(name, body.get(name, ()))):
+            if name == "nodes_up" and node_id in down:
+                raise InvalidArgumentError(f"change.{name}[{place}]: node {node_id!r} is in change.nodes_down too")
             fleet = _with_node(f"change.{name}[{place}]", fleet, node_id, state)
     domains = _list("domains", body.get("domains", ()))
     if len(domains) > _MOST_DOMAINS:
@@ -71,6 +75,11 @@ def hypothesis(body: Mapping[str, Any], fleet: Fleet, policy: Policy) -> Hypothe
         policy = parse(document, "change.policy")
     weights = _mapping("weights", body.get("weights", {}))
     if weights:
+        for name in weights:
+            if name not in SCORES:
+                raise InvalidArgumentError(
+                    f"change.weights.{name}: there is no such score; known are {', '.join(sorted(SCORES))}"
+                )
         changed = {name: _number(f"change.weights.{name}", value) for name, value in weights.items()}
         policy = replace(policy, scores=tuple({**dict(policy.scores), **changed}.items()))
         check_numbers(policy)

@@ -13,6 +13,7 @@ Steps 1 and 2, and what scores say, stand in judging.py, 3 and 4 in choosing.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -150,6 +151,8 @@ class Candidates(Choosing):
             )
             return "reservation", f"what is free is reserved for others: {text}"
         where = f"most in {table.domain_ids[best]} ({free})" if free else "none anywhere"
+        if len(self._columns) < len(self._view.columns(demand)):
+            where += " of " + ", ".join(sorted({table.models[column].model for column in self._columns.tolist()}))
         text = f"waiting for capacity: {demand.ranks} ranks wanted, free now: {where}; {self._counted()}"
         return "capacity", text
 
@@ -162,3 +165,9 @@ class Candidates(Choosing):
     def _counted(self) -> str:
         counts = ", ".join(f"{item.rejected} by {item.filter}" for item in self.rejections if item.rejected)
         return f"of {len(self._table.nodes)} nodes rejected: {counts or 'none'}"
+
+
+def would_do(alternatives: Sequence[Candidates]) -> Candidates:
+    """The alternative whose wait is worth explaining: one that would do if nothing ran, if there is any, and of these the one
+    with most room now; the first of equals."""
+    return max(alternatives, key=lambda item: (item.could_fit(), int(item.domain_fits.max(initial=0))))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from services.scheduler.core.explanation import Explanation
-from tests.unit.scheduler.world import World, a_fleet, gang, task
+from services.scheduler.core.fleet import Domain, with_domain
+from tests.unit.scheduler.world import World, a_fleet, a_node, gang, task
 
 
 def waiting(world: World) -> Explanation:
@@ -37,6 +38,24 @@ def test_nodes_that_came_free_since_are_not_counted() -> None:
     assert rejected(waiting(world)) == {"capacity": 2}
     world.finish(world.run("first"))
     assert rejected(waiting(world)) == {"capacity": 1}
+
+
+def test_a_gang_that_would_fit_on_accelerators_in_use_is_not_too_large() -> None:
+    fleet = a_fleet({"a": 2}, devices=1, model="A100")
+    fleet = with_domain(fleet, Domain("b"), [a_node("b-0", "b", devices=1, model="H100")], full_of="b")
+    world = World(fleet)
+    world.submit("first", gang(2, accelerators=1))
+    world.cycle()
+    world.submit("second", gang(2, accelerators=1))
+    # One free H100 is nearer than no A100, but two H100 there will never be.
+    found = waiting(world)
+    assert found.stage == "capacity"
+    assert found.reason.startswith(
+        "waiting for capacity: 2 ranks wanted, free now: none anywhere of A100; of 3 nodes rejected"
+    )
+    assert dict(zip(found.domains.places, found.domains.fits, strict=True)) == {"a": 0, "b": 1}
+    world.submit("third", gang(3, accelerators=1))
+    assert world.cycle().waiting[1].explanation.stage == "size"
 
 
 def test_ranks_that_must_share_a_rack_cannot_span_domains_whatever_they_may_otherwise() -> None:

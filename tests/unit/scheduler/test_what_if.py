@@ -75,3 +75,16 @@ def test_new_domains_are_bounded_together(count: int, nodes: int, field: str) ->
     domains = [{"domain_id": f"new-{number}", "nodes": nodes} for number in range(count)]
     with pytest.raises(InvalidArgumentError, match=field):
         hypothesis({"domains": domains}, world.fleet, world.policy)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"weights": {"nope": 1}}, "change.weights.nope: there is no such score; known are"),
+        ({"nodes_down": ["a-0"], "nodes_up": ["a-0"]}, r"change.nodes_up\[0\]: node 'a-0' is in change.nodes_down too"),
+    ],
+)
+def test_a_change_that_makes_no_sense_is_named(change: dict[str, object], message: str) -> None:
+    world = World(a_fleet({"a": 1}))
+    with pytest.raises(InvalidArgumentError, match=message):
+        hypothesis(change, world.fleet, world.policy)

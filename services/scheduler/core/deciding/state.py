@@ -13,7 +13,7 @@ from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.deciding.decisions import Blocked, Placement, Preempted
 from services.scheduler.core.explanation import Explanation, Ranking, best_of
 from services.scheduler.core.pending import Key, Lane, Selection, estimated_s
-from services.scheduler.core.placement import Candidates
+from services.scheduler.core.placement import Candidates, would_do
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import Preemption
 from services.scheduler.core.profile import Profile
@@ -220,8 +220,7 @@ class State:
         found = self._said.get(demand)
         if found is None:
             group = self._cluster.candidates(demand)
-            roomiest = max(group, key=lambda item: int(item.domain_fits.max(initial=0)))
-            found = self._said[demand] = _among(group, roomiest.explain_waiting())
+            found = self._said[demand] = _among(group, would_do(group).explain_waiting())
         return found
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.explanation import Explanation
+from services.scheduler.core.placement import would_do
 from services.scheduler.core.preemption import best
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
@@ -43,7 +44,7 @@ def place_in_domain(
             found = best(group)
             kept = explanations if explanations is not None and len(explanations) < most_explained else None
             if found is None:
-                explained = group[0].explain_waiting() if group else None
+                explained = would_do(group).explain_waiting() if group else None
                 reason = explained.blocked if explained is not None else "no node is known yet"
                 none[unit.demand] = reason
                 refused.append((unit.key, reason))

@@ -14,6 +14,7 @@ from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.explanation import Candidate, Explanation, Ranking, best_of
 from services.scheduler.core.fleet import Fleet, Node
 from services.scheduler.core.pending import Pending, Selection
+from services.scheduler.core.placement import would_do
 from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import OrderContext, PendingUnit
@@ -216,7 +217,8 @@ class InterDomain:
             room.candidates.refresh()
             fits = self._rooms.fits(demand, room, most=False)
             rankings.append(replace(room.candidates.domain_ranking(), fits=fits))
-        return replace(rooms[0].candidates.explain_waiting(), domains=best_of(rankings))
+        chosen = would_do([room.candidates for room in rooms])
+        return replace(chosen.explain_waiting(), domains=best_of(rankings))
 
     def _explanation(self, room: Room, choice: Choice, rankings: Sequence[Ranking]) -> Explanation:
         """Why a unit goes to these domains, whatever nodes they choose."""
