@@ -169,6 +169,10 @@ def waveform(context: Context, files: tuple[Path, ...], domain: str | None, wind
             f"({duration(time['low'])} to {duration(time['high'])}), from {job['rests_on']}",
             markup=False,
         )
+    if window_s is not None and found["window_s"] > window_s:
+        console.print(
+            f"The plan is too long for windows of {duration(window_s)}: they are of {duration(found['window_s'])}."
+        )
     top = max((item["accelerators"]["high"] for item in found["curve"]), default=0.0) or 1.0
     print_table(
         ["FROM", "", ">ACCELERATORS", ">80 %", "SPENT BY ITS END"],

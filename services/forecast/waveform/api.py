@@ -43,7 +43,7 @@ class OfferBody(BaseModel):
 
 
 class WaveformRequest(BaseModel):
-    """A plan and what is offered; without ``window_s`` one is chosen."""
+    """A plan and what is offered; without ``window_s`` one is chosen, and a longer one where 500 would not hold the plan."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -85,7 +85,7 @@ class OfferAnswer(BaseModel):
     accelerators: int
     price_micro_units: int | None
     currency: str
-    peak_accelerators: BandBody | None
+    peak_accelerators: BandBody | None = Field(description="the most that is held at once")
     accelerator_hours: BandBody | None
     cost_micro_units: BandBody | None
     end_s: BandBody | None
@@ -147,14 +147,9 @@ def band_body(band: Band, place: int = 0, times: float = 1.0) -> BandBody:
 
 def _offer_answer(answer: Answer) -> OfferAnswer:
     offer, wave = answer.offer, answer.waveform
-    priced = wave is not None and offer.price is not None
-    peak = None
-    if wave is not None:
-        peak = BandBody(
-            expected=float(wave.demand.expected.max()),
-            low=float(wave.demand.low.max()),
-            high=float(wave.demand.high.max()),
-        )
+    cost = None
+    if wave is not None and offer.price is not None:
+        cost = band_body(wave.accelerator_hours, 0, offer.price)
     jobs = []
     for job in answer.known:
         assert wave is not None
@@ -174,9 +169,9 @@ def _offer_answer(answer: Answer) -> OfferAnswer:
         accelerators=offer.accelerators,
         price_micro_units=offer.price,
         currency=offer.currency,
-        peak_accelerators=peak,
+        peak_accelerators=None if wave is None else band_body(wave.peak),
         accelerator_hours=None if wave is None else band_body(wave.accelerator_hours),
-        cost_micro_units=band_body(wave.accelerator_hours, 0, offer.price) if priced and wave and offer.price else None,
+        cost_micro_units=cost,
         end_s=None if wave is None else band_body(wave.end_s),
         jobs=jobs,
         unknown=[UnknownBody(name=name, reason=reason) for name, reason in answer.unknown],
@@ -187,6 +182,8 @@ def _curve(answer: Answer, now: datetime) -> list[WindowBody]:
     wave, price = answer.waveform, answer.offer.price
     if wave is None:
         return []
+    # As far as there are dates.
+    most_s = (datetime.max.replace(tzinfo=now.tzinfo) - now).total_seconds()
     return [
         WindowBody(
             start=now + timedelta(seconds=place * wave.window_s),
@@ -194,6 +191,7 @@ def _curve(answer: Answer, now: datetime) -> list[WindowBody]:
             cost_micro_units=None if price is None else band_body(wave.cost, place, price),
         )
         for place in range(len(wave.demand.expected))
+        if place * wave.window_s < most_s
     ]
 
 

@@ -65,7 +65,8 @@ def accelerators_of(spec: JobSpec) -> float:
 
 
 def on_offer(plan: Sequence[Wish], offer: Offer, window_s: float | None = None, seed: int = 0) -> Answer:
-    """The plan on one offer. ``window_s`` None: chosen so that some 96 windows hold the plan."""
+    """The plan on one offer. ``window_s`` None: chosen so that some 96 windows hold the plan; it is longer than asked where 500
+    would not hold it."""
     known: list[Planned] = []
     unknown: list[tuple[str, str]] = []
     for wish in plan:
@@ -84,6 +85,9 @@ def on_offer(plan: Sequence[Wish], offer: Offer, window_s: float | None = None, 
         return Answer(offer, (), tuple(unknown), None)
     span_s = _span(known)
     width = window_s or next((item for item in _ROUND_S if item * _WINDOWS >= span_s), _ROUND_S[-1])
+    if width * MOST_WINDOWS < span_s:
+        days = math.ceil(span_s / MOST_WINDOWS / _ROUND_S[-1])
+        width = next((item for item in _ROUND_S if item * MOST_WINDOWS >= span_s), days * _ROUND_S[-1])
     windows = min(MOST_WINDOWS, max(1, math.ceil(span_s / width)))
     return Answer(offer, tuple(known), tuple(unknown), waveform(known, window_s=width, windows=windows, seed=seed))
 

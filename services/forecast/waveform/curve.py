@@ -4,6 +4,7 @@
    Technometrics 1979), the same draw for jobs whose errors are one.
 2. A job starts at its declared time, and not before those that it follows have ended in that scenario.
 3. A window's demand is the time-weighted mean of what is held in it; its cost is that of the accelerators held until its end.
+4. The peak is the most that is held at once, at any moment.
 Nothing waits for room: it is the demand that is asked, not what a full network would serve.
 """
 
@@ -44,12 +45,13 @@ class Band:
 class Waveform:
     """Windows from 0 of ``window_s`` seconds each; ``cost`` counts from the start (money of one accelerator-hour = 1).
 
-    ``accelerator_hours`` and ``end_s`` of the whole plan [1]; ``ends_s`` by job [1].
+    ``peak`` accelerators, ``accelerator_hours`` and ``end_s`` of the whole plan [1]; ``ends_s`` by job [1].
     """
 
     window_s: float
     demand: Band
     cost: Band
+    peak: Band
     accelerator_hours: Band
     end_s: Band
     ends_s: Mapping[str, Band] = field(default_factory=dict)
@@ -84,6 +86,7 @@ def waveform(plan: Sequence[Planned], *, window_s: float, windows: int, seed: in
     source = np.random.default_rng(seed)
     drawn: dict[str, Array] = {}
     ends: dict[str, Array] = {}
+    begun: dict[str, Array] = {}
     held = np.zeros((SCENARIOS, windows + 1))
     hours = np.zeros(SCENARIOS)
     for name in in_order({job.name: job.after for job in plan}):
@@ -93,7 +96,7 @@ def waveform(plan: Sequence[Planned], *, window_s: float, windows: int, seed: in
             drawn[group] = source.permutation(shares)
         took = job.run_time.quantiles(drawn[group])
         begins = np.max([np.full(SCENARIOS, job.start_s), *(ends[other] for other in job.after)], axis=0)
-        ends[name] = begins + took
+        begun[name], ends[name] = begins, begins + took
         hours += job.accelerators * took / 3600
         held += job.accelerators * _held_until(begins, ends[name], window_s, windows)
     spent = held[:, 1:] / 3600
@@ -103,10 +106,22 @@ def waveform(plan: Sequence[Planned], *, window_s: float, windows: int, seed: in
         window_s,
         _band(demand),
         _band(spent),
+        _band(_peaks([jobs[name].accelerators for name in ends], list(begun.values()), list(ends.values()))[:, None]),
         _band(hours[:, None]),
         _band(last[:, None]),
         {name: _band(item[:, None]) for name, item in ends.items()},
     )
+
+
+def _peaks(amounts: Sequence[float], begins: Sequence[Array], ends: Sequence[Array]) -> Array:
+    """The most accelerators held at once in each scenario; what ends makes room for what begins at the same moment."""
+    if not amounts:
+        return np.zeros(SCENARIOS)
+    held = np.array(amounts)
+    # Ends first: a stable order leaves them before what begins then.
+    order = np.argsort(np.stack([*ends, *begins], axis=1), axis=1, kind="stable")
+    peaks: Array = np.cumsum(np.concatenate([-held, held])[order], axis=1).max(axis=1)
+    return peaks
 
 
 def _held_until(begins: Array, ends: Array, window_s: float, windows: int) -> Array:

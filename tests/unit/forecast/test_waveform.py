@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +20,7 @@ from meridian.errors import InvalidArgumentError
 from services.forecast.cost_model import TrainingLayout, estimate, machine_of
 from services.forecast.cost_model.shapes import shape_of
 from services.forecast.predictions import predicted
-from services.forecast.waveform.api import OfferBody, WaveformRequest, WishBody, answer_of
+from services.forecast.waveform.api import BandBody, OfferBody, WaveformBody, WaveformRequest, WishBody, answer_of
 from services.forecast.waveform.asking import Offer, Wish, best, on_offer
 from services.forecast.waveform.curve import Planned, in_order, waveform
 from services.forecast.waveform.durations import RunTime, Source, Unknown, run_time
@@ -185,6 +187,63 @@ def test_a_wrong_plan_is_refused_by_its_place() -> None:
     assert len(found.curve) == 1
     assert found.curve[0].accelerators.expected == pytest.approx(1.0, rel=1e-3)
     assert found.offers[0].jobs[0].rests_on == "time limit"
+
+
+def asked(*wishes: WishBody, window_s: float | None = None, price: int | None = 2_000_000) -> WaveformBody:
+    offer = OfferBody(
+        domain_id="north", accelerator_type="A100", accelerators=64, price_micro_units=price, currency="EUR"
+    )
+    return answer_of(WaveformRequest(jobs=list(wishes), offers=[offer], window_s=window_s), NOW)
+
+
+def wish(name: str, steps: int, start: datetime | None = None, *, rate: float = 1.0, **fields: Any) -> WishBody:
+    """A job on 8 accelerators that runs for some ``steps`` / ``rate`` seconds."""
+    rates = [DeclaredRate(accelerator_type="A100", ranks=8, rate=rate)]
+    spec = gang(rates=rates, model=ModelDescription(steps=steps))
+    return WishBody(name=name, spec=json_format.MessageToDict(spec), start=start, **fields)
+
+
+@pytest.mark.parametrize("days", [1, 2, 30, 800])
+@pytest.mark.parametrize("window_s", [None, 60.0, 86_400.0])
+def test_a_plan_that_begins_late_is_in_the_curve_to_its_end(days: int, window_s: float | None) -> None:
+    found = asked(wish("a", 7 * 86_400, NOW + timedelta(days=days)), window_s=window_s)
+    (offer,) = found.offers
+    assert offer.peak_accelerators is not None
+    assert (offer.peak_accelerators.low, offer.peak_accelerators.high) == (8, 8)
+    assert found.window_s is not None
+    assert found.window_s >= (window_s or 0)
+    assert len(found.curve) <= 500
+    # All but what one run in ten takes longer is in it.
+    assert found.curve[-1].cost_micro_units is not None
+    assert offer.cost_micro_units is not None
+    assert found.curve[-1].cost_micro_units.low == pytest.approx(offer.cost_micro_units.low)
+    assert found.curve[-1].cost_micro_units.expected == pytest.approx(offer.cost_micro_units.expected, rel=0.01)
+
+
+def test_the_peak_is_what_is_held_at_once_whatever_the_windows_are() -> None:
+    # Ten minutes of 8, and 8 more that begin as they end; then 8 twice at once, for a minute.
+    later = NOW + timedelta(hours=3)
+    plan = [wish("a", 600), wish("b", 600, after=["a"]), wish("c", 60, later), wish("d", 60, later)]
+    for window_s in (60.0, 3600.0, 86_400.0):
+        (offer,) = asked(*plan, window_s=window_s).offers
+        assert offer.peak_accelerators == BandBody(expected=16, low=16, high=16)
+        (offer,) = asked(*plan[:2], window_s=window_s).offers
+        assert offer.peak_accelerators == BandBody(expected=8, low=8, high=8)
+
+
+def test_what_is_free_costs_nothing_and_that_is_known() -> None:
+    (offer,) = asked(wish("a", 3600), price=0).offers
+    assert offer.cost_micro_units == BandBody(expected=0, low=0, high=0)
+    (offer,) = asked(wish("a", 3600), price=None).offers
+    assert offer.cost_micro_units is None
+
+
+@pytest.mark.parametrize("rate", [1e-3, 1e-9, 1e-200])
+def test_a_plan_of_ages_has_a_curve_as_far_as_there_are_dates(rate: float) -> None:
+    found = asked(wish("a", 10**6, rate=rate), wish("b", 10**6, rate=rate, after=["a"]))
+    assert 1 <= len(found.curve) <= 500
+    assert found.offers[0].peak_accelerators == BandBody(expected=8, low=8, high=8)
+    assert found.curve[0].start == NOW
 
 
 def test_types_name_models_by_their_words() -> None:

@@ -45,7 +45,7 @@ def test_names_with_brackets_are_shown_as_they_are(tmp_path: Path, monkeypatch: 
         "domain_id": "north", "accelerator_type": "H100", "peak_accelerators": None, "accelerator_hours": None,
         "cost_micro_units": None, "currency": "", "end_s": None, "unknown": [], "jobs": [job],
     }  # fmt: skip
-    answer = {"best": 0, "offers": [offer], "curve": []}
+    answer = {"best": 0, "offers": [offer], "curve": [], "window_s": 600.0}
 
     def waveform(_self: Client, _plan: Any, **_: Any) -> Any:
         return answer
@@ -62,6 +62,10 @@ def test_names_with_brackets_are_shown_as_they_are(tmp_path: Path, monkeypatch: 
     assert done.exit_code == 0, done.output
     assert "a[/b]: 8 accelerators" in done.output
     assert "from [declared]" in done.output
+    assert "too long" not in done.output
+    assert "too long for windows of 60 s: they are of 10 min" in (
+        CliRunner().invoke(main, ["waveform", "--window", "60", str(path)]).output
+    )
     done = CliRunner().invoke(main, ["policy", "check", str(path)])
     assert done.exit_code == 0, done.output
     assert "[bold].yaml is a sound policy" in done.output.replace("\n", "")
