@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from services.scheduler.core.cluster import alternatives
 from services.scheduler.core.decide import Decisions, decide
+from services.scheduler.core.planning import same_until_s
 from services.scheduler.core.view import View
 from simulation.failures import spot_events
 from simulation.measures import Measures
@@ -75,9 +76,11 @@ class Simulation(Outages):
             self._advance(at_s)
             while self._heap and self._heap[0][0] <= at_s:
                 _, _, kind, payload = heapq.heappop(self._heap)
+                self._same_until_s = self._same_until_s if kind == TICK else -math.inf
                 self._happen(kind, payload)
             while place < arrivals and jobs[place].submit_s <= at_s:
                 self._arrive(jobs[place])
+                self._same_until_s = -math.inf
                 place += 1
             self._decide()
             steps += 1
@@ -178,6 +181,7 @@ class Simulation(Outages):
     def _decide(self) -> None:
         if self._carbon is not None and self.now_s >= self._carbon.due_s:
             self._tell_carbon(self._carbon.at(self.now_s))
+            self._same_until_s = -math.inf
         if self._spot_changes:
             self._spot_changes = False
             for domain in self._spot:
@@ -208,8 +212,17 @@ class Simulation(Outages):
             decisions = decide(self.cluster, self.policy, self.now_s, explain=False, keep_memory=False)
             self.decision_s.append(time.perf_counter() - started)
             self._carry_out(decisions)
+            if self.policy.planner and not decisions.preempted and not decisions.placed:
+                self._same_until_s = self._plan_is_same_until_s()
             if not decisions.preempted or self.policy.planner:
                 return
+
+    def _plan_is_same_until_s(self) -> float:
+        """Until when rounds would change nothing either, if nothing happens."""
+        stages = self.cluster.stages
+        if stages is None or stages.planner is None or self.setting.refresh:
+            return -math.inf
+        return same_until_s(stages.planner, self.cluster, self.now_s)
 
     def _carry_out(self, decisions: Decisions) -> None:
         placed_again = {placement.key for placement in decisions.placed}
@@ -232,7 +245,7 @@ class Simulation(Outages):
         self.cluster.memory = None
         if self.setting.refresh:
             self._refresh_estimates()
-        if self.policy.planner:
+        if self.policy.planner and self.now_s >= self._same_until_s:
             self._cycles()
 
     def _refresh_estimates(self) -> None:

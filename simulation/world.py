@@ -85,6 +85,8 @@ class World:
         self._asked: dict[tuple[object, ...], Demand] = {}
         self._wan_due = math.inf
         self._tick_due = math.inf
+        self._same_until_s = -math.inf
+        """Until when the rounds of a planner change nothing, if nothing happens."""
         self._failures = self._node_events(seed) if failures is None else iter(failures)
         self._down: set[int] = set()
         self._ended = 0

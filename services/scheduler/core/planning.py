@@ -1,6 +1,7 @@
 """Planners: plugins that look at all running and waiting units at once and say which should run, how large and on what.
 
-A planner has a ``name`` and ``plan(cluster, context)``. What it returns is carried out by `decide`: running units that are not
+A planner has a ``name`` and ``plan(cluster, context)``, and may have ``same_until_s(cluster, now_s)``: until when it would give the
+plan that it gave last, if nothing happens to the cluster (minus infinity: it is asked again). What it returns is carried out by `decide`: running units that are not
 in the plan, or in it with another size or accelerator model, are taken off; then the targets are placed in their order. A
 policy with a planner plans every ``interval_s`` (`Rounds`; 0: in every cycle); in between everything that runs stays where it
 is, and only units without accelerators begin.
@@ -88,6 +89,10 @@ class Rounds:
             return -math.inf
         return clock.round_s + self.interval_s * (1.0 - _SLACK)
 
+    def same_until_s(self, cluster: Cluster, now_s: float) -> float:
+        """See the module."""
+        return same_until_s(self.planner, cluster, now_s)
+
     def says(self, cluster: Cluster, now_s: float) -> str:
         """Why a unit waits that is in no target."""
         clock = _clock(cluster)
@@ -106,6 +111,12 @@ def between_rounds(cluster: Cluster) -> list[Target]:
     targets = [Target(key) for key in cluster.running]
     waiting = [unit.key for unit in cluster.pending if not unit.demand.accelerators]
     return targets + [Target(key, reason="needs no accelerator") for key in sorted(waiting)]
+
+
+def same_until_s(asked: Planner, cluster: Cluster, now_s: float) -> float:
+    """Until when a planner would give the plan that it gave last, if nothing happens to the cluster; minus infinity: not known."""
+    ask = getattr(asked, "same_until_s", None)
+    return -math.inf if ask is None else float(ask(cluster, now_s))
 
 
 PLANNERS: dict[str, Planner] = {}

@@ -8,6 +8,7 @@ restarts of a job, the greatest count that it has run on) is the caller's.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,10 +16,12 @@ from scipy import sparse
 
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.planners.checks import BoolArray, FloatArray, IntArray, flags, number, numbers, whole_numbers
-from services.scheduler.planners.mixed_integer import Limits, minimise
+from services.scheduler.planners.mixed_integer import Limits, Solution, minimise
 
 # Under a power p < 0 a configuration that makes almost no progress would dominate the objective; it is not offered at all.
 _LEAST_FACTOR = 1e-3
+_FEWEST, _MOST = 4, 5000
+"""Jobs among which `most_jobs` finds the choice of the solver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,39 @@ def best_of_all(value: FloatArray, kind: IntArray, devices: IntArray, free: Floa
     return choice if fits.all() else None
 
 
+def most_jobs(value: FloatArray, kind: IntArray, devices: IntArray, free: FloatArray) -> IntArray | None:
+    """Each job's configuration, -1 for none, where all configurations above 0 in ``value`` (J, C) are worth the same, each job
+    has one at most, and all are of one type: then as many jobs as there is room for, the smallest first. The latest of equal ones run,
+    as the solver (HiGHS 1.12) has it. None where there is more than one choice of sizes, or it is of so few jobs that the solver
+    chooses otherwise, or of so many that its gap leaves some out.
+    """
+    row, column = np.nonzero(value > 0)
+    if not _FEWEST <= row.size <= _MOST or (row[1:] == row[:-1]).any():
+        return None
+    worth = value[row, column]
+    if (kind[column] != kind[column[0]]).any() or (worth != worth[0]).any():
+        return None
+    room, size = float(free[kind[column[0]]]), devices[column]
+    order = np.lexsort((-row, size))
+    ordered = size[order]
+    until = np.cumsum(ordered)
+    count = int(until.searchsorted(room, side="right"))
+    if count < 2:
+        return None
+    if count < row.size:
+        left, following = room - float(until[count - 1]), ordered[count]
+        smaller = ordered[:count][ordered[:count] < following]
+        larger = ordered[count:][ordered[count:] > following]
+        if smaller.size and following - smaller[-1] <= left:
+            return None
+        if ordered[count - 1] == following and larger.size and larger[0] - following <= left:
+            return None
+    choice = np.full(len(value), -1, dtype=np.int64)
+    taken = order[:count]
+    choice[row[taken]] = column[taken]
+    return choice
+
+
 def greedy_allocation(value: ArrayLike, offered: Configurations, capacity: ArrayLike) -> IntArray:
     """A feasible choice (J) without a solver: for ``value`` (J, C), take (job, configuration) by value per device, then upgrade.
 
@@ -204,19 +240,13 @@ def _solve(
     choice = kept.copy()
     proven = True
     best = best_of_all(value, kind, devices, free)
+    if best is None:
+        best = most_jobs(value, kind, devices, free)
     if best is not None:
         choice = np.where(best >= 0, best, choice)
     elif row.size:
-        pairs = np.arange(row.size)
-        rows = sparse.csr_array(
-            (
-                np.concatenate([np.ones(row.size), devices[column].astype(np.float64)]),
-                (np.concatenate([row, jobs + kind[column]]), np.concatenate([pairs, pairs])),
-            ),
-            shape=(jobs + free.size, row.size),
-        )
-        most = np.concatenate([np.ones(jobs), free])
-        solution = minimise(-value[row, column], rows, np.full(most.size, -np.inf), most, limits)
+        program = _Program(value[row, column], row, kind[column], devices[column], free)
+        solution = program.solved(limits)
         proven = solution.proven
         if solution.values is None:
             offered = Configurations(kind, np.ones_like(kind), devices)
@@ -229,3 +259,44 @@ def _solve(
     waiting = jobs - placed.size
     total = float(score[placed, choice[placed]].sum())
     return SiaPlan(choice, total + penalty * waiting if power < 0 else total - penalty * waiting, proven)
+
+
+class _Program:
+    """The integer program over pairs (P) of a job and a configuration of ``value`` above 0: which to take, at most one per job,
+    with ``devices`` of each type within ``free`` (T). ``row`` are the jobs, ascending, ``kind`` the types."""
+
+    def __init__(self, value: FloatArray, row: IntArray, kind: IntArray, devices: IntArray, free: FloatArray) -> None:
+        # Jobs without a pair are left out, so that programs are equal whoever else is there.
+        job = np.cumsum(np.concatenate([row[:1] * 0, row[1:] != row[:-1]]))
+        self._arrays = value, job, kind, devices, free
+        self._key = tuple([item.tobytes() for item in (value, job, kind, devices, free)])
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Program) and self._key == other._key
+
+    def solved(self, limits: Limits) -> Solution:
+        """The solver's choice. Equal programs have the same one, and come back: few jobs come or go between rounds, and most are of
+        few sizes. With a limit of time it may be another one each time."""
+        return _solved(self, limits) if limits.time_s is None else self.solve(limits)
+
+    def solve(self, limits: Limits) -> Solution:
+        """Ask the solver."""
+        value, job, kind, devices, free = self._arrays
+        pairs, jobs = np.arange(job.size), int(job[-1]) + 1
+        rows = sparse.csr_array(
+            (
+                np.concatenate([np.ones(job.size), devices.astype(np.float64)]),
+                (np.concatenate([job, jobs + kind]), np.concatenate([pairs, pairs])),
+            ),
+            shape=(jobs + free.size, job.size),
+        )
+        most = np.concatenate([np.ones(jobs), free])
+        return minimise(-value, rows, np.full(most.size, -np.inf), most, limits)
+
+
+@lru_cache(maxsize=4096)
+def _solved(program: _Program, limits: Limits) -> Solution:
+    return program.solve(limits)

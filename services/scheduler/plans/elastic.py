@@ -63,13 +63,10 @@ def round_of(cluster: Cluster, now_s: float, *, every_count: bool = False, growt
     service = service_of(cluster)
     offers = offers_of(cluster, jobs, every_count=every_count)
     offered, goodput = offers.configurations, offers.goodput(cluster, jobs)
-    each = np.array([max(item.accelerators, 1) for item in jobs.demands])
-    least = np.array([unit.min_ranks or demand.ranks for unit, demand in zip(jobs.units, jobs.demands, strict=True)])
-    most = np.array([unit.max_ranks or demand.ranks for unit, demand in zip(jobs.units, jobs.demands, strict=True)])
-    elastic = np.array([unit.min_ranks > 0 for unit in jobs.units], dtype=np.bool_)
+    each, least, most = jobs.each, jobs.least_ranks, jobs.most_ranks
     grown = np.maximum(greatest_scale_up(service.most_ranks(jobs.keys), factor=max(int(growth), 1)), least)
     if growth > 0:
-        most = np.where(elastic, np.minimum(most, grown), most)
+        most = np.where(jobs.elastic, np.minimum(most, grown), most)
     ranks = offered.devices / each[:, None]
     allowed = (ranks >= least[:, None]) & (ranks <= most[:, None]) & (ranks == np.rint(ranks))
     same = (offered.kind == jobs.kind[:, None]) & (offered.devices == (jobs.held * each)[:, None])
@@ -79,7 +76,7 @@ def round_of(cluster: Cluster, now_s: float, *, every_count: bool = False, growt
     goodput = np.where(allowed, goodput, 0.0)
     starts = service.starts(jobs.keys)
     cost = jobs.restart_s
-    since = np.array([np.inf if run is None else now_s - run.since_s for run in jobs.runs])
+    since = np.where(np.isfinite(jobs.since_s), now_s - jobs.since_s, np.inf)
     return Round(
         jobs,
         offered,
@@ -107,14 +104,14 @@ class _Kept:
     """The targets of a round for as long as it stays the same (`Round.until_s`). A copy of the cluster makes them anew."""
 
     def __init__(self, this: Round, targets: Sequence[Target]) -> None:
-        self._keys, self._until_s, self.targets = this.jobs.keys, this.until_s, targets
+        self._keys, self.until_s, self.targets = this.jobs.keys, this.until_s, targets
 
     def __deepcopy__(self, memo: dict[int, object]) -> None:
         return None
 
     def hold(self, jobs: Jobs) -> bool:
         """Whether they are what would be planned now: nobody came, began or ended, and nothing hangs on the time."""
-        return jobs.keys is self._keys and jobs.now_s < self._until_s
+        return jobs.keys is self._keys and jobs.now_s < self.until_s
 
 
 def _kept(cluster: Cluster, now_s: float) -> Sequence[Target] | None:
@@ -132,25 +129,31 @@ def _keep(cluster: Cluster, this: Round, targets: Sequence[Target]) -> Sequence[
     return [*targets, *more] if more else targets
 
 
+class _Lasting:
+    """A planner that says how long its last round stays the same."""
+
+    def same_until_s(self, cluster: Cluster, now_s: float) -> float:
+        """See services/scheduler/core/planning.py."""
+        found: _Kept | None = service_of(cluster).plan.get(_NAME)
+        return found.until_s if found is not None and found.hold(jobs_of(cluster, now_s)) else -np.inf
+
+
 def targets_of(this: Round, choice: Ints, reason: str) -> list[Target]:
     """A choice (J) of configurations as targets: those that stay first, then the large before the small, so that gangs
     find whole nodes."""
     jobs, offered = this.jobs, this.offered
     size = np.where(choice >= 0, offered.devices[choice], 0)
     order = np.lexsort((np.arange(choice.size), -size, choice != this.current))
+    picked = choice.tolist()
+    kinds, devices, each = offered.kind.tolist(), offered.devices.tolist(), jobs.each.tolist()
     return [
-        Target(
-            jobs.keys[job],
-            int(offered.devices[choice[job]]) // max(jobs.demands[job].accelerators, 1),
-            jobs.models[offered.kind[choice[job]]],
-            reason=reason + jobs.assumed(job),
-        )
-        for job in order
-        if choice[job] >= 0
+        jobs.target(job, kinds[picked[job]], devices[picked[job]] // each[job], reason)
+        for job in order.tolist()
+        if picked[job] >= 0
     ]
 
 
-class SiaPlanner:
+class SiaPlanner(_Lasting):
     """Sia's integer program (`sia_allocation`) with the authors' parameters; options ``power`` (negated: 0.5 is p = -0.5),
     ``queue_penalty``, and ``growth`` (a job gets at most so many times what it ran with; 0: no bound)."""
 
@@ -218,7 +221,7 @@ def held_and_free(this: Round) -> tuple[Ints, Floats]:
     return kept, np.maximum(free, 0.0)
 
 
-class MarginalPlanner:
+class MarginalPlanner(_Lasting):
     """Configurations by worth per device, then upgrades within a type (`greedy_allocation`); options as Sia's.
 
     It takes one device of any type for everyone first and never exchanges types: jobs that gain most from the fast type come
@@ -248,7 +251,7 @@ class MarginalPlanner:
         return _keep(cluster, this, targets_of(this, np.where(kept >= 0, kept, greedy), "gain per device"))
 
 
-class PolluxPlanner:
+class PolluxPlanner(_Lasting):
     """Pollux's fitness without its search over placements (`pollux_utility`), blind to types as the original.
 
     Steps: 1. goodput by number of devices, the mean over types by their size; 2. numbers by marginal gain over the whole pool;
@@ -291,7 +294,7 @@ class PolluxPlanner:
         return _keep(cluster, this, targets_of(this, choice, "Pollux's fitness"))
 
 
-class ExactPlanner:
+class ExactPlanner(_Lasting):
     """Ours. Steps of a round:
 
     1. Worth of every configuration as in Sia's objective, with a smaller power (0.3: less weight on the worst served, more

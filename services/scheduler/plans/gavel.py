@@ -7,6 +7,7 @@ that keeps its type keeps its devices and does not restart.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +22,9 @@ from services.scheduler.core.queue import OrderContext
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Floats
 from services.scheduler.planners import gavel
+from services.scheduler.plans.rates import measured_of
 from services.scheduler.plans.service import service_of
-from services.scheduler.plans.state import Jobs, jobs_of, measured_of, others
+from services.scheduler.plans.state import Jobs, jobs_of, others
 
 ROUND_S = 360.0
 """The published length of a round, where the policy has no interval."""
@@ -99,6 +101,15 @@ class GavelPlanner:
         """With ``objective``, one of `OBJECTIVES`."""
         refuse_unknown(self.name, options, ("objective",))
         return GavelPlanner(str(options.get("objective", self._objective)))
+
+    def same_until_s(self, cluster: Cluster, now_s: float) -> float:
+        """See services/scheduler/core/planning.py: for ever, where each job runs where it has all of its time."""
+        plan = service_of(cluster).plan
+        kept: _Shares | None = plan.get(f"gavel/{self._objective}")
+        settled: _Settled | None = plan.get(f"gavel/{self._objective}/settled")
+        if kept is None or settled is None or not settled.hold(kept, jobs_of(cluster, now_s)):
+            return -math.inf
+        return math.inf
 
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next round."""

@@ -11,8 +11,9 @@ from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.state import Demand
 from services.scheduler.core.table import Floats
 from services.scheduler.planners.sia import Configurations, configurations
+from services.scheduler.plans.rates import Rates, measured_of, most_ranks
 from services.scheduler.plans.service import Service, service_of
-from services.scheduler.plans.state import Jobs, Rates, measured_of, most_ranks
+from services.scheduler.plans.state import Jobs
 
 _NAME = "offers"
 _MOST_ROWS = 10_000
@@ -61,11 +62,7 @@ def offers_of(cluster: Cluster, jobs: Jobs, *, every_count: bool) -> Offers:
     sizes = (
         None
         if every_count
-        else frozenset(
-            ranks * max(demand.accelerators, 1)
-            for unit, demand, held in zip(jobs.units, jobs.demands, jobs.held.tolist(), strict=True)
-            for ranks in (unit.min_ranks or demand.ranks, held)
-        )
+        else frozenset((jobs.least_ranks * jobs.each).tolist()).union((jobs.held * jobs.each).tolist())
     )
     kept: Offers | None = plan.get(_NAME)
     if kept is None or not kept.hold(jobs.rates, sizes):

@@ -7,22 +7,20 @@ a plan (`others` lets them run as they fit).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 
 from services.scheduler.core.cluster import Cluster, RunningUnit, model_of
-from services.scheduler.core.measured import Measured
-from services.scheduler.core.placement import Candidates
 from services.scheduler.core.planning import Target
 from services.scheduler.core.queue import PendingUnit
-from services.scheduler.core.scoring.facts import with_method
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Bools, Floats, Ints
+from services.scheduler.plans.rates import Rates, measured_of
 from services.scheduler.plans.service import service_of
 
 _UNKNOWN_S = 86_400.0
@@ -38,7 +36,7 @@ class Jobs:
     ``held`` (J) the ranks that it holds. ``left`` (J) is the work left in units of ``throughput``; ``age_s`` (J) the time
     since submission. ``fixed`` (J): runs and may not be taken off, not at all or not yet (``least_run_s`` of the policy).
     ``capacity`` (T) are the devices of nodes that are up. ``restart_s`` (J) is what an interruption costs. ``runs`` (J) are the runs,
-    None: it waits. ``cluster`` is as it was at ``now_s``: what is asked of it later is asked while it is planned.
+    None: it waits. ``since_s`` (J) is when the run began, infinite where it waits. ``cluster`` is as it was at ``now_s``: what is asked of it later is asked while it is planned.
     """
 
     units: tuple[PendingUnit, ...]
@@ -55,7 +53,9 @@ class Jobs:
     rates: Rates
     cluster: Cluster
     now_s: float
-    _targets: tuple[dict[tuple[int, str], Target], ...]
+    since_s: Floats
+    _sizes: Ints
+    _targets: tuple[dict[tuple[int, int, str], Target], ...]
     """Targets of each job that were made before, while it ran or waited as it does."""
 
     @cached_property
@@ -74,8 +74,32 @@ class Jobs:
     def fixed(self) -> Bools:
         """See the class."""
         least_s = self.cluster.policy.restarts.least_run_s
-        held = [run is not None and not _may_go(run, least_s, self.now_s) for run in self.runs]
-        return np.array(held, dtype=np.bool_)
+        held: Bools = np.isfinite(self.since_s) & ((self._sizes[:, 4] == 0) | (self.now_s - self.since_s < least_s))
+        return held
+
+    @property
+    def each(self) -> Ints:
+        """Accelerators of a rank (J), at least 1."""
+        each: Ints = self._sizes[:, 0]
+        return each
+
+    @property
+    def least_ranks(self) -> Ints:
+        """The fewest ranks (J) that it may have."""
+        least: Ints = self._sizes[:, 1]
+        return least
+
+    @property
+    def most_ranks(self) -> Ints:
+        """The most ranks (J) that it may have."""
+        most: Ints = self._sizes[:, 2]
+        return most
+
+    @property
+    def elastic(self) -> Bools:
+        """Whether its number of ranks (J) may change."""
+        elastic: Bools = self._sizes[:, 3] != 0
+        return elastic
 
     def assumed(self, job: int) -> str:
         """What nothing is known of, of a job, and what is taken instead; empty: everything is known."""
@@ -130,29 +154,46 @@ class Jobs:
             self.rates,
             self.cluster,
             now_s,
+            self.since_s,
+            self._sizes,
             self._targets,
         )
 
     def targets(self, kind: Ints, order: Sequence[int] | Ints, reason: str) -> list[Target]:
         """The jobs with a type (``kind`` (J) >= 0), in this order, with the ranks that they ask for."""
         kinds = kind.tolist()
-        return [self._target(job, kinds[job], reason) for job in np.asarray(order).tolist() if kinds[job] >= 0]
+        return [self.target(job, kinds[job], 0, reason) for job in np.asarray(order).tolist() if kinds[job] >= 0]
 
-    def _target(self, job: int, kind: int, reason: str) -> Target:
-        made = self._targets[job].get((kind, reason))
+    def target(self, job: int, kind: int, ranks: int, reason: str) -> Target:
+        """A job on a type, with ``ranks`` (0: those that it asks for)."""
+        made = self._targets[job].get((kind, ranks, reason))
         if made is None:
-            made = Target(self.keys[job], 0, self.models[kind], reason=reason + self.assumed(job))
+            made = Target(self.keys[job], ranks, self.models[kind], reason=reason + self.assumed(job))
             unit = self.units[job]
             if unit.work > 0 or unit.remaining_s != np.inf:
                 # Of others it may be told later how much is left.
-                self._targets[job][kind, reason] = made
+                self._targets[job][kind, ranks, reason] = made
         return made
 
 
 class _Job:
     """A unit as it waits or runs, with what `Jobs` says of it: the same as long as neither changes, on the same rates."""
 
-    __slots__ = ("demand", "devices", "held", "key", "kind", "place", "rates", "restart_s", "run", "targets", "unit")
+    __slots__ = (
+        "demand",
+        "devices",
+        "held",
+        "key",
+        "kind",
+        "place",
+        "rates",
+        "restart_s",
+        "run",
+        "since_s",
+        "sizes",
+        "targets",
+        "unit",
+    )
 
     def __init__(self, cluster: Cluster, rates: Rates, unit: PendingUnit, run: RunningUnit | None) -> None:
         self.unit, self.run = unit, run
@@ -164,8 +205,17 @@ class _Job:
         self.kind = -1 if run is None else rates.models.index(model_of(cluster.table, run))
         self.held = 0 if run is None else run.unit.demand.ranks
         self.restart_s = unit.restart_s or cluster.policy.restarts.restart_cost_s
-        self.targets: dict[tuple[int, str], Target] = {}
-        """By type and reason."""
+        self.since_s = math.inf if run is None else run.since_s
+        elastic = unit.min_ranks > 0
+        self.sizes = (
+            max(demand.accelerators, 1),
+            unit.min_ranks or demand.ranks,
+            unit.max_ranks or demand.ranks,
+            elastic,
+            unit.preemptible,
+        )
+        self.targets: dict[tuple[int, int, str], Target] = {}
+        """By type, ranks and reason."""
 
 
 def jobs_of(cluster: Cluster, now_s: float) -> Jobs:
@@ -196,6 +246,8 @@ def jobs_of(cluster: Cluster, now_s: float) -> Jobs:
         rates,
         cluster,
         now_s,
+        np.array([job.since_s for job in jobs], dtype=np.float64),
+        np.array([job.sizes for job in jobs], dtype=np.int64).reshape(len(jobs), 5),
         tuple([job.targets for job in jobs]),
     )
     return kept.jobs
@@ -241,26 +293,6 @@ class _Kept:
         return self._rates
 
 
-def most_ranks(cluster: Cluster, demand: Demand, models: Sequence[str]) -> tuple[int, ...]:
-    """How many ranks of a unit each model (T) could hold at all, if nothing ran: in one domain unless it may span them."""
-    known: dict[Any, tuple[int, ...]] = service_of(cluster).plan.setdefault("most", {})
-    bare = replace(demand, ranks=1, checkpoint_domain="", checkpoint_bytes=0, data=())
-    key = cluster.view.generation, cluster.policy.version, bare, tuple(models)
-    found = known.get(key)
-    if found is None:
-        if any(other[:2] != key[:2] for other in known):
-            known.clear()
-        accepted = cluster.view.columns(bare)
-        columns = [[place for place in accepted if cluster.table.models[place].model == model] for model in models]
-        found = known[key] = tuple(
-            [
-                Candidates(cluster.view, bare, np.array(own, dtype=np.int64), cluster.policy).most_ranks() if own else 0
-                for own in columns
-            ]
-        )
-    return found
-
-
 def others(cluster: Cluster, jobs: Jobs | None = None) -> list[Target]:
     """Units without accelerators: those that run stay, those that wait go where they fit. ``jobs`` are all others, where it is known."""
     if jobs is not None and len(jobs.keys) == len(cluster.running) + len(cluster.pending):
@@ -268,85 +300,6 @@ def others(cluster: Cluster, jobs: Jobs | None = None) -> list[Target]:
     keys = [item.unit.key for item in cluster.running.values() if not item.unit.demand.accelerators]
     keys += [unit.key for unit in cluster.pending if not unit.demand.accelerators]
     return [Target(key, reason="needs no accelerator") for key in sorted(keys)]
-
-
-def pools(cluster: Cluster) -> tuple[tuple[str, ...], Floats]:
-    """Accelerator models by name, and the devices (T) of each on nodes that are up."""
-    table = cluster.table
-    totals = (table.devices * cluster.view.up[:, None]).sum(axis=0)
-    models = tuple(sorted({item.model for item in table.models}))
-    capacity = np.zeros(len(models))
-    for column, item in enumerate(table.models):
-        capacity[models.index(item.model)] += float(totals[column])
-    return models, capacity
-
-
-def _may_go(run: RunningUnit, least_s: float, now_s: float) -> bool:
-    return run.unit.preemptible and now_s - run.since_s >= least_s
-
-
-class Rates:
-    """Rates per profile and rank count, and of jobs that were measured, on the ``models`` (T) with their ``capacity`` (T).
-
-    They hold until the fleet, facts, the policy or what was measured change; asked for once until then.
-    """
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._facts: Any = with_method(cluster.view, "throughputs", "rate")
-        self._table = cluster.table
-        self._told = cluster.view.facts.get("measured")
-        self.measured = measured_of(cluster)
-        self._stamp = self._stamp_of(cluster)
-        self.models, self.capacity = pools(cluster)
-        self.capacity.setflags(write=False)
-        self._known: dict[tuple[str, Demand], Floats] = {}
-        self._most: dict[Demand, tuple[int, ...]] = {}
-
-    def hold(self, cluster: Cluster) -> bool:
-        """Whether they are still those of the cluster."""
-        facts = cluster.view.facts
-        same = cluster is self._cluster and cluster.table is self._table and facts.get("measured") is self._told
-        return same and facts.get("throughputs") is self._facts and self._stamp == self._stamp_of(cluster)
-
-    def _stamp_of(self, cluster: Cluster) -> tuple[int, int, str, int]:
-        view = cluster.view
-        return view.generation, view.facts_version, cluster.version, self.measured.version
-
-    def known(self, demand: Demand) -> bool:
-        """Whether anything is known of the rates of such a unit."""
-        return bool(demand.profile) and self._facts is not None
-
-    def most(self, demand: Demand) -> tuple[int, ...]:
-        """See `most_ranks`, over all models."""
-        found = self._most.get(demand)
-        if found is None:
-            found = self._most[demand] = most_ranks(self._cluster, demand, self.models)
-        return found
-
-    def of(self, key: UnitKey, demand: Demand) -> Floats:
-        """The rates (T) of one job."""
-        job_id = key.job_id if self.measured.knows(key.job_id) else ""
-        found = self._known.get((job_id, demand))
-        if found is None:
-            values = [
-                self._rate(job_id, demand, model) if holds >= demand.ranks else 0.0
-                for model, holds in zip(self.models, self.most(demand), strict=True)
-            ]
-            found = self._known[job_id, demand] = np.array(values, dtype=np.float64)
-        return found
-
-    def _rate(self, job_id: str, demand: Demand, model: str) -> float:
-        measured = self.measured.rate(job_id, demand.profile, demand.ranks, model)
-        if measured is not None:
-            return measured
-        return float(self._facts.rate(demand.profile, demand.ranks, model)) if self.known(demand) else 1.0
-
-
-def measured_of(cluster: Cluster) -> Measured:
-    """What programs reported (fact ``measured``); empty where nothing is kept, as in the simulator."""
-    found: Measured | None = cluster.view.facts.get("measured")
-    return found if found is not None else Measured()
 
 
 def _left(

@@ -81,20 +81,22 @@ class ByPlan(State):
             if target.key in self._running:
                 continue
             unit = cluster.pending.get(target.key)
+            before = None
             if unit is None:
                 before = cluster.running.get(target.key)
                 if before is None or target.key not in off:
                     continue
-                unit = replace(
-                    before.unit, attained_s=before.ran_s(self._now_s), served_s=before.service_s(self._now_s)
-                )
-            unit = _fitted(unit, target)
+                unit = before.unit
             if self._per_tenant:
                 state_tenant(cluster.view, unit.tenant_id)
-            group = cluster.candidates(unit.demand)
+            demand = _fitted_demand(unit.demand, target.ranks, target.model, target.domain_id)
+            group = cluster.candidates(demand)
             found = best(group)
-            if found is not None:
-                self._place(unit, group, *found, reason=target.reason)
+            if found is None:
+                continue
+            if before is not None:
+                unit = replace(unit, attained_s=before.ran_s(self._now_s), served_s=before.service_s(self._now_s))
+            self._place(_fitted(unit, target), group, *found, reason=target.reason)
         if self._explain:
             self._hold_others(wanted)
         return self._running.keys() == wanted.keys() and not self._placed and not self._preempted

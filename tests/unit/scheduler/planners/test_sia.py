@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.planners import sia
 from services.scheduler.planners.mixed_integer import Limits
 from services.scheduler.planners.sia import (
+    Configurations,
     best_of_all,
     configurations,
     greatest_scale_up,
     greedy_allocation,
+    most_jobs,
     restart_factor,
     sia_allocation,
 )
@@ -218,3 +221,60 @@ def test_no_best_of_all_without_room_or_with_a_choice():
     assert best_of_all(value, offered.kind, offered.devices, np.array([3.0])) is None
     assert best_of_all(np.array([[0.5, 0.5]]), offered.kind, offered.devices, np.array([4.0])) is None
     assert best_of_all(np.zeros((2, 2)), offered.kind, offered.devices, np.array([0.0])).tolist() == [-1, -1]
+
+
+def alike(sizes):
+    """A value of 1 for each job (J) with one configuration, its size in devices; and the configurations."""
+    devices = np.unique(sizes)
+    offered = Configurations(np.zeros_like(devices), np.ones_like(devices), devices)
+    return (np.asarray(sizes)[:, None] == devices).astype(float), offered
+
+
+def chosen(sizes, free):
+    value, offered = alike(sizes)
+    choice = most_jobs(value, offered.kind, offered.devices, np.array([float(free)]))
+    return None if choice is None else np.flatnonzero(choice >= 0).tolist()
+
+
+def test_of_jobs_alike_as_many_as_fit_the_smallest_first_and_of_equals_the_latest():
+    assert chosen([1, 1, 1, 1, 1], 3) == [2, 3, 4]
+    assert chosen([2, 1, 2, 1, 2], 6) == [1, 2, 3, 4]
+    assert chosen([4, 1, 1, 1], 3) == [1, 2, 3]
+    assert chosen([1, 1, 4, 4, 4], 7) == [0, 1, 4], "one is left, and no size is one above another"
+    assert chosen([1, 1, 1, 2], 4) is None, "a 2 instead of a 1 are as many"
+    assert chosen([1, 1, 1, 1], 1) is None, "one alone is the solver's choice"
+    value, offered = alike([1, 1, 2, 2])
+    more = np.maximum(value, [[1.0, 1.0]] + [[0.0, 0.0]] * 3)
+    assert most_jobs(more, offered.kind, offered.devices, np.array([3.0])) is None, "the first has a choice"
+    value[0] *= 2.0
+    assert most_jobs(value, offered.kind, offered.devices, np.array([3.0])) is None, "the first is worth more"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_jobs_alike_are_those_that_the_solver_chooses(seed, monkeypatch):
+    draw = np.random.default_rng(seed)
+    sizes = draw.choice([1, 2, 4, 8] if seed % 2 else [1, 2, 3, 5, 6, 8], int(draw.integers(4, 60)))
+    free = int(draw.integers(1, sizes.sum() + 1))
+    value, offered = alike(sizes)
+    found = sia_allocation(value, offered, [free])
+    monkeypatch.setattr(sia, "most_jobs", lambda *given: None)
+    solved = sia_allocation(value, offered, [free])
+    assert found.choice.tolist() == solved.choice.tolist()
+    assert found.objective == pytest.approx(solved.objective)
+
+
+def test_a_program_that_comes_back_is_not_solved_again(monkeypatch):
+    asked = []
+    solver = sia.minimise
+    monkeypatch.setattr(sia, "minimise", lambda *given: asked.append(1) or solver(*given))
+    offered = configurations([1], [4])
+    goodput = [[1.0, 1.9375, 3.5], [1.0, 1.1875, 1.25]]
+    first = sia_allocation(goodput, offered, [4])
+    # A third job that can run nowhere changes nothing.
+    again = sia_allocation([*goodput[:1], [0.0] * 3, *goodput[1:]], offered, [4])
+    assert again.choice.tolist() == [first.choice[0], -1, first.choice[1]]
+    assert len(asked) == 1
+    assert sia_allocation(goodput, offered, [3]).choice.tolist() != first.choice.tolist()
+    assert len(asked) == 2
+    sia_allocation(goodput, offered, [4], limits=Limits(time_s=100.0))
+    assert len(asked) == 3, "with a limit of time it may be another plan"

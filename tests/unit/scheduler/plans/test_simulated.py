@@ -62,3 +62,15 @@ def test_time_ends_with_the_last_job_not_with_a_run_that_was_stopped() -> None:
     }
     # The next round is the last thing that happens; on the K80 the long job would have run until 36,060.
     assert found.now_s == pytest.approx(4260.0)
+
+
+@pytest.mark.parametrize("planner", ["sia", "greedy-elastic", "elastic-exact", "gavel"])
+def test_rounds_that_change_nothing_are_not_made(planner: str) -> None:
+    # Two run from 60 to 6,060; the third waits for them, and the fourth comes in between.
+    jobs = [job(name, 6000.0) for name in ("a", "b")] + [job("c", 600.0), job("d", 600.0, submit_s=3000.0)]
+    setting = Setting("small", policy(planner, 60.0), "exact")
+    simulation = Simulation(network({"v100": 3}), Trace("small", jobs), setting)
+    found = simulation.run()
+    assert len(found.jobs) == 4
+    assert len(found.series) > 100, "time still goes from round to round"
+    assert len(simulation.decision_s) < 20
