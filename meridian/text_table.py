@@ -24,13 +24,15 @@ class TextTable:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._read = 0
         try:
             text = path.read_bytes().decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise UnreadableTableError(
                 path, error.object.count(b"\n", 0, error.start) + 1, "is no UTF-8 text"
             ) from None
-        self._reader = csv.DictReader(io.StringIO(text, newline=""))
+        # Strict: a quote that is never closed would take every row after it for one cell.
+        self._reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
         try:
             self.columns = tuple(self._reader.fieldnames or ())
         except csv.Error as error:
@@ -45,8 +47,11 @@ class TextTable:
                 return
             except csv.Error as error:
                 raise self._unreadable(error) from None
-            yield self._reader.line_num, row
+            self._read = self._reader.line_num
+            yield self._read, row
 
     def _unreadable(self, error: csv.Error) -> UnreadableTableError:
         # The line of the last row that was read is not that of the one that cannot be.
-        return UnreadableTableError(self._path, self._reader.reader.line_num, str(error))
+        line, start = self._reader.reader.line_num, self._read + 1
+        begun = f", in a row that begins at line {start}" if start < line else ""
+        return UnreadableTableError(self._path, line, f"{error}{begun}")

@@ -334,6 +334,13 @@ def test_columns_that_nothing_reads_and_cells_without_a_column_are_said(tmp_path
     assert "recompute: derived in 2 of 2 rows" in answer.stderr
 
 
+def test_a_quote_that_is_never_closed_takes_no_rows_with_it(tmp_path: Path) -> None:
+    path = _file(tmp_path, [ROWS[0], ROWS[1].replace("seven", '"seven'), ROWS[2], ROWS[3]])
+    answer = CliRunner().invoke(cost_model, [str(path)])
+    assert isinstance(answer.exception, InvalidArgumentError)
+    assert answer.exception.detail == "rows.csv, line 5: unexpected end of data, in a row that begins at line 3"
+
+
 def test_a_file_that_is_no_text_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_bytes(b"\xff\xfe\x00a")
