@@ -10,16 +10,13 @@ What is done, in which order and at which times, goes into the journal (journal.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import asyncpg
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from meridian.codec import Envelope
 from meridian.database import is_passing
@@ -28,7 +25,7 @@ from meridian.leadership import AdvisoryLock
 from meridian.observability import child_traceparent
 from meridian.outbox import Outbox, Transaction
 from meridian.service import Kernel
-from services.scheduler import policy_changes, store, store_journal, store_measured, store_run_times
+from services.scheduler import policy_changes, store, store_journal, store_measured
 from services.scheduler.core import lifecycle, sleeping
 from services.scheduler.core.book import Book, Draft
 from services.scheduler.core.cluster import Cluster
@@ -51,6 +48,7 @@ from services.scheduler.journal import FLUSH_S, KEPT_DAYS, WHOLE_BOOK_EVERY_S, J
 from services.scheduler.metrics import SchedulerMetrics
 from services.scheduler.policy_changes import Outcome
 from services.scheduler.promises_kept import PromisesKept
+from services.scheduler.run_times_kept import RunTimesKept
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.steps_heard import StepsHeard, pause_s
 from services.scheduler.tenants import Tenants
@@ -64,12 +62,6 @@ class SeenPart(NamedTuple):
 
     among: str
     assumes: str
-
-
-_SAVE_AFTER = 100
-"""Observed run times after which what was learned is written to the database."""
-_MOST_HISTORY = 20_000
-"""Finished units that are read to learn again what was lost, or was not saved."""
 
 
 class LiveScheduler:
@@ -92,10 +84,10 @@ class LiveScheduler:
         self._waiting = WaitingUnits()
         self.journal = Journal(kernel.database)
         self.accounts = PromisesKept(kernel.database)
+        self._run_times = RunTimesKept(kernel.database)
         self.tenants = Tenants()
         self._steps = StepsHeard()
         self._rested_at_s = 0.0
-        self._saved_observations = 0
 
     @property
     def outbox(self) -> Outbox:
@@ -147,7 +139,7 @@ class LiveScheduler:
                 from_file=self._settings.policy_from_file,
             )
             loaded = await store.load(connection)
-            self._rebuild(loaded, await self._learned(connection))
+            self._rebuild(loaded, await self._run_times.load(connection))
         log.info(
             "leading",
             extra={
@@ -170,30 +162,12 @@ class LiveScheduler:
         if self._term:
             try:
                 await self.journal.flush()
-                await self._save_run_times()
+                await self._run_times.save(self.book.run_times)
                 await self.accounts.save(self.book, self._term, self.now_s())
             except (OSError, sa.exc.SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
                 # Run times are learned again from history; the journal's end is missing.
                 log.warning("the end of the journal was not written", extra={"error": repr(error)})
         await self._leadership.release()
-
-    async def _learned(self, connection: AsyncConnection) -> RunTimes:
-        """What is known of run times: as it was saved, with the units that finished since."""
-        run_times = RunTimes()
-        packed = await store_run_times.load_run_times(connection)
-        if packed is not None:
-            try:
-                run_times = RunTimes.restored(json.loads(zlib.decompress(packed)))
-            except (PolicyError, ValueError, zlib.error) as error:
-                log.warning(
-                    "what was learned of run times does not read, is learned again", extra={"error": repr(error)}
-                )
-        for job, unit_index, ran_s, end_s in await store_run_times.succeeded_after(
-            connection, run_times.until_s, _MOST_HISTORY
-        ):
-            run_times.observe(job, job.units[unit_index], ran_s, end_s)
-        self._saved_observations = run_times.observed
-        return run_times
 
     def _rebuild(self, loaded: store.Loaded, run_times: RunTimes) -> None:
         now_s = self.now_s()
@@ -224,7 +198,7 @@ class LiveScheduler:
             from_file = self.tenants.over(self.file_policy)
             self.policy = await policy_changes.in_force(transaction.connection, self.policy, from_file)
             loaded = await store.load(transaction.connection)
-            self._rebuild(loaded, await self._learned(transaction.connection))
+            self._rebuild(loaded, await self._run_times.load(transaction.connection))
         return self.book.draft()
 
     async def write(self, transaction: Transaction, draft: Draft, new_specs: Mapping[str, bytes] | None = None) -> None:
@@ -497,15 +471,7 @@ class LiveScheduler:
             if self.journal.pending:
                 with self._metrics.journal.time():
                     await self._until_done(self.journal.flush)
-            if self.book.run_times.observed - self._saved_observations >= _SAVE_AFTER:
-                await self._until_done(self._save_run_times)
+            if self._run_times.due(self.book.run_times):
+                await self._until_done(lambda: self._run_times.save(self.book.run_times))
             if self.accounts.due(self.book, self.now_s()):
                 await self._until_done(lambda: self.accounts.save(self.book, self._term, self.now_s()))
-
-    async def _save_run_times(self) -> None:
-        run_times = self.book.run_times
-        observed, state = run_times.observed, run_times.state()
-        packed = await asyncio.to_thread(lambda: zlib.compress(json.dumps(state).encode(), 1))
-        async with self._kernel.database.transaction() as connection:
-            await store_run_times.save_run_times(connection, packed)
-        self._saved_observations = observed
