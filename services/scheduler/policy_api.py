@@ -15,7 +15,8 @@ from services.scheduler.api import Json
 from services.scheduler.core.policy import Policy
 from services.scheduler.live import LiveScheduler
 from services.scheduler.policy_changes import matches
-from services.scheduler.policy_file import differences, parse
+from services.scheduler.policy_differences import differences
+from services.scheduler.policy_file import parse
 from services.scheduler.times import rfc3339
 
 MOST_BYTES = 256 * 1024

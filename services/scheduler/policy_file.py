@@ -24,8 +24,6 @@ is unknown, of the wrong type or out of range is a PolicyError that names each p
 
 from __future__ import annotations
 
-import difflib
-import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
@@ -49,11 +47,11 @@ from services.scheduler.core.stages import check
 from services.scheduler.marked_yaml import Marked, Problems, read
 from services.scheduler.policy_promises import SECTIONS, places, read_service_levels, read_shares
 from services.scheduler.policy_queues import BOOSTS, QUOTA, read_queues
+from services.scheduler.policy_values import LARGEST, ValueReader, unknown
 
 SHIPPED = Path(__file__).parent / "policies"
 BOOSTED = boosted_priority.BoostedPriorityOrder.name
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_LARGEST = 2**53
 _RESERVATIONS = {
     "depth": "reservation_depth",
     "estimate": "estimate",
@@ -62,7 +60,6 @@ _RESERVATIONS = {
 }
 """Settings under selection.reservations, and the fields of `Policy` that they set."""
 _WHOLE_RULES = {"max_recoveries"}
-Values = dict[str, Marked]
 
 
 def parse(text: str, source: str = "") -> Policy:
@@ -90,48 +87,17 @@ def shipped_names() -> tuple[str, ...]:
 def shipped(name: str) -> Policy:
     """A policy that comes with the scheduler; PolicyError when there is none of this name."""
     if name not in shipped_names():
-        raise PolicyError(_unknown("shipped policy", name, shipped_names()))
+        raise PolicyError(unknown("shipped policy", name, shipped_names()))
     path = SHIPPED / f"{name}.yaml"
     return parse(path.read_text(encoding="utf-8"), path.name)
 
 
-def differences(before: Policy, after: Policy) -> list[dict[str, Any]]:
-    """What differs, by dotted path: ``{"path", "before", "after"}``; None where a side has no such entry. Lists count whole;
-    ``scores`` without a path below it says that only their order differs."""
-    old, new = _leaves(before.as_json()), _leaves(after.as_json())
-    paths = [path for path in {**old, **new} if path != "version" and old.get(path) != new.get(path)]
-    found = [{"path": path, "before": old.get(path), "after": new.get(path)} for path in sorted(paths)]
-    if not found and before.version != after.version:
-        found = [
-            {"path": name, "before": list(dict(getattr(before, name))), "after": list(dict(getattr(after, name)))}
-            for name in ("scores", "tenant_weights", "domain_node_scores", "options")
-            if getattr(before, name) != getattr(after, name)
-        ]
-    return found
-
-
-def _leaves(body: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name, value in body.items():
-        if isinstance(value, Mapping):
-            out |= _leaves(value, f"{prefix}{name}.")
-        else:
-            out[prefix + name] = list(value) if isinstance(value, tuple) else value
-    return out
-
-
-def _unknown(kind: str, name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    if near:
-        return f"there is no {kind} {name!r}; did you mean {near[0]!r}?"
-    return f"there is no {kind} {name!r}; known are {', '.join(sorted(known)) or 'none'}"
-
-
-class _Document:
+class _Document(ValueReader):
     """Reads a document into the fields of `Policy` (``flat``) and remembers where each came from."""
 
     def __init__(self, root: Marked, problems: Problems) -> None:
-        self.root, self.problems = root, problems
+        super().__init__(problems)
+        self.root = root
         self.flat: dict[str, Any] = {}
         self._places: dict[str, Marked] = {}
         self._flat_readers: dict[str, Callable[[str, Marked], None]] = {
@@ -170,7 +136,7 @@ class _Document:
             "selection": self._selection,
             "allocation": self._allocation,
         }
-        top = self._mapping(self.root, {*self._flat_readers, *sections})
+        top = self.mapping(self.root, {*self._flat_readers, *sections})
         base = self._base(top.get("extends"))
         for name, at in top.items():
             if name in self._flat_readers:
@@ -204,7 +170,7 @@ class _Document:
     # -- the whole ---------------------------------------------------------------------------------------------------
 
     def _base(self, at: Marked | None) -> Policy:
-        name = self._text(at) if at is not None else ""
+        name = self.text(at) if at is not None else ""
         if at is None or not name:
             return Policy()
         try:
@@ -228,9 +194,9 @@ class _Document:
 
     def _selection(self, at: Marked) -> None:
         readers = self._flat_readers
-        for name, item in self._mapping(at, {"order", "limits", "discipline", "reservations", "preemption"}).items():
+        for name, item in self.mapping(at, {"order", "limits", "discipline", "reservations", "preemption"}).items():
             if name == "reservations":
-                for part, inner in self._mapping(item, set(_RESERVATIONS)).items():
+                for part, inner in self.mapping(item, set(_RESERVATIONS)).items():
                     field = _RESERVATIONS[part]
                     readers[field](field, inner)
             else:
@@ -238,7 +204,7 @@ class _Document:
                 readers[field](field, item)
 
     def _allocation(self, at: Marked) -> None:
-        for name, item in self._mapping(at, {"filters", "scores", "domains", "one_accelerator_model_per_gang"}).items():
+        for name, item in self.mapping(at, {"filters", "scores", "domains", "one_accelerator_model_per_gang"}).items():
             if name == "domains":
                 self._domains("domain_node_scores", item, nested=True)
             else:
@@ -254,55 +220,11 @@ class _Document:
 
     # -- values ------------------------------------------------------------------------------------------------------
 
-    def _mapping(self, at: Marked, known: Collection[str] | None = None) -> Values:
-        if not isinstance(at.value, dict):
-            self._wrong(at, "a mapping")
-            return {}
-        found: Values = at.value
-        if known is None:
-            return found
-        for name in found.keys() - set(known):
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
-            self.problems.add(found[name], f"unknown key; {hint}")
-        return {name: item for name, item in found.items() if name in known}
-
-    def _wrong(self, at: Marked, wanted: str) -> None:
-        shown = {dict: "a mapping", list: "a list", type(None): "nothing"}.get(type(at.value)) or repr(at.value)
-        self.problems.add(at, f"{wanted} is wanted, not {shown}")
-
-    def _text(self, at: Marked) -> str:
-        if isinstance(at.value, str) and at.value:
-            return at.value
-        self._wrong(at, "a text")
-        return ""
-
-    def _finite(self, at: Marked, *, above: float | None = None, least: float = 0.0) -> float:
-        value = at.value
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            self._wrong(at, "a number")
-        elif abs(value) > _LARGEST or not math.isfinite(value):
-            self.problems.add(at, f"a finite number is wanted, not {value!r}")
-        elif above is not None and value <= above:
-            self.problems.add(at, f"must be above {above:g}, not {value!r}")
-        elif value < least:
-            self.problems.add(at, f"must be at least {least:g}, not {value!r}")
-        else:
-            return float(value)
-        return 1.0
-
     def _number(self, field: str, at: Marked) -> None:
-        self._put(field, self._finite(at), at)
-
-    def _integer(self, at: Marked) -> int:
-        value = at.value
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
-            self._wrong(at, "a whole number of at least 0")
-            return 0
-        return value
+        self._put(field, self.finite(at), at)
 
     def _whole(self, field: str, at: Marked) -> None:
-        self._put(field, self._integer(at), at)
+        self._put(field, self.integer(at), at)
 
     def _any(self, field: str, at: Marked) -> None:
         """A field that has no reader of its own; the core checks it."""
@@ -310,19 +232,19 @@ class _Document:
 
     def _flag(self, field: str, at: Marked) -> None:
         if not isinstance(at.value, bool):
-            self._wrong(at, "true or false")
+            self.wrong(at, "true or false")
         self._put(field, at.value, at)
 
     def _choice(self, choices: Collection[str]) -> Callable[[str, Marked], None]:
         def choose(field: str, at: Marked) -> None:
             if at.value not in choices:
-                self._wrong(at, f"one of {', '.join(choices)}")
+                self.wrong(at, f"one of {', '.join(choices)}")
             self._put(field, at.value, at)
 
         return choose
 
     def _policy_name(self, field: str, at: Marked) -> None:
-        name = self._text(at)
+        name = self.text(at)
         if name and not _NAME.fullmatch(name):
             self.problems.add(at, f"letters, digits, '.', '_' and '-' (at most 64) are wanted, not {name!r}")
         self._put(field, name, at)
@@ -331,7 +253,7 @@ class _Document:
 
     def _names(self, field: str, at: Marked, kind: str, known: Mapping[str, object]) -> None:
         if not isinstance(at.value, list):
-            self._wrong(at, f"a list of names ({kind})")
+            self.wrong(at, f"a list of names ({kind})")
             return
         names: list[str] = []
         for item in at.value:
@@ -339,9 +261,9 @@ class _Document:
             if isinstance(item.value, dict) and len(item.value) == 1:
                 label, options = next(iter(item.value.items()))
                 name = Marked(label, item.path, item.pointer, item.line, item.column)
-            text = self._text(name)
+            text = self.text(name)
             if text and text not in known:
-                self.problems.add(name, _unknown(kind, text, known))
+                self.problems.add(name, unknown(kind, text, known))
             elif text in names:
                 self.problems.add(name, f"{text!r} is named twice")
             elif text:
@@ -355,57 +277,57 @@ class _Document:
         return lambda field, at: self._names(field, at, kind, known)
 
     def _planner(self, field: str, at: Marked) -> None:
-        if at.value and self._text(at) and at.value not in PLANNERS:
-            self.problems.add(at, _unknown("planner", at.value, PLANNERS))
+        if at.value and self.text(at) and at.value not in PLANNERS:
+            self.problems.add(at, unknown("planner", at.value, PLANNERS))
         elif not at.value and at.value != "" and at.value is not None:
-            self._wrong(at, "a name")
+            self.wrong(at, "a name")
         self._put(field, at.value or "", at)
 
     def _scores(self, field: str, at: Marked) -> None:
         weights: dict[str, float] = {}
-        for name, item in self._mapping(at).items():
+        for name, item in self.mapping(at).items():
             if name not in SCORES:
-                self.problems.add(item, _unknown("score", name, SCORES))
+                self.problems.add(item, unknown("score", name, SCORES))
             weight: Marked | None = item
             if isinstance(item.value, dict):
-                parts = self._mapping(item, {"weight", "options"})
+                parts = self.mapping(item, {"weight", "options"})
                 weight = parts.get("weight")
                 if weight is None:
                     self.problems.add(item, "a weight is wanted")
                 if "options" in parts:
                     self._options_of(name, parts["options"])
-            weights[name] = self._finite(weight) if weight is not None else 0.0
+            weights[name] = self.finite(weight) if weight is not None else 0.0
             self._places[f"{field}.{name}"] = item
         self._put(field, weights, at)
 
     def _domains(self, field: str, at: Marked, *, nested: bool) -> None:
         found: dict[str, dict[str, float]] = {}
-        for domain, item in self._mapping(at).items():
+        for domain, item in self.mapping(at).items():
             inner: Marked | None = item
             if nested:
-                inner = self._mapping(item, {"scores"}).get("scores")
+                inner = self.mapping(item, {"scores"}).get("scores")
             found[domain] = {}
-            for name, weight in (self._mapping(inner) if inner is not None else {}).items():
+            for name, weight in (self.mapping(inner) if inner is not None else {}).items():
                 if name not in SCORES:
-                    self.problems.add(weight, _unknown("score", name, SCORES))
+                    self.problems.add(weight, unknown("score", name, SCORES))
                 elif not isinstance(SCORES[name], NodeScore):
                     known = ", ".join(sorted(key for key, plugin in SCORES.items() if isinstance(plugin, NodeScore)))
                     self.problems.add(
                         weight, f"a domain orders its nodes by scores of nodes ({known}), not by {name!r}"
                     )
-                found[domain][name] = self._finite(weight)
+                found[domain][name] = self.finite(weight)
                 self._places[f"{field}.{domain}.{name}"] = weight
         self._put(field, found, at)
 
     def _options(self, _field: str, at: Marked) -> None:
         self._places["options"] = at
-        for name, item in self._mapping(at).items():
+        for name, item in self.mapping(at).items():
             self._options_of(name, item)
 
     def _options_of(self, plugin: str, at: Marked) -> None:
         options = self.flat.setdefault("options", {}).setdefault(plugin, {})
         self._places.setdefault(f"options.{plugin}", at)
-        for name, item in self._mapping(at).items():
+        for name, item in self.mapping(at).items():
             place = f"options.{plugin}.{name}"
             if name in options:
                 before = self._places[place]
@@ -421,7 +343,7 @@ class _Document:
         if isinstance(at.value, list):
             return [self._option(item) for item in at.value]
         if isinstance(at.value, int | float) and not isinstance(at.value, bool):
-            value = self._finite(at, least=-_LARGEST)
+            value = self.finite(at, least=-LARGEST)
             return int(value) if value == int(value) else value
         return at.value
 
@@ -429,16 +351,16 @@ class _Document:
 
     def _weights(self, field: str, at: Marked) -> None:
         found = {}
-        for name, item in self._mapping(at).items():
-            found[name] = self._finite(item, above=0.0)
+        for name, item in self.mapping(at).items():
+            found[name] = self.finite(item, above=0.0)
             self._places[f"{field}.{name}"] = item
         self._put(field, found, at)
 
     def _restarts(self, field: str, at: Marked) -> None:
         known = [item.name for item in fields(RestartRules)]
         rules: dict[str, float] = {}
-        for name, item in self._mapping(at, known).items():
-            rules[name] = self._integer(item) if name in _WHOLE_RULES else self._finite(item)
+        for name, item in self.mapping(at, known).items():
+            rules[name] = self.integer(item) if name in _WHOLE_RULES else self.finite(item)
         self._put(field, rules, at)
 
     def _queues(self, at: Marked, base: Policy) -> None:

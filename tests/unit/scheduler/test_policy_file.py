@@ -20,7 +20,8 @@ from services.scheduler.core.queue import OrderContext, PendingUnit, Shares
 from services.scheduler.core.stages import check
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.marked_yaml import read
-from services.scheduler.policy_file import differences, parse, shipped, shipped_names
+from services.scheduler.policy_differences import differences
+from services.scheduler.policy_file import parse, shipped, shipped_names
 from tests.unit.scheduler.world import World, a_fleet, gang, task
 
 WHOLE = """\
