@@ -37,7 +37,7 @@ from agent.engines.own_scheduler import UnitName
 from agent.engines.recorded_runs import RecordedRuns, identity
 from agent.engines.slurm import folder
 from agent.engines.slurm.cluster import Cluster, SlurmSilentError
-from agent.engines.slurm.following import FollowedRun, News, launch_record, request_of, stop_record
+from agent.engines.slurm.following import FollowedRun, News, launch_record, request_of, stand_in, stop_record
 from agent.engines.slurm.last_signs import nothing_runs, reaches, silence_limit_s
 from agent.engines.slurm.verdict import cause_of, cause_of_silence
 from agent.engines.slurm.words import QueuedJob
@@ -233,12 +233,7 @@ class SlurmEngine(RecordedRuns[FollowedRun]):
         except (KeyError, TypeError, MeridianError):
             request = None
         if request is None or request.run_id != begun.run_id:
-            job = self._live_job(name)
-            if job is not None:
-                await self._cluster.cancel(job)
-            self._emit(
-                self._failed(begun, Cause(FailureKind.AGENT_RESTARTED, "the agent was restarted before it began"))
-            )
+            self._give_up(begun, name)
             return
         run = self._followed(request, name, max(numbers), self._cluster.place_of(name, max(numbers)))
         run.passed = {node: int(count) for node, count in (folder.read_json(run.place / folder.READ) or {}).items()}
@@ -249,6 +244,19 @@ class SlurmEngine(RecordedRuns[FollowedRun]):
             self._cancel_later(run, stopped["grace_s"])
         self._runs[run.key] = run
         _log.info("run %s goes on in Slurm's job %d", request.run_id, run.job)
+
+    def _give_up(self, begun: BegunRun, name: UnitName) -> None:
+        """End a run of which the order is not there, or cannot be read: then it may run for as long as Slurm holds its job."""
+        cause = Cause(FailureKind.AGENT_RESTARTED, "the agent was restarted before it began")
+        job = self._live_job(name)
+        if job is None:
+            self._emit(self._failed(begun, cause))
+            return
+        run = self._followed(stand_in(begun), name, job, self._cluster.place_of(name, job))
+        run.gang.stop(cause.kind, cause.reason)
+        run.stopping = True
+        self._runs[run.key] = run
+        self._cancel_later(run, -CANCEL_AFTER_S)
 
     # --- ending a run ----------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def write_whole(path: Path, text: str) -> None:
 
     :raises OSError: it cannot be written.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     beside.write_text(text)
     beside.replace(path)
 

@@ -14,6 +14,7 @@ from agent.engines.recorded_runs import Run
 from agent.engines.slurm import folder
 from agent.engines.slurm.last_signs import LastSign
 from agent.node import wire
+from agent.run_book import BegunRun
 
 MOST_READ_BYTES = 1 << 20
 
@@ -121,3 +122,9 @@ def request_of(record: Mapping[str, Any]) -> LaunchRequest:
 def stop_record(cause: Cause, grace_s: float) -> dict[str, Any]:
     """An order to end a run, and why, so that the next agent knows."""
     return {"grace_s": grace_s, "kind": cause.kind.value, "reason": cause.reason}
+
+
+def stand_in(begun: BegunRun) -> LaunchRequest:
+    """In place of an order that cannot be read: its run, with a rank on each of its nodes."""
+    ranks = tuple(RankPlacement(number, node_id) for number, node_id in enumerate(begun.node_ids))
+    return LaunchRequest(begun.run_id, begun.job_id, begun.unit_index, begun.epoch, "", ranks, len(ranks), ("unknown",))

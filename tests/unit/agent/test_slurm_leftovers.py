@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from agent.engines.base import LaunchRequest, RankPlacement
+from agent.engines.base import FailureKind, LaunchRequest, RankPlacement, RunFailed
 from agent.engines.local.gang import Gang
 from agent.engines.own_scheduler import Constraints, UnitName
 from agent.engines.slurm import engine as engine_module
+from agent.engines.slurm import folder
 from agent.engines.slurm.engine import CANCEL_AFTER_S, SlurmEngine, SlurmEngineSettings
 from agent.engines.slurm.following import FollowedRun
 from agent.engines.slurm.scheduler import OLD_S, QueueRules, SlurmScheduler, remove_old
@@ -107,3 +111,57 @@ async def test_a_run_that_does_not_stop_is_cancelled_until_slurm_hears_it(
     async with asyncio.timeout(60):
         await run.ended
     assert (asked, run.cancelled) == (3, True)
+
+
+async def test_a_run_whose_order_cannot_be_read_is_told_as_ended_when_its_job_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent is back, and the file system is not: the run may go on for as long as Slurm holds its job."""
+    monkeypatch.setattr(engine_module, "LAST_WORDS_S", 0.0)
+    monkeypatch.setattr(engine_module, "READ_EVERY_S", 0.01)
+    monkeypatch.setattr(engine_module, "ENDING_POLL_S", 0.01)
+    slurm = PaperSlurm(tmp_path, ("n1",))
+    slurm.settings = replace(slurm.settings, poll_s=0.01)
+    number = await slurm.submit(UNIT, ("--ntasks=1", f"--gres=gpu:{GPUS}"), "{}")
+    slurm.hears = False
+    book = RunBook(tmp_path / "journal", new_agent_mark="mark")
+    book.open()
+    request = LaunchRequest("run-1", "job-1", 0, 1, "acme", (RankPlacement(0, "n1"),), 1, ("true",))
+    book.begin(request, datetime(2026, 5, 1, tzinfo=UTC))
+    (slurm.place_of(UNIT, number) / folder.LAUNCH).mkdir(parents=True)
+    engine = SlurmEngine(SlurmEngineSettings("north", tmp_path, ("n1",)), slurm, book, VirtualClock())
+    asked = asyncio.Event()
+    hear = slurm.cancel
+
+    async def cancel(job: int) -> None:
+        await hear(job)
+        asked.set()
+
+    monkeypatch.setattr(slurm, "cancel", cancel)
+    await engine.start()
+    async with asyncio.timeout(60):
+        await asked.wait()
+    assert not book.pending
+    assert [run.run_id for run in engine.list_runs()] == ["run-1"]
+    slurm.end(slurm.queue[number], "CANCELLED")
+    async with asyncio.timeout(60):
+        delivery = await anext(engine.events())
+    assert isinstance(delivery.event, RunFailed)
+    assert delivery.event.kind is FailureKind.AGENT_RESTARTED
+    assert not engine.list_runs()
+    await engine.close()
+    await book.close()
+
+
+def test_a_file_that_two_write_at_once_is_that_of_one_of_them(tmp_path: Path) -> None:
+    path = tmp_path / folder.STOP
+
+    def write(number: int) -> None:
+        for _ in range(300):
+            folder.write_json(path, {"by": number})
+
+    with ThreadPoolExecutor(4) as writers:
+        for done in [writers.submit(write, number) for number in range(4)]:
+            done.result()
+    assert folder.read_json(path) in [{"by": number} for number in range(4)]
+    assert [found.name for found in tmp_path.iterdir()] == [folder.STOP]
