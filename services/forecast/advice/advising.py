@@ -28,6 +28,7 @@ class Work:
     """A waiting or planned job; times are seconds from now, ``deadline_s`` infinite without one.
 
     ``run_time`` is Unknown where nothing is known of it: it then holds its accelerators to the end of what is looked at.
+    ``bound`` says why it cannot shift whatever its deadline; with ``here`` False it is none of the domain's load.
     """
 
     job_id: str
@@ -37,6 +38,8 @@ class Work:
     start_s: float = 0.0
     deadline_s: float = math.inf
     planned: bool = False
+    bound: str = ""
+    here: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,8 @@ def advise(
             able.append(item)
             continue
         fixed.append((item, reason))
+        if not item.here:
+            continue
         known = isinstance(item.run_time, RunTime)
         length = _length(item.run_time.expected_s, window_s) if isinstance(item.run_time, RunTime) else windows
         base[first : first + length if known else windows] += item.accelerators
@@ -128,6 +133,8 @@ def _length(seconds: float, window_s: float) -> int:
 
 
 def _why_fixed(item: Work, first: int, window_s: float) -> str:
+    if item.bound:
+        return item.bound
     if isinstance(item.run_time, Unknown):
         return item.run_time.reason
     if not item.accelerators:

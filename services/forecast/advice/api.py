@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from meridian.clock import Clock
-from meridian.contracts.job.v1.job_pb2 import JobSpec
 from meridian.database import Database
 from meridian.errors import NotFoundError
 from services.forecast.advice.advising import Advice, Work, advise, money
+from services.forecast.advice.planned import deadline_s, planned_work
 from services.forecast.advice.shifting import Stretch
 from services.forecast.advice.terms import TermsStore, Waiting
 from services.forecast.ledger import Subject, SubjectKind
 from services.forecast.store import Store
 from services.forecast.waveform.api import BandBody, WishBody, wishes_of
-from services.forecast.waveform.asking import Wish, accelerators_of
 from services.forecast.waveform.durations import RunTime, Unknown, run_time
 
 
@@ -105,12 +104,6 @@ class AdviceBody(BaseModel):
     saves: SavedBody
 
 
-def _deadline_s(spec: JobSpec, now: datetime) -> float:
-    if not spec.HasField("deadline"):
-        return math.inf
-    return (spec.deadline.ToDatetime(tzinfo=UTC) - now).total_seconds()
-
-
 def _of_waiting(item: Waiting, accelerator_type: str, now: datetime) -> Work:
     if item.spec is None:
         return Work(item.job_id, item.tenant_id, item.accelerators, Unknown("its submission is not known"))
@@ -120,20 +113,7 @@ def _of_waiting(item: Waiting, accelerator_type: str, now: datetime) -> Work:
         item.tenant_id,
         item.accelerators,
         run_time(item.spec, chip),
-        deadline_s=_deadline_s(item.spec, now),
-    )
-
-
-def _of_wish(wish: Wish, accelerator_type: str, now: datetime) -> Work:
-    chip = accelerator_type or next(iter(wish.spec.resources.accelerator_types), "")
-    return Work(
-        wish.name,
-        "",
-        accelerators_of(wish.spec) * wish.copies,
-        run_time(wish.spec, chip),
-        wish.start_s,
-        _deadline_s(wish.spec, now),
-        planned=True,
+        deadline_s=deadline_s(item.spec, now),
     )
 
 
@@ -213,6 +193,7 @@ def create_advice_router(database: Database, clock: Clock) -> APIRouter:
     @router.post("/domains/{domain_id}/advice")
     async def make_advice(domain_id: Annotated[str, Path(max_length=256)], request: AdviceRequest) -> AdviceBody:
         now = clock.now()
+        wishes = wishes_of(request.planned, now, "/planned")
         async with database.reading() as connection:
             terms, store = TermsStore(connection), Store(connection)
             capacity = (await store.capacity_of_domains()).get(domain_id)
@@ -222,7 +203,7 @@ def create_advice_router(database: Database, clock: Clock) -> APIRouter:
         if capacity is None:
             raise NotFoundError(f"nothing is known of a domain {domain_id!r}")
         work = [_of_waiting(item, request.accelerator_type, now) for item in waiting]
-        work += [_of_wish(wish, request.accelerator_type, now) for wish in wishes_of(request.planned, now)]
+        work += planned_work(wishes, domain_id, request.accelerator_type, now)
         level = levels.get(Subject(SubjectKind.DOMAIN, domain_id))
         held = 0.0 if level is None else level.accelerators - sum(item.accelerators for item in waiting)
         advice = advise(

@@ -39,12 +39,13 @@ def expected_load(
     sums, counts = np.zeros(slots), np.zeros(slots)
     for at_s, value in history.items():
         if at_s >= now_s - days * DAY_S:
-            place = int((at_s % DAY_S) / DAY_S * slots)
+            place = int(at_s % DAY_S * slots / DAY_S)
             sums[place] += value
             counts[place] += 1
     overall = sums.sum() / max(1.0, counts.sum())
     profile = np.where(counts > 0, sums / np.maximum(counts, 1), overall)
-    first = int((now_s % DAY_S) / DAY_S * slots)
-    ahead = profile[(first + np.arange(windows)) % slots]
+    # By the time of day and not by counting: windows need not divide a day.
+    places = ((now_s % DAY_S + np.arange(windows) * window_s) * slots / DAY_S).astype(np.intp) % slots
+    ahead = profile[places]
     fading = np.exp(-(np.arange(windows) + 0.5) * window_s / _FADES_S)
-    return Expected(np.maximum(0.0, ahead + (current - profile[first]) * fading), days)
+    return Expected(np.maximum(0.0, ahead + (current - profile[places[0]]) * fading), days)

@@ -115,24 +115,25 @@ def _refused(pointer: str, detail: str) -> InvalidArgumentError:
     return InvalidArgumentError(f"{pointer}: {detail}", errors=(FieldError(pointer, detail),))
 
 
-def wishes_of(bodies: list[WishBody], now: datetime) -> list[Wish]:
-    """The plan; InvalidArgumentError names the job that is not a job, is there twice or follows what is not there."""
+def wishes_of(bodies: list[WishBody], now: datetime, field: str = "/jobs") -> list[Wish]:
+    """The plan of a request's ``field``; InvalidArgumentError names the job that is not a job, is there twice or follows what
+    is not there."""
     found: list[Wish] = []
     for place, body in enumerate(bodies):
         try:
             spec = json_format.ParseDict(body.spec, JobSpec())
         except json_format.ParseError as error:
-            raise _refused(f"/jobs/{place}/spec", str(error)) from None
+            raise _refused(f"{field}/{place}/spec", str(error)) from None
         start_s = 0.0 if body.start is None else max(0.0, (body.start - now).total_seconds())
         found.append(Wish(body.name, spec, start_s, tuple(body.after), body.copies))
     names = [wish.name for wish in found]
     for place, name in enumerate(names):
         if names.index(name) != place:
-            raise _refused(f"/jobs/{place}/name", f"there are two jobs {name!r}")
+            raise _refused(f"{field}/{place}/name", f"there are two jobs {name!r}")
     try:
         in_order({wish.name: wish.after for wish in found})
     except ValueError as error:
-        raise _refused("/jobs", str(error)) from None
+        raise _refused(field, str(error)) from None
     return found
 
 

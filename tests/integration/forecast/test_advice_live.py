@@ -103,7 +103,7 @@ async def test_waiting_and_planned_jobs_are_advised_apart(stack: Environment) ->
         bad = await service.http.post(
             "/v1/domains/north/advice", json={"planned": [{**planned, "spec": {"ranks": "x"}}]}
         )
-        assert (bad.status_code, bad.json()["errors"][0]["pointer"]) == (422, "/jobs/0/spec")
+        assert (bad.status_code, bad.json()["errors"][0]["pointer"]) == (422, "/planned/0/spec")
 
         await stack.bus.publish(JobFinished(job_id="soft", tenant_id="acme"))
         async with asyncio.timeout(PATIENCE_S):

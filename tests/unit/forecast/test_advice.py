@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meridian.contracts.common.v1.types_pb2 import Resources
-from meridian.contracts.job.v1.job_pb2 import JobSpec, ModelDescription
+from meridian.contracts.job.v1 import job_pb2
+from meridian.contracts.job.v1.job_pb2 import JobSpec, ModelDescription, PlacementConstraints
 from services.forecast.advice.advising import Work, advise, money
+from services.forecast.advice.planned import planned_work
 from services.forecast.advice.profile import DAY_S, expected_load
 from services.forecast.advice.shifting import Flexible, above_capacity, cost_of, load_of, shift, stretches_where
 from services.forecast.advice.terms import trimmed
+from services.forecast.waveform.asking import Wish
 from services.forecast.waveform.durations import RunTime, Source, Unknown
 
 
@@ -149,3 +154,65 @@ def test_commands_and_environments_are_not_kept() -> None:
     assert (list(kept.command), dict(kept.env)) == ([], {})
     assert (kept.ranks, kept.model.steps, kept.rates[0].rate, kept.deadline.seconds) == (3, 5, 1.0, 77)
     assert not trimmed(JobSpec()).HasField("deadline")
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def wish(name: str, *after: str, start_h: float = 0.0, **fields: Any) -> Wish:
+    """A job on 8 accelerators that ends anywhere within four hours, half of them expected, with a deadline two days ahead."""
+    spec = JobSpec(kind=job_pb2.JOB_KIND_GANG, ranks=8, resources=Resources(accelerators=1))
+    spec.deadline.FromDatetime(NOW + timedelta(days=2))
+    given_fields = JobSpec(**({"max_run_time_s": 14_400.0} | fields))
+    spec.MergeFrom(given_fields)
+    return Wish(name, spec, start_h * 3600, after)
+
+
+def test_planned_jobs_that_follow_others_begin_when_these_end() -> None:
+    plan = [wish("c", "b"), wish("a"), wish("b", "a", start_h=1.0), wish("late", "a", start_h=9.0), wish("alone")]
+    found = planned_work(plan, "north", "A100", NOW)
+    assert [(item.job_id, item.start_s / 3600) for item in found] == [
+        ("c", 4.0), ("a", 0.0), ("b", 2.0), ("late", 9.0), ("alone", 0.0)
+    ]  # fmt: skip
+    advised = advise({}, 0.0, 64.0, found, now_s=1e9, window_s=3600, windows=12)
+    assert advised.shifted.before.tolist() == [16, 16, 8, 8, 8, 8, 0, 0, 0, 8, 8, 0]
+    assert {item.job_id: reason for item, reason in advised.fixed} == {
+        "c": "it follows b",
+        "a": "another job follows it",
+        "b": "it follows a",
+        "late": "it follows a",
+    }
+
+
+def test_planned_jobs_that_may_not_run_in_the_domain_are_none_of_its_load() -> None:
+    elsewhere = PlacementConstraints(domains=["south"])
+    plan = [
+        wish("south", placement=elsewhere),
+        wish("not-north", placement=PlacementConstraints(exclude_domains=["north"])),
+        wish("behind", "south"),
+        wish("endless", max_run_time_s=0.0),
+        wish("never", "endless"),
+        wish("here", placement=PlacementConstraints(domains=["north", "south"])),
+    ]
+    found = planned_work(plan, "north", "A100", NOW)
+    advised = advise({}, 0.0, 64.0, found, now_s=1e9, window_s=3600, windows=4)
+    # "here" for two hours, "endless" to the end of what is looked at.
+    assert advised.shifted.before.tolist() == [16, 16, 8, 8]
+    reasons = {item.job_id: reason for item, reason in advised.fixed}
+    assert reasons["south"] == reasons["not-north"] == "it may not run in north"
+    assert reasons["behind"] == "it follows south, whose end is not known"
+    assert reasons["never"] == "it follows endless, whose end is not known"
+    assert [item.accelerators for item in found] == [8] * 6
+
+
+@pytest.mark.parametrize("window_s", [60.0, 420.0, 900.0])
+def test_every_window_of_a_day_has_its_own_place_in_the_profile(window_s: float) -> None:
+    start, count = 20_000 * DAY_S, int(3 * DAY_S / window_s)
+    history = {start + place * window_s: (start + place * window_s) % DAY_S / 3600 for place in range(count)}
+    now = start + 3 * DAY_S
+    found = expected_load(history, 0.0, now, window_s, int(2 * DAY_S / window_s))
+    hours = (now + np.arange(len(found.load)) * window_s) % DAY_S / 3600
+    far = np.arange(len(found.load)) * window_s > 12 * 3600
+    # Around midnight windows that do not divide the day hold both ends of it.
+    inner = far & (hours > 0.5) & (hours < 23.5)
+    assert found.load[inner] == pytest.approx(hours[inner], abs=1.01 * window_s / 3600)

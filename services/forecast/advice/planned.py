@@ -1,0 +1,69 @@
+"""Planned jobs as work of a domain: where they may run, when those begin that follow others, what cannot shift for it. Pure.
+
+1. A job that may not run in the domain is none of its load.
+2. A job that follows others begins at its declared time, and not before these are expected to end; behind one whose end is not
+   known nothing is known of it.
+3. Neither it nor those it follows are moved: a move of one would move the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from meridian.contracts.job.v1.job_pb2 import JobSpec
+from services.forecast.advice.advising import Work
+from services.forecast.waveform.asking import Wish, accelerators_of
+from services.forecast.waveform.curve import in_order
+from services.forecast.waveform.durations import RunTime, run_time
+
+
+def deadline_s(spec: JobSpec, now: datetime) -> float:
+    """Seconds from ``now`` to the deadline; infinite without one."""
+    if not spec.HasField("deadline"):
+        return math.inf
+    return (spec.deadline.ToDatetime(tzinfo=UTC) - now).total_seconds()
+
+
+def planned_work(wishes: Sequence[Wish], domain_id: str, accelerator_type: str, now: datetime) -> list[Work]:
+    """The plan in its order, as work of ``domain_id``; ValueError as `in_order`.
+
+    ``accelerator_type`` is the domain's; empty: the first that a job names.
+    """
+    by_name = {wish.name: wish for wish in wishes}
+    followed = {name for wish in wishes for name in wish.after}
+    ends_s: dict[str, float] = {}
+    found: dict[str, Work] = {}
+    for name in in_order({wish.name: wish.after for wish in wishes}):
+        wish = by_name[name]
+        work = _work(wish, accelerator_type, now)
+        placement = wish.spec.placement
+        unknown = sorted(set(wish.after) - set(ends_s))
+        if (placement.domains and domain_id not in placement.domains) or domain_id in placement.exclude_domains:
+            work = replace(work, here=False, bound=f"it may not run in {domain_id}")
+        elif unknown:
+            work = replace(work, here=False, bound=f"it follows {unknown[0]}, whose end is not known")
+        elif wish.after:
+            begins_s = max(wish.start_s, *(ends_s[other] for other in wish.after))
+            work = replace(work, start_s=begins_s, bound=f"it follows {wish.after[0]}")
+        elif name in followed:
+            work = replace(work, bound="another job follows it")
+        if work.here and isinstance(work.run_time, RunTime):
+            ends_s[name] = work.start_s + work.run_time.expected_s
+        found[name] = work
+    return [found[wish.name] for wish in wishes]
+
+
+def _work(wish: Wish, accelerator_type: str, now: datetime) -> Work:
+    chip = accelerator_type or next(iter(wish.spec.resources.accelerator_types), "")
+    return Work(
+        wish.name,
+        "",
+        accelerators_of(wish.spec) * wish.copies,
+        run_time(wish.spec, chip),
+        wish.start_s,
+        deadline_s(wish.spec, now),
+        planned=True,
+    )
