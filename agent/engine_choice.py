@@ -6,7 +6,8 @@ from typing import Any
 
 from agent.engines.local.engine import LocalEngine, LocalEngineSettings
 from agent.engines.slurm.cluster import Cluster
-from agent.engines.slurm.engine import SlurmEngine, SlurmEngineSettings
+from agent.engines.slurm.engine import SlurmEngine
+from agent.engines.slurm.engine_settings import SlurmEngineSettings
 from agent.run_book import RunBook
 from agent.settings import AgentSettings, Domain
 from meridian.clock import Clock

@@ -14,7 +14,8 @@ from agent.engines.base import LaunchRequest, RankPlacement, RunEvent, RunFailed
 from agent.engines.own_scheduler import Constraints, DeviceKind, Refusal, UnitName
 from agent.engines.slurm.allocation import Site
 from agent.engines.slurm.cluster import Cluster, SlurmSettings
-from agent.engines.slurm.engine import SlurmEngine, SlurmEngineSettings
+from agent.engines.slurm.engine import SlurmEngine
+from agent.engines.slurm.engine_settings import SlurmEngineSettings
 from agent.engines.slurm.scheduler import QueueRules, SlurmScheduler
 from agent.run_book import RunBook
 from meridian.clock import SystemClock

@@ -15,9 +15,10 @@ import pytest
 from agent.engines.base import FailureKind, LaunchRequest, RankPlacement, RunFailed
 from agent.engines.local.gang import Gang
 from agent.engines.own_scheduler import Constraints, UnitName
-from agent.engines.slurm import engine as engine_module
-from agent.engines.slurm import folder
-from agent.engines.slurm.engine import CANCEL_AFTER_S, SlurmEngine, SlurmEngineSettings
+from agent.engines.slurm import folder, followed_runs
+from agent.engines.slurm.engine import SlurmEngine
+from agent.engines.slurm.engine_settings import SlurmEngineSettings
+from agent.engines.slurm.followed_runs import CANCEL_AFTER_S
 from agent.engines.slurm.following import FollowedRun
 from agent.engines.slurm.scheduler import OLD_S, QueueRules, SlurmScheduler, remove_old
 from agent.run_book import RunBook
@@ -88,7 +89,7 @@ async def test_a_run_that_does_not_stop_is_cancelled_until_slurm_hears_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slurm is silent when the agent cancels a run whose step does not hear the agent either."""
-    monkeypatch.setattr(engine_module, "CANCEL_AGAIN_S", 0.0)
+    monkeypatch.setattr(followed_runs, "CANCEL_AGAIN_S", 0.0)
     slurm = PaperSlurm(tmp_path, ("n1",))
     number = await slurm.submit(UNIT, ("--ntasks=1", f"--gres=gpu:{GPUS}"), "{}")
     book = RunBook(tmp_path / "journal", new_agent_mark="mark")
@@ -117,9 +118,9 @@ async def test_a_run_whose_order_cannot_be_read_is_told_as_ended_when_its_job_ha
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent is back, and the file system is not: the run may go on for as long as Slurm holds its job."""
-    monkeypatch.setattr(engine_module, "LAST_WORDS_S", 0.0)
-    monkeypatch.setattr(engine_module, "READ_EVERY_S", 0.01)
-    monkeypatch.setattr(engine_module, "ENDING_POLL_S", 0.01)
+    monkeypatch.setattr(followed_runs, "LAST_WORDS_S", 0.0)
+    monkeypatch.setattr(followed_runs, "READ_EVERY_S", 0.01)
+    monkeypatch.setattr(followed_runs, "ENDING_POLL_S", 0.01)
     slurm = PaperSlurm(tmp_path, ("n1",))
     slurm.settings = replace(slurm.settings, poll_s=0.01)
     number = await slurm.submit(UNIT, ("--ntasks=1", f"--gres=gpu:{GPUS}"), "{}")
