@@ -133,18 +133,30 @@ class PreallocationLimit:
         watched = cluster.watch(self.name, None, HeldByTenant)
         outlooks = cluster.view.facts.get(FACT)
         known = {} if outlooks is None else outlooks.at(context.now_s)
-        kept = reserves(self._settings, watched.held, known, context.now_s)
+        lacks = lacking(self._settings, watched.held, known, context.now_s)
+        kept = _kept(self._settings, lacks)
         if any(kept[tenant] < amount for tenant, amount in watched.kept.items() if tenant in kept):
             # Those that were held back may start though nothing came free.
             cluster.memory = None
-        watched.kept = dict(kept)
-        return PreallocationGate(cluster, self._settings, kept)
+        watched.kept = kept
+        return PreallocationGate(cluster, self._settings, lacks)
 
 
 def reserves(
     settings: Settings, held: Mapping[str, float], outlooks: Mapping[str, Outlook], now_s: float
 ) -> dict[str, float]:
     """Accelerators to keep free for each tenant, at least 0; see the module."""
+    return _kept(settings, lacking(settings, held, outlooks, now_s))
+
+
+def _kept(settings: Settings, lacks: Mapping[str, float]) -> dict[str, float]:
+    return {tenant: min(settings.most, max(0.0, amount)) for tenant, amount in lacks.items()}
+
+
+def lacking(
+    settings: Settings, held: Mapping[str, float], outlooks: Mapping[str, Outlook], now_s: float
+) -> dict[str, float]:
+    """What each tenant should be able to hold less what it holds: the reserves before they are limited to ``most``."""
     found: dict[str, float] = {}
     for tenant in settings.tenants:
         holds = held.get(tenant, 0.0)
@@ -152,16 +164,22 @@ def reserves(
         outlook = outlooks.get(tenant)
         if outlook is not None and now_s - outlook.made_at_s <= settings.stale_s:
             wanted = max(wanted, settings.share * outlook.demand(settings.horizon_s, settings.bound))
-        found[tenant] = min(settings.most, max(0.0, wanted - holds))
+        found[tenant] = wanted - holds
     return found
 
 
 class PreallocationGate:
-    """`PreallocationLimit` in one cycle. What a tenant places in the cycle is taken from its own reserve."""
+    """`PreallocationLimit` in one cycle. What a tenant places in the cycle is taken from its own reserve, and what is taken off
+    from it counts for that again; ``lacks`` is `lacking`."""
 
-    def __init__(self, cluster: Cluster, settings: Settings, kept: dict[str, float]) -> None:
-        self._view, self._settings, self._kept = cluster.view, settings, kept
-        self._total = sum(kept.values())
+    def __init__(self, cluster: Cluster, settings: Settings, lacks: Mapping[str, float]) -> None:
+        self._view, self._settings, self._lacks = cluster.view, settings, dict(lacks)
+        self._kept = _kept(settings, lacks)
+        self._total = sum(self._kept.values())
+
+    def kept(self) -> dict[str, float]:
+        """Accelerators that are kept free now, by tenant."""
+        return dict(self._kept)
 
     def refuses(self, unit: PendingUnit) -> str:
         """See `Gate`."""
@@ -180,6 +198,8 @@ class PreallocationGate:
         """See `Gate`."""
         before = self._kept.get(unit.tenant_id)
         if before is not None:
-            after = min(self._settings.most, max(0.0, before - sign * unit.devices))
+            # By what is lacking and not by what is kept, which has limits: what is put off and back changes nothing.
+            self._lacks[unit.tenant_id] -= sign * unit.devices
+            after = min(self._settings.most, max(0.0, self._lacks[unit.tenant_id]))
             self._kept[unit.tenant_id] = after
             self._total += after - before

@@ -16,7 +16,7 @@ from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.outlooks import FleetOutlooks, outlooks_of, with_outlook
 from services.scheduler.core.policy import Policy, RestartRules, policy_from_json
-from services.scheduler.core.preallocation import FACT, Outlook, Settings, reserves
+from services.scheduler.core.preallocation import FACT, Outlook, PreallocationGate, Settings, lacking, reserves
 from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import UnitKey
 from tests.unit.scheduler.world import World, a_fleet, gang, task
@@ -158,6 +158,32 @@ def test_what_was_held_back_starts_when_the_forecast_is_old() -> None:
     world = held_back()
     world.now_s += 3601.0
     assert placed(world, whole=False) == {"other"}
+
+
+@pytest.mark.parametrize(
+    ("held", "taken", "after"),
+    [
+        # 10 are expected and at most 8 kept: what is held, what is taken off, what is kept then.
+        (0.0, 4, 8.0),
+        (4.0, 4, 8.0),
+        (8.0, 4, 6.0),
+        # What it held when the cycle began it should be able to hold.
+        (30.0, 4, 4.0),
+    ],
+)
+def test_what_is_taken_off_and_put_back_changes_nothing(held: float, taken: int, after: float) -> None:
+    settings = Settings(tenants=("a",), most=8.0, horizon_s=3600.0, spare_short=False)
+    world = World(a_fleet({"north": 3}), held_for("a"))
+    lacks = lacking(settings, {"a": held}, {"a": LATER}, 60.0)
+    gate = PreallocationGate(world.book.cluster, settings, lacks)
+    world.submit("victim", task(accelerators=taken), tenant="a")
+    unit = world.cycle().placed[0].unit
+    before = gate.kept()
+    assert before == reserves(settings, {"a": held}, {"a": LATER}, 60.0)
+    gate.charge(unit, -1)
+    assert gate.kept() == {"a": after}
+    gate.charge(unit)
+    assert gate.kept() == before
 
 
 def test_what_could_not_start_beside_the_reserve_at_all_is_not_held_back() -> None:
