@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -62,6 +62,11 @@ class Reading:
     def unit(self) -> str:
         """UCUM unit of the value."""
         return UNITS[self.metric]
+
+
+def unknown_from(reading: Reading, kind: UnknownKind, reason: str) -> Reading:
+    """The reading without its value, and why it has none."""
+    return replace(reading, value=None, kind=kind, reason=reason)
 
 
 class Collector(ABC):

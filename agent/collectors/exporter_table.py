@@ -186,6 +186,12 @@ class ExporterTable:
         """Every family the table reads."""
         return frozenset(self._families())
 
+    def is_sentinel(self, family: str, value: float) -> bool:
+        """Whether a value of a family stands for none."""
+        return any(
+            item.low <= value <= item.high and (not item.families or family in item.families) for item in self.sentinels
+        )
+
     def _families(self) -> Iterator[str]:
         for alternatives in self.metrics.values():
             for alternative in alternatives:

@@ -10,16 +10,17 @@ alternative that gives a known value is taken, of health the worst, (4) what con
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from agent.collectors.base import Reading, Source
+from agent.collectors.base import Reading, Source, unknown_from
 from agent.collectors.consistency import consistent
-from agent.collectors.exporter_table import ExporterTable, FrozenGuard, PartitionKind
+from agent.collectors.error_codes import ErrorCodes
+from agent.collectors.exporter_table import ExporterTable, PartitionKind
 from agent.collectors.exposition import Sample
 from agent.collectors.metrics import HEALTH_FAILED, Metric
+from agent.collectors.standing_still import StandingStill
 from agent.collectors.unknown import UnknownError, UnknownKind
 from agent.collectors.values import (
     FUTURE_TOLERANCE_S,
@@ -56,15 +57,6 @@ class Device:
     profile: str = field(default="", compare=False)
 
 
-@dataclass(slots=True)
-class _Still:
-    """Since when what must move has not moved while the device works."""
-
-    evidence: tuple[float, ...]
-    since_s: float
-    scrapes: int
-
-
 class Translator:
     """Translates the scrapes of one exporter on one node. ``expected`` are the devices that the inventory has there."""
 
@@ -82,9 +74,8 @@ class Translator:
         self._expected = tuple(expected)
         self._absent_scrapes: dict[Device, int] = dict.fromkeys(self._expected, 0)
         self._earlier: dict[SeriesKey, Point] = {}
-        self._edge_values: dict[tuple[Device, str], float] = {}
-        self._edge_until_s: dict[tuple[Device, str], tuple[float, bool]] = {}
-        self._still: dict[Device, _Still] = {}
+        self._error_codes = ErrorCodes(table)
+        self._standing_still = StandingStill(table)
         self._order: dict[str, int] = {}
         self._not_ratios: set[str] = set()
         self._ratio_families = frozenset(
@@ -107,7 +98,7 @@ class Translator:
         for device, families in grouped.items():
             self._absent_scrapes[device] = 0
             taken = self._read(device, families, moment, now)
-            readings += self._unless_frozen(device, taken, families, moment)
+            readings += self._standing_still.judged(device, taken, families, moment.now_s)
         for device in self._absent_scrapes.keys() - grouped.keys():
             readings += self._absent(device, now)
         return readings
@@ -132,15 +123,9 @@ class Translator:
             for sample in samples
             if sample.family in self._ratio_families
             and 1 + 1e-6 < sample.value <= 100
-            and not self._is_sentinel(sample)
+            and not self._table.is_sentinel(sample.family, sample.value)
         }
         return Moment(now_s, self._earlier, self._skew_s(samples, now_s), frozenset(self._not_ratios))
-
-    def _is_sentinel(self, sample: Sample) -> bool:
-        return any(
-            item.low <= sample.value <= item.high and (not item.families or sample.family in item.families)
-            for item in self._table.sentinels
-        )
 
     def _skew_s(self, samples: Sequence[Sample], now_s: float) -> float:
         """The exporter's clock less ours: its timestamps all differ from our clock by the same, and they move with it.
@@ -255,7 +240,7 @@ class Translator:
             else self._first(device, metric, samples, peak, model, now)
             for metric in self._table.metrics
         ]
-        readings = self._with_edges(device, readings, families, moment)
+        readings = self._error_codes.judged(device, readings, families, moment.now_s)
         readings = consistent(self._table, samples, readings)
         readings = [self._of_part(device, reading, families) for reading in readings]
         if self._table.partitioned_family and not device.partition:
@@ -298,35 +283,16 @@ class Translator:
         why = _telling(failures)
         return self._unknown(device, Metric.HEALTH, why.kind, why.reason, now)
 
-    def _with_edges(
-        self, device: Device, readings: list[Reading], families: Mapping[str, list[Sample]], moment: Moment
-    ) -> list[Reading]:
-        """Lower health for a while after an error code changed. One that stands there at first sight may be of just now or
-        of long ago: for the same while health is not known. Later a code that only stands there says nothing."""
-        for edge in self._table.edges:
-            samples = families.get(edge.family, ())
-            key = device, edge.family
-            if samples and math.isfinite(samples[0].value) and not self._is_sentinel(samples[0]):
-                value, before = samples[0].value, self._edge_values.get(key)
-                self._edge_values[key] = value
-                if value not in {before, 0.0} | edge.ignored:
-                    self._edge_until_s[key] = moment.now_s + edge.for_s, before is not None
-            until_s, was_seen = self._edge_until_s.get(key, (-math.inf, False))
-            if moment.now_s < until_s:
-                code = self._edge_values[key]
-                readings = [_after_edge(item, edge.health if was_seen else None, code) for item in readings]
-        return readings
-
     def _of_part(self, device: Device, reading: Reading, families: Mapping[str, list[Sample]]) -> Reading:
         """What a part of a device cannot say: figures of the whole chip, and zeros that stand for them."""
         parts = self._table.partitioning
         if parts is not None and reading.metric in parts.whole:
             if parts.kind is PartitionKind.INSTANCES and device.partition:
-                return _unknown_from(reading, UnknownKind.PARTITIONED, "measured of the device, not of its part")
+                return unknown_from(reading, UnknownKind.PARTITIONED, "measured of the device, not of its part")
             label = next((sample.labels.get(parts.label, "") for found in families.values() for sample in found), "")
             secondary = parts.kind is PartitionKind.PRIMARY and label not in parts.primary | {""}
             if secondary and not reading.value:
-                return _unknown_from(
+                return unknown_from(
                     reading, UnknownKind.PARTITIONED, f"partition {label}: the chip is measured at its primary one"
                 )
         return reading
@@ -342,48 +308,11 @@ class Translator:
         reason = "the device is partitioned: known by part only"
         return [
             replace(
-                _unknown_from(item, UnknownKind.PARTITIONED, reason) if item.kind is UnknownKind.NOT_EXPORTED else item,
+                unknown_from(item, UnknownKind.PARTITIONED, reason) if item.kind is UnknownKind.NOT_EXPORTED else item,
                 in_parts=True,
             )
             for item in readings
         ]
-
-    def _unless_frozen(
-        self, device: Device, taken: list[Reading], families: Mapping[str, list[Sample]], moment: Moment
-    ) -> list[Reading]:
-        guard = self._table.frozen
-        evidence = None if guard is None else self._evidence(guard, taken, families)
-        if guard is None or evidence is None:
-            self._still.pop(device, None)
-            return taken
-        still = self._still.get(device)
-        if still is None or evidence != still.evidence:
-            self._still[device] = _Still(evidence, moment.now_s, 1)
-            return taken
-        still.scrapes += 1
-        still_s = moment.now_s - still.since_s
-        if still.scrapes < guard.scrapes or still_s < guard.after_s:
-            return taken
-        what = guard.counter or "everything it says"
-        reason = f"frozen: {what} stood still for {still_s:.0f} s while the device claims to work"
-        return [_unknown_from(reading, UnknownKind.FROZEN, reason) for reading in taken]
-
-    def _evidence(
-        self, guard: FrozenGuard, taken: Sequence[Reading], families: Mapping[str, list[Sample]]
-    ) -> tuple[float, ...] | None:
-        """What must move while the device works; None: it does not work, or nothing that must move is known."""
-        activity = next((item.value for item in taken if item.metric is guard.activity), None)
-        if activity is None or activity <= 0:
-            return None
-        if guard.counter:
-            counter = families.get(guard.counter)
-            if not counter or not all(math.isfinite(item.value) and not self._is_sentinel(item) for item in counter):
-                return None
-            return (math.fsum(item.value for item in counter),)
-        known = {item.metric: item.value for item in taken if item.value is not None}
-        if activity >= 1 or not {Metric.POWER, Metric.TEMPERATURE} <= known.keys():
-            return None
-        return tuple(known.values())
 
     # --- small parts -------------------------------------------------------------------------------------------------
 
@@ -430,14 +359,6 @@ class Translator:
         return bool(device.partition) and parts is not None and parts.takes_work
 
 
-def _after_edge(reading: Reading, health: float | None, code: float) -> Reading:
-    if reading.metric is not Metric.HEALTH or reading.value is None or reading.value == HEALTH_FAILED:
-        return reading
-    if health is not None:
-        return replace(reading, value=min(reading.value, health), source=Source.ESTIMATION)
-    return _unknown_from(reading, UnknownKind.UNKNOWN_STATE, f"the last error is {code:g}, and its time is not known")
-
-
 def _is_index(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 6
 
@@ -450,7 +371,3 @@ def _telling(failures: Sequence[UnknownError]) -> UnknownError:
     """The failure that says most: not one that only says that a family is not there."""
     telling = [unknown for unknown in failures if unknown.kind is not UnknownKind.NOT_EXPORTED]
     return telling[0] if telling else UnknownError(UnknownKind.NOT_EXPORTED, NOT_EXPORTED)
-
-
-def _unknown_from(reading: Reading, kind: UnknownKind, reason: str) -> Reading:
-    return replace(reading, value=None, kind=kind, reason=reason)
