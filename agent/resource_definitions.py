@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
 
+from agent.bus_clients import METADATA_MAX_AGE_MS, Producer
+from agent.partitions import AllPartitions
 from agent.settings import AgentSettings
 from agent.user_resources import UserResources
 from meridian.catalogue import catalogue
@@ -22,9 +24,11 @@ _log = logging.getLogger(__name__)
 class ResourceDefinitions:
     """Keeps `UserResources` as the network tells. A definition that cannot be is left out and logged."""
 
-    def __init__(self, settings: AgentSettings, resources: UserResources) -> None:
+    def __init__(self, settings: AgentSettings, resources: UserResources, producer: Producer) -> None:
+        """``producer`` hears of the topic's partitions."""
         self._settings = settings
         self._resources = resources
+        self._producer = producer
         self._topic = catalogue().event_of(ResourceDefined()).topic
 
     async def run(self) -> None:
@@ -35,14 +39,17 @@ class ResourceDefinitions:
                 client_id=f"agent-{self._settings.domain.domain_id}-resources",
                 enable_auto_commit=False,
                 auto_offset_reset="earliest",
+                metadata_max_age_ms=METADATA_MAX_AGE_MS,
             )
+            partitions = AllPartitions(self._topic.name, consumer, self._producer)
             try:
                 await consumer.start()
-                numbers = range(self._topic.partitions)
-                consumer.assign([TopicPartition(self._topic.name, number) for number in numbers])
-                await consumer.seek_to_beginning()
-                async for record in consumer:
-                    self._take(record.value, record.headers)
+                partitions.read_from(dict(await consumer.beginning_offsets(await partitions.known())))
+                while True:
+                    for records in (await consumer.getmany(timeout_ms=1000)).values():
+                        for record in records:
+                            self._take(record.value, record.headers)
+                    await partitions.take_added()
             except KafkaError as error:
                 _log.warning("resource definitions: %s", error)
                 await asyncio.sleep(2.0)

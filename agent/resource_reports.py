@@ -89,7 +89,7 @@ class ResourceReports:
 
     def parts(self) -> dict[str, Coroutine[Any, Any, None]]:
         """What runs beside the reports, by name: scrapes, commands of user-defined resources, their definitions."""
-        definitions = ResourceDefinitions(self._settings, self.user_resources)
+        definitions = ResourceDefinitions(self._settings, self.user_resources, self._producer)
         rounds = ProbeRounds(self._settings, self._engine, self._producer, self._clock, lambda: self._parts.divided)
         return {
             **({"probe rounds": rounds.run()} if self._settings.benchmark.enabled else {}),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest_asyncio
 
+from agent.bus_clients import Producer
 from agent.contract_messages import add_amounts
 from agent.resource_definitions import ResourceDefinitions
 from agent.settings import AgentSettings
@@ -48,11 +49,15 @@ async def resources(stack: Environment, tmp_path: Path) -> AsyncIterator[UserRes
         }
     )
     found = UserResources("beijing", NODES, (), CommandPolicy("any"), tmp_path)
-    parts = [asyncio.create_task(work) for work in (ResourceDefinitions(settings, found).run(), found.run())]
+    producer = Producer(stack.bootstrap_servers, "agent-beijing", "/agents/beijing", request_timeout_s=30.0)
+    await producer.start()
+    definitions = ResourceDefinitions(settings, found, producer)
+    parts = [asyncio.create_task(work) for work in (definitions.run(), found.run())]
     yield found
     for part in parts:
         part.cancel()
     await asyncio.gather(*parts, return_exceptions=True)
+    await producer.stop()
 
 
 async def _until(met: object) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from aiokafka import AIOKafkaProducer
+from google.protobuf.message import Message
 
 from agent.bus_clients import Producer
 from agent.engines.local.first_fit import FirstFit, Limits, NodeFacts
@@ -21,8 +22,6 @@ from agent.settings import AgentSettings, read_settings
 from meridian.bus import ensure_topics
 from meridian.clock import VirtualClock
 from meridian.codec import encode
-from meridian.contracts.run.v1.run_pb2 import Assignment
-from meridian.contracts.scheduler.v1.scheduler_pb2 import PlacementRequest
 from meridian.embedded.broker import Broker
 from meridian.embedded.broker.log import PartitionLog
 
@@ -38,7 +37,7 @@ class Network:
     directory: Path
     sent: int = 0
 
-    async def send(self, message: Assignment | PlacementRequest, partition: int) -> None:
+    async def send(self, message: Message, partition: int) -> None:
         self.sent += 1
         record = encode(message, event_id=f"e{self.sent}", source="/s", time=datetime(2026, 5, 1, tzinfo=UTC))
         await self.client.send_and_wait(

@@ -6,7 +6,11 @@ from typing import Any, cast
 
 from agent.lease import Lease
 from agent.orders import Orders
+from agent.resource_definitions import ResourceDefinitions
+from agent.user_resources import CommandPolicy, UserResources
+from meridian.catalogue import catalogue
 from meridian.clock import VirtualClock
+from meridian.contracts.resource.v1.resource_pb2 import ResourceDefined, ResourceDefinition
 from meridian.contracts.run.v1.run_pb2 import Assignment
 from meridian.contracts.scheduler.v1.scheduler_pb2 import PlacementRequest
 from tests.unit.agent.broker_network import Network, network, placing_of, running, until
@@ -72,3 +76,22 @@ async def test_requests_in_partitions_that_are_added(network: Network) -> None:
         await until(lambda: again.book.sessions["s"].number == (1, 2))
     assert again.book.positions[later] == 0
     await again.stop()
+
+
+def defined(name: str) -> ResourceDefined:
+    definition = ResourceDefinition(name=name, description="seats", consumable=True, value=3, scope=["north"])
+    return ResourceDefined(name=name, definition=definition)
+
+
+async def test_definitions_in_a_partition_that_is_added(network: Network) -> None:
+    resources = UserResources("north", ["n1"], (), CommandPolicy(), network.directory)
+    definitions = ResourceDefinitions(network.settings, resources, network.producer)
+    topic = catalogue().event_of(ResourceDefined()).topic.name
+    before = await network.add_partition(topic)
+    await network.send(defined("before"), before)
+    async with running(definitions.run()):
+        await until(lambda: "before" in resources.definitions)
+        added = await network.add_partition(topic)
+        await network.send(defined("added"), added)
+        await network.send(defined("old"), 0)
+        await until(lambda: {"added", "old"} <= resources.definitions.keys())
