@@ -211,7 +211,8 @@ class Store:
             await self._connection.execute(insert(domains).on_conflict_do_nothing(), rows)
 
     async def add_nodes(self, appeared: Sequence[tuple[str, str, int]], at: datetime) -> None:
-        """Note nodes (node, domain, incarnation); a known one that moved is taken over by its new domain."""
+        """Note nodes (node, domain, incarnation); a known one that moved is taken over by its new domain, whose agent counts
+        incarnations by itself."""
         rows = [
             {
                 "node_id": node_id,
@@ -225,7 +226,8 @@ class Store:
         if rows:
             statement = insert(nodes)
             statement = statement.on_conflict_do_update(
-                index_elements=[nodes.c.node_id], set_={"domain_id": statement.excluded.domain_id}
+                index_elements=[nodes.c.node_id],
+                set_={name: statement.excluded[name] for name in ("domain_id", "incarnation")},
             )
             await self._connection.execute(statement, rows)
 

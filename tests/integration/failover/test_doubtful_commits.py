@@ -1,4 +1,5 @@
-"""A connection that is lost while a declaration is committed leaves open whether it was: nothing is declared twice for that."""
+"""A connection that is lost while something is committed leaves open whether it was: nothing is declared twice for that, and a
+detector that another instance overtook does not go on."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from meridian.contracts.failover.v1.failover_pb2 import DomainReachable, DomainUnreachable
+from meridian.contracts.failover.v1.failover_pb2 import DomainReachable, DomainUnreachable, NodeRecovered
 from meridian.outbox import Transaction
 from tests.harness import RunningService, environment
 from tests.integration.failover.test_service import QUICK, Agent, beating, heard
@@ -56,3 +58,41 @@ async def test_a_domain_that_fell_silent_is_told_once(
             assert len(stack.bus.events(DomainUnreachable)) == 1
             async with service.kernel.database.reading() as connection:
                 assert await connection.scalar(sa.text("SELECT count(*) FROM incidents")) == 1
+
+
+class LostAtTerm:
+    """The database of a service whose connection breaks after the commit that begins a term."""
+
+    def __init__(self, service: RunningService, term: int) -> None:
+        self._real = service.kernel.database.transaction
+        self._query = sa.text("SELECT term FROM leadership WHERE xmin = pg_current_xact_id()::xid")
+        self._term = term
+        self.lost = False
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+        async with self._real() as connection:
+            yield connection
+            begun = await connection.scalar(self._query) == self._term
+        if begun and not self.lost:
+            self.lost = True
+            raise ConnectionError("lost after the commit")
+
+
+async def test_what_another_instance_declared_is_known_though_the_next_term_began_in_doubt(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with environment(database_url) as stack:
+        north = Agent(stack.bus, "north", ["north-1"])
+        async with stack.service("failover", QUICK) as service, beating(north):
+            await heard(stack, service, "nodes")
+            lost = LostAtTerm(service, term=3)
+            monkeypatch.setattr(service.kernel.database, "transaction", lost.transaction)
+            async with service.kernel.database.transaction() as connection:
+                await connection.execute(sa.text("UPDATE leadership SET term = 2"))
+                await connection.execute(sa.text("UPDATE nodes SET state = 'failed', changed_at = now()"))
+            north.nodes.append("north-2")
+            await heard(stack, service, "leadership WHERE term = 4")
+            assert lost.lost
+            recovered = await stack.bus.expect(NodeRecovered)
+            assert recovered.node_id == "north-1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -238,6 +238,8 @@ async def test_a_failed_node_that_another_agent_names_takes_work_again(stack: En
     """A machine was handed over: the second domain's agent names it after the first one's did for the last time, or before."""
     names = ["handed over", "shared for a while", "other"]
     north, south = Agent(stack.bus, "north", list(names)), Agent(stack.bus, "south", ["south-1"])
+    # Each agent counts by itself.
+    north.incarnations["shared for a while"] = 5
     async with stack.service("failover", QUICK) as service, beating(north, south):
         await heard(stack, service, "nodes", 4)
         north.nodes.remove("handed over")
@@ -258,6 +260,39 @@ async def test_a_failed_node_that_another_agent_names_takes_work_again(stack: En
         assert (recovered.domain_id, recovered.incident_id) == ("north", failed.incident_id)
         await heard(stack, service, "incidents WHERE state = 'closed'", 2)
         await heard(stack, service, "nodes WHERE domain_id = 'south' AND state = 'alive' AND incident_id IS NULL", 3)
+    async with stack.service("failover", QUICK) as service, beating(north, south):
+        south.nodes.remove("handed over")
+        await stack.bus.expect(NodeFailed, lambda event: event.domain_id == "south")
+        page = (await service.http.get("/v1/nodes")).json()
+        states = {node["node_id"]: (node["state"], node["incarnation"]) for node in page["nodes"]}
+        assert states["shared for a while"] == ("alive", 1), (
+            "its beats are heard by whoever knows it from the database too"
+        )
+
+
+async def test_a_node_that_two_agents_name_is_what_the_later_one_says(stack: Environment) -> None:
+    north, south = Agent(stack.bus, "north", ["left", "died"]), Agent(stack.bus, "south", ["south-1"])
+
+    def of(name: str, domain_id: str) -> Callable[[NodeFailed], bool]:
+        return lambda event: (event.node_id, event.domain_id) == (name, domain_id)
+
+    async with stack.service("failover", QUICK) as service, beating(north, south):
+        await heard(stack, service, "nodes", 3)
+        south.nodes += ["left", "died"]
+        await heard(stack, service, "nodes WHERE domain_id = 'south'", 3)
+        north.silent_since["left"] = time.monotonic()
+        await stack.bus.expect(NodeFailed, of("left", "north"))
+        await stack.bus.expect(NodeRecovered, lambda event: event.node_id == "left")
+        assert not stack.bus.events(NodeSuspected), "the agent that has it now hears it"
+        await heard(stack, service, "nodes WHERE node_id = 'left' AND state = 'alive' AND incident_id IS NULL")
+
+        south.exited.add("died")
+        await stack.bus.expect(NodeFailed, of("died", "south"))
+        north.exited.add("died")
+        await stack.bus.expect(NodeFailed, of("died", "north"))
+        async with service.kernel.database.reading() as connection:
+            assert [row.state for row in await Store(connection).load_nodes() if row.node_id == "died"] == ["failed"]
+        assert not stack.bus.events(NodeRecovered, lambda event: event.node_id == "died")
 
 
 async def test_a_node_that_comes_back_after_its_row_was_removed_is_kept_again(stack: Environment) -> None:
