@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +62,13 @@ class TokenKeys:
             path = self._directory / f"token-{int(now.timestamp()):012d}.key"
             write_private(path, pem_of(ed25519.Ed25519PrivateKey.generate()))
             ages[path] = timedelta(0)
-        for path, age in list(ages.items()):
-            # It signs until the next one, which is made when it is `key_ttl` old, has settled.
-            if age > self._key_ttl + max(self._key_ttl, timedelta(seconds=SETTLED_S)) + self._token_ttl:
-                path.unlink()
-                del ages[path]
         order = sorted(ages)
+        for path, following in pairwise(list(order)):
+            # It signs until the next one, which may have been made late, has settled and every process has seen that.
+            unused = ages[following] > 2 * timedelta(seconds=SETTLED_S) + self._token_ttl
+            if unused and ages[path] > 2 * self._key_ttl + self._token_ttl:
+                path.unlink()
+                order.remove(path)
         self._keys = [self._load(path) for path in order]
         settled = [key for key, path in zip(self._keys, order, strict=True) if ages[path].total_seconds() >= SETTLED_S]
         self._signing = settled[-1] if settled else self._keys[0]

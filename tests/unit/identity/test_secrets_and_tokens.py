@@ -60,8 +60,23 @@ def test_keys_change_with_time_and_old_tokens_stay_good(tmp_path: Path) -> None:
     assert len(later.public_set()["keys"]) == 2
     assert later.read(token, NOW + timedelta(days=1)).token_id == "tok-1"
     assert "d" not in later.public_set()["keys"][0]
-    much_later = keys(tmp_path, NOW + timedelta(days=9))
-    assert len(much_later.public_set()["keys"]) == 1
+    much_later = NOW + timedelta(days=9)
+    assert len(keys(tmp_path, much_later).public_set()["keys"]) == 2
+    assert len(keys(tmp_path, much_later + timedelta(hours=2)).public_set()["keys"]) == 1
+
+
+@pytest.mark.parametrize("age", [timedelta(days=2), timedelta(days=2, hours=1), timedelta(days=30)])
+def test_tokens_of_a_key_stay_good_however_late_the_next_one_was_made(tmp_path: Path, age: timedelta) -> None:
+    """Identity did not run when the key was due to be replaced, and the key went before what it signed after that."""
+    keys(tmp_path)
+    start = NOW + age
+    ring = keys(tmp_path, start)
+    last = start + timedelta(seconds=SETTLED_S - 1)
+    token = ring.sign(replace(GRANT, issued_at=last, expires_at=last + timedelta(hours=1)))
+    for minutes in range(60):
+        now = last + timedelta(minutes=minutes)
+        ring.open(now)
+        assert ring.read(token, now).token_id == "tok-1"
 
 
 def test_a_new_key_signs_once_every_replica_has_had_time_to_read_it(tmp_path: Path) -> None:
