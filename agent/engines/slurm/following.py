@@ -89,9 +89,9 @@ class FollowedRun(Run):
         folder.write_json(self.place / folder.READ, dict(self.seen))
 
     def sign_of(self, node: str, now_s: float, *, confirmed: bool) -> LastSign:
-        """What is known of a node's step."""
+        """What is known of a node's step; one that nobody has looked at yet may have spoken to an agent before."""
         beat, at_s = self.beats.get(node, ("", self.began_s))
-        return LastSign(bool(beat), now_s - at_s, confirmed)
+        return LastSign(bool(beat) or node not in self.beats, now_s - at_s, confirmed)
 
     def silent_since_s(self, node: str, beat: str, now_s: float) -> float:
         """Since when nothing new was seen of a node's step."""

@@ -12,15 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from agent.engines.base import FailureKind, LaunchRequest, RankPlacement, RunFailed
+from agent.engines.base import FailureKind, LaunchRequest, NodeState, RankPlacement, RunFailed
 from agent.engines.local.gang import Gang
 from agent.engines.own_scheduler import Constraints, UnitName
 from agent.engines.slurm import folder, followed_runs
 from agent.engines.slurm.engine import SlurmEngine
 from agent.engines.slurm.engine_settings import SlurmEngineSettings
 from agent.engines.slurm.followed_runs import CANCEL_AFTER_S
-from agent.engines.slurm.following import FollowedRun
+from agent.engines.slurm.following import FollowedRun, launch_record
 from agent.engines.slurm.scheduler import OLD_S, QueueRules, SlurmScheduler, remove_old
+from agent.engines.slurm.words import nodes_of
 from agent.run_book import RunBook
 from meridian.clock import VirtualClock
 from tests.unit.agent.paper_slurm import A100, GPUS, PaperSlurm
@@ -150,6 +151,28 @@ async def test_a_run_whose_order_cannot_be_read_is_told_as_ended_when_its_job_ha
     assert isinstance(delivery.event, RunFailed)
     assert delivery.event.kind is FailureKind.AGENT_RESTARTED
     assert not engine.list_runs()
+    await engine.close()
+    await book.close()
+
+
+async def test_a_node_that_slurm_gave_up_has_not_ended_before_the_agent_that_is_back_looked_at_its_step(
+    tmp_path: Path,
+) -> None:
+    """Who hears that a node has ended places its units again, and the ranks there may live on."""
+    slurm = PaperSlurm(tmp_path, ("n1",))
+    number = await slurm.submit(UNIT, ("--ntasks=1", f"--gres=gpu:{GPUS}"), "{}")
+    place = slurm.place_of(UNIT, number)
+    request = LaunchRequest("run-1", "job-1", 0, 1, "acme", (RankPlacement(0, "n1"),), 1, ("true",))
+    folder.write_json(place / folder.LAUNCH, {"request": launch_record(request)})
+    (place / "n1.beat").write_text("7")
+    book = RunBook(tmp_path / "journal", new_agent_mark="mark")
+    book.open()
+    book.begin(request, datetime(2026, 5, 1, tzinfo=UTC))
+    engine = SlurmEngine(SlurmEngineSettings("north", tmp_path, ("n1",)), slurm, book, VirtualClock())
+    await engine.start()
+    assert [run.run_id for run in engine.list_runs()] == ["run-1"]
+    slurm.nodes, _ = nodes_of("NodeName=n1 CPUTot=8 State=DOWN*")
+    assert [node.state for node in engine.nodes()] == [NodeState.RUNNING]
     await engine.close()
     await book.close()
 
