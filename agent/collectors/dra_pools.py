@@ -2,7 +2,9 @@
 
 Parts name their parent (``parentUUID``), or take less than another device of the same shared counters (KEP-4815). A number is the
 attribute ``index`` or ``minor``, else that in the name (``gpu-3``, ``gpu-0-mig-1g10gb-19-0``), if each accelerator of the pool has one
-of its own; else it is the place in the natural order of names. The order in which a driver lists its devices says nothing: it changes.
+of its own; else it is the place in the natural order of names. Names of several numbers in a row have none: they are addresses, or a
+card and its render node (``gpu-8-136`` of AMD is the second of its node). The order in which a driver lists its devices says nothing:
+it changes.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from agent.collectors.quantities import quantity
 MAX_NUMBER = 1023
 # A difference of quantities may miss by its rounding.
 ROUNDING = 1e-9
-_NUMBERED = re.compile(r"[a-z]+(?:-[a-z]+)*-?([0-9]{1,4})(?![0-9a-z])", re.IGNORECASE)
+_NUMBERED = re.compile(r"[a-z]+(?:-[a-z]+)*-?([0-9]{1,4})(?!-?[0-9]|[a-z])", re.IGNORECASE)
 Needs = dict[tuple[str, str], float | None]
 """Amounts by counter set and counter; None: it is no quantity."""
 

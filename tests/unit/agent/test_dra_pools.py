@@ -40,8 +40,12 @@ def test_the_order_in_which_a_driver_lists_its_devices_says_nothing() -> None:
         ([_gpu("gpu-2"), _gpu("gpu-0")], {"gpu-0": 0, "gpu-2": 2}),
         # The attribute goes before the name (example driver, older drivers of NVIDIA).
         ([_gpu("gpu-1", index=0), _gpu("gpu-0", index=1)], {"gpu-1": 0, "gpu-0": 1}),
-        # AMD: card and render node.
-        ([_gpu("gpu-8-136"), _gpu("gpu-0-128")], {"gpu-0-128": 0, "gpu-8-136": 8}),
+        # AMD: card and render node, eight apart on an MI300X for its partitions; they are in the order of the numbers.
+        ([_gpu(f"gpu-{card}-{128 + card}") for card in (48, 0, 8)], {"gpu-0-128": 0, "gpu-8-136": 1, "gpu-48-176": 2}),
+        # A name that is an address in another domain of PCI than the first.
+        ([_gpu("pci-0009-01-00-0"), _gpu("pci-0008-01-00-0")], {"pci-0008-01-00-0": 0, "pci-0009-01-00-0": 1}),
+        # AMD that is divided on demand: number, mode of compute, mode of memory.
+        ([_gpu("gpu-3-spx-nps1"), _gpu("gpu-1-spx-nps1")], {"gpu-1-spx-nps1": 1, "gpu-3-spx-nps1": 3}),
         # Names that are addresses have no number of their own.
         ([_gpu("0000-b1-00-0"), _gpu("0000-0f-00-0")], {"0000-0f-00-0": 0, "0000-b1-00-0": 1}),
         ([_gpu("card-550e8400"), _gpu("card-12ab")], {"card-12ab": 0, "card-550e8400": 1}),
