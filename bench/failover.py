@@ -21,7 +21,9 @@ sys.path.insert(0, str(FilePath(__file__).parent.parent))
 
 from bench.heartbeat_network import Path, SimulatedDomain, simulate
 from bench.result import Row, Setting, command_line, print_table, write
-from services.failover.detector import Detector, Evidence, NodeDied, Summary, Thresholds, Transition
+from services.failover.beliefs import Evidence, Summary, Thresholds
+from services.failover.detector import Detector
+from services.failover.transitions import NodeDied, Transition
 
 DOMAINS, NODES = 5, 20
 SETTLE_S = 10.0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from services.failover.detector import Beat, Summary
+from services.failover.beliefs import Beat, Summary
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from meridian.clock import Clock
 from meridian.database import Database
 from meridian.errors import NotFoundError
-from services.failover.detector import DomainState, DomainView, NodeState, NodeView
+from services.failover.beliefs import DomainState, DomainView, NodeState, NodeView
 from services.failover.store import Store
 from services.failover.watch import Watch
 

@@ -14,24 +14,22 @@ from itertools import pairwise
 from meridian.contracts.failover.v1 import failover_pb2 as pb
 from meridian.ids import NewId
 from meridian.outbox import Transaction
-from services.failover.detector import (
+from services.failover.beliefs import DomainState, Evidence, NodeState
+from services.failover.metrics import FailoverMetrics
+from services.failover.recovery import Cause, LostRun, Plan, plan_recoveries
+from services.failover.store import Store
+from services.failover.transitions import (
     DomainAppeared,
     DomainLeaseRanOut,
     DomainReturned,
-    DomainState,
     DomainWentSilent,
-    Evidence,
     NodeAppeared,
     NodeBecameSuspect,
     NodeDied,
     NodeForgotten,
     NodeReturned,
-    NodeState,
     Transition,
 )
-from services.failover.metrics import FailoverMetrics
-from services.failover.recovery import Cause, LostRun, Plan, plan_recoveries
-from services.failover.store import Store
 
 # A program that failed this long before its node was last heard, or later, failed with the node.
 _COLLATERAL = timedelta(seconds=5)

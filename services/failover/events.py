@@ -18,8 +18,8 @@ from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.run.v1.run_pb2 import RunCheckpointed, RunFailed, RunFinished, RunStarted
 from meridian.ids import NewId
 from meridian.outbox import Transaction
+from services.failover.beliefs import Beat, Summary
 from services.failover.declarations import publish_plans, report_lost_runs
-from services.failover.detector import Beat, Summary
 from services.failover.metrics import FailoverMetrics
 from services.failover.recovery import Cause, Checkpoint, LostRun, Unit
 from services.failover.store import ENDED_BY_PROGRAM, Ending, Placement, Store, Written

@@ -1,4 +1,4 @@
-"""Settings of failover (``MERIDIAN_FAILOVER_*``); the defaults are those of `detector.Thresholds`."""
+"""Settings of failover (``MERIDIAN_FAILOVER_*``); the defaults are those of `beliefs.Thresholds`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from meridian.settings import HttpSettings
-from services.failover.detector import Thresholds
+from services.failover.beliefs import Thresholds
 
 _DEFAULT = Thresholds()
 

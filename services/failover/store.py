@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.failover.detector import DomainState, NodeState
+from services.failover.beliefs import DomainState, NodeState
 from services.failover.recovery import Cause, Checkpoint, LostRun, Plan, Unit
 
 _metadata = sa.MetaData()

@@ -22,12 +22,14 @@ from meridian.database import is_passing
 from meridian.errors import MeridianError
 from meridian.leadership import AdvisoryLock
 from meridian.service import Kernel
+from services.failover.beliefs import DomainState, KnownDomain, KnownNode, NodeState
 from services.failover.declarations import Declarations, TimeBase
-from services.failover.detector import Detector, DomainState, KnownDomain, KnownNode, NodeState, Transition
+from services.failover.detector import Detector
 from services.failover.events import summary_of
 from services.failover.metrics import FailoverMetrics
 from services.failover.settings import FailoverSettings
 from services.failover.store import Store
+from services.failover.transitions import Transition
 
 log = logging.getLogger(__name__)
 

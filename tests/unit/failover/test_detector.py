@@ -5,25 +5,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.heartbeat_network import Path, SimulatedDomain, simulate
-from services.failover.detector import (
+from services.failover.beliefs import (
     Beat,
-    Detector,
-    DomainAppeared,
-    DomainLeaseRanOut,
-    DomainReturned,
     DomainState,
-    DomainWentSilent,
     Evidence,
     KnownDomain,
     KnownNode,
+    NodeState,
+    Summary,
+    Thresholds,
+)
+from services.failover.detector import Detector
+from services.failover.transitions import (
+    DomainAppeared,
+    DomainLeaseRanOut,
+    DomainReturned,
+    DomainWentSilent,
     NodeAppeared,
     NodeBecameSuspect,
     NodeDied,
     NodeForgotten,
     NodeReturned,
-    NodeState,
-    Summary,
-    Thresholds,
     Transition,
 )
 
