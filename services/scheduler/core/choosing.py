@@ -12,6 +12,8 @@ from services.scheduler.core.table import Floats, Ints
 
 _STARTS = 8
 """Domains from which the search for a set of domains begins."""
+_FEW = 16
+"""So many nodes are chosen one by one sooner than by sorting."""
 _MOST_UNSCORED = 512
 """Touched nodes for which scores may be put off."""
 
@@ -87,13 +89,18 @@ class Choosing(Judging):
                 row = int(enough[totals[enough].argmax()])
                 chosen.append((part.start + row, ranks))
                 break
-            most = np.flatnonzero(fits == fits.max())
-            row = int(most[totals[most].argmax()])
-            count = int(fits[row])
-            chosen.append((part.start + row, count))
+            count = int(fits.max())
+            most = np.flatnonzero(fits == count)
+            # Until a node holds all that is left; one by one where they are few, all at once where they are many.
+            taken = min(-(-ranks // count) - 1, len(most))
+            if taken > _FEW:
+                rows = most[np.argsort(-totals[most], kind="stable")[:taken]]
+            else:
+                rows = most[totals[most].argmax()][None]
+            chosen += [(part.start + row, count) for row in rows.tolist()]
             fits = fits.copy()
-            fits[row] = 0
-            ranks -= count
+            fits[rows] = 0
+            ranks -= count * len(rows)
         return chosen
 
     def _one_group(self, fits: Ints, totals: Floats, groups: Ints, ranks: int) -> Ints:
