@@ -53,13 +53,15 @@ class Round:
     until_s: float = -np.inf
 
 
-def round_of(cluster: Cluster, now_s: float, *, every_count: bool = False, growth: float = 2.0) -> Round:
-    """Gather a round. ``every_count`` offers every number of devices instead of Sia's. Jobs with ``min_ranks`` 0 are rigid: offered what they ask for, on every type.
+def round_of(
+    cluster: Cluster, now_s: float, jobs: Jobs | None = None, *, every_count: bool = False, growth: float = 2.0
+) -> Round:
+    """Gather a round; ``jobs`` as they are now, where they are known. ``every_count`` offers every number of devices instead of Sia's. Jobs with ``min_ranks`` 0 are rigid: offered what they ask for, on every type.
 
     Configurations are Sia's (powers of two within a node, then whole nodes) by the greatest node of each type; a job may at
     most get ``growth`` (0: any) times what it ran with so far, and then starts with its least.
     """
-    jobs = jobs_of(cluster, now_s)
+    jobs = jobs_of(cluster, now_s) if jobs is None else jobs
     service = service_of(cluster)
     offers = offers_of(cluster, jobs, every_count=every_count)
     offered, goodput = offers.configurations, offers.goodput(cluster, jobs)
@@ -114,18 +116,18 @@ class _Kept:
         return jobs.keys is self._keys and jobs.now_s < self.until_s
 
 
-def _kept(cluster: Cluster, now_s: float) -> Sequence[Target] | None:
+def _kept(cluster: Cluster, jobs: Jobs) -> Sequence[Target] | None:
     """The targets of the round before, if this one is the same."""
     found: _Kept | None = service_of(cluster).plan.get(_NAME)
-    if found is None or not found.hold(jobs_of(cluster, now_s)):
+    if found is None or not found.hold(jobs):
         return None
-    more = others(cluster)
+    more = others(cluster, jobs)
     return [*found.targets, *more] if more else found.targets
 
 
 def _keep(cluster: Cluster, this: Round, targets: Sequence[Target]) -> Sequence[Target]:
     service_of(cluster).plan[_NAME] = _Kept(this, targets)
-    more = others(cluster)
+    more = others(cluster, this.jobs)
     return [*targets, *more] if more else targets
 
 
@@ -168,10 +170,11 @@ class SiaPlanner(_Lasting):
 
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next round."""
-        same = _kept(cluster, context.now_s)
+        jobs = jobs_of(cluster, context.now_s)
+        same = _kept(cluster, jobs)
         if same is not None:
             return same
-        this = round_of(cluster, context.now_s, growth=self._growth)
+        this = round_of(cluster, context.now_s, jobs, growth=self._growth)
         if not this.offered.kind.size or not this.jobs.units:
             return others(cluster)
         plan = sia_allocation(
@@ -239,10 +242,11 @@ class MarginalPlanner(_Lasting):
 
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next round."""
-        same = _kept(cluster, context.now_s)
+        jobs = jobs_of(cluster, context.now_s)
+        same = _kept(cluster, jobs)
         if same is not None:
             return same
-        this = round_of(cluster, context.now_s)
+        this = round_of(cluster, context.now_s, jobs)
         if not this.offered.kind.size or not this.jobs.units:
             return others(cluster)
         kept, free = held_and_free(this)
@@ -263,10 +267,11 @@ class PolluxPlanner(_Lasting):
 
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next round."""
-        same = _kept(cluster, context.now_s)
+        jobs = jobs_of(cluster, context.now_s)
+        same = _kept(cluster, jobs)
         if same is not None:
             return same
-        this = round_of(cluster, context.now_s, every_count=True, growth=0.0)
+        this = round_of(cluster, context.now_s, jobs, every_count=True, growth=0.0)
         jobs, offered = this.jobs, this.offered
         if not jobs.units or not offered.kind.size:
             return others(cluster)
@@ -316,10 +321,11 @@ class ExactPlanner(_Lasting):
 
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next round."""
-        same = _kept(cluster, context.now_s)
+        jobs = jobs_of(cluster, context.now_s)
+        same = _kept(cluster, jobs)
         if same is not None:
             return same
-        this = round_of(cluster, context.now_s, growth=self._growth)
+        this = round_of(cluster, context.now_s, jobs, growth=self._growth)
         if not this.offered.kind.size or not this.jobs.units:
             return others(cluster)
         value = worth(this, self._power, self._penalty)
