@@ -23,7 +23,8 @@ def ramp_end(step: Array, declared: Array | None) -> float | None:
     """The first step at which ``declared`` [sample] is at 99 % of its highest value; None where it starts there."""
     if declared is None:
         return None
-    known = np.isfinite(declared)
+    # A value below 0 stands for none.
+    known = np.isfinite(declared) & (declared >= 0)
     if not known.any():
         return None
     highest = float(declared[known].max())
@@ -37,6 +38,11 @@ def warm_up_end(curve: Curve) -> float | None:
     """The step at which the later of the ramps of learning rate and batch size ended; None without a ramp."""
     ends = [end for end in (ramp_end(curve.step, curve.lr), ramp_end(curve.step, curve.gbs)) if end is not None]
     return max(ends, default=None)
+
+
+def is_told(value: float) -> bool:
+    """Whether a learning rate or batch size is one: programs write -1 or NaN where there is none."""
+    return math.isfinite(value) and value >= 0
 
 
 class RampWatch:
@@ -85,8 +91,8 @@ class RampWatch:
         self.rising, self.has_risen = kept["rising"], kept["has_risen"]
 
     def observe(self, step: float, value: float) -> bool:
-        """Take the value at ``step`` and return whether the ramp goes on; a value that is not finite changes nothing."""
-        if not math.isfinite(value):
+        """Take the value at ``step`` and return whether the ramp goes on; a value that is not finite or below 0 changes nothing."""
+        if not is_told(value):
             return self.rising
         if self._highest == -math.inf:
             self._highest, self._begun, self._risen_at, self.rising = value, step, step, True

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from services.forecast.phases.curve import Array, Curve
+from services.forecast.phases.detector import LARGEST_LOSS
 from services.forecast.tables import LeftAside, lines_of
 
 NEEDED = ("run", "step", "train_loss")
@@ -42,7 +43,7 @@ class _Lines:
 
 
 def read_curves(path: Path) -> Curves:
-    """Read ``path``. A line without a step or with a loss that is no finite number is left aside, and so is one whose step
+    """Read ``path``. A line without a step or with a loss that is no finite number up to `LARGEST_LOSS` is left aside, and so is one whose step
     is not after all earlier ones of its run (a duplicate, or work repeated after a restart). InvalidTableError where a
     column is missing."""
     aside = LeftAside()
@@ -81,6 +82,8 @@ def _take(found: _Lines, cells: dict[str, str], line: int, aside: LeftAside) -> 
         aside.add("step is no number from 0", line)
     elif not math.isfinite(loss):
         aside.add("train_loss is no finite number", line)
+    elif abs(loss) > LARGEST_LOSS:
+        aside.add(f"train_loss is larger than {LARGEST_LOSS:g}", line)
     elif found.rows and step <= found.rows[-1][0]:
         found.contradicting += 1
         same = step == found.rows[-1][0]

@@ -25,6 +25,7 @@ from typing import Any
 
 from services.forecast.phases.curve import Phase
 from services.forecast.phases.detector import LARGEST_LOSS, PASSED, PhaseDetector, Schedule
+from services.forecast.phases.ramps import is_told
 from services.forecast.phases.truth import SHARE_OF_PEAK
 
 LOSS_NAMES = ("loss", "train_loss", "training_loss")
@@ -229,7 +230,7 @@ class UnitPhases:
             facts.longest = max(facts.longest, report.step - facts.last)
         facts.last, facts.pending = report.step, -1
         facts.taken += 1
-        facts.rates = facts.rates or math.isfinite(report.rate) or math.isfinite(report.batch)
+        facts.rates = facts.rates or is_told(report.rate) or is_told(report.batch)
         self._detector.set_total_steps(self.total_steps)
         self._detector.observe(float(report.step), report.loss, report.rate, report.batch)
 

@@ -106,6 +106,25 @@ def test_what_cannot_be_used_is_counted_and_listed(tmp_path: Path) -> None:
         assert reason in row["reason"]
 
 
+def test_a_loss_that_cannot_be_summed_is_left_aside(tmp_path: Path) -> None:
+    broken = ["good,600,1e200,", "all,0,-1e101,"]
+    result = run(table(tmp_path / "c.csv", curve("good") + broken), "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    assert "2 lines left aside: train_loss is larger than 1e+100 (lines 602, 603)" in result.output
+    found = figures(tmp_path / "out.json")
+    assert found["schedule_aware", "accuracy_within_2pct_ratio", "run=good"]["value"] > 0.8
+    assert "no usable sample" in found["schedule_aware", "accuracy_within_2pct_ratio", "run=all"]["reason"]
+
+
+def test_a_negative_learning_rate_is_none(tmp_path: Path) -> None:
+    header = "run,step,train_loss,total_steps,lr,gbs"
+    plain = run(table(tmp_path / "a.csv", curve("a/1"), header), "--json", tmp_path / "plain.json")
+    lines = [f"{line},-1,-1" for line in curve("a/1")]
+    marked = run(table(tmp_path / "b.csv", lines, header), "--json", tmp_path / "marked.json")
+    assert (plain.exit_code, marked.exit_code) == (0, 0)
+    assert figures(tmp_path / "marked.json") == figures(tmp_path / "plain.json")
+
+
 @pytest.mark.parametrize(
     ("header", "lines", "said"),
     [

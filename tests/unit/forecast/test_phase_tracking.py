@@ -163,6 +163,15 @@ def test_without_a_learning_rate_fast_waits_for_the_peak_of_the_pace() -> None:
     assert told[0].step > CORNER
 
 
+def test_a_rate_below_zero_stands_for_none() -> None:
+    without, marked = UnitPhases(), UnitPhases()
+    for step in range(0, LENGTH, 10):
+        without.observe(report(step, rate=math.nan))
+        marked.observe(report(step, rate=-1.0, batch=-1.0))
+        assert marked.told == without.told
+    assert without.told.phase is Phase.STABLE
+
+
 def test_a_declared_warm_up_needs_no_learning_rate() -> None:
     unit = UnitPhases(Schedule(warm_up_steps=300.0))
     told = follow(unit, (report(step, rate=math.nan) for step in range(LENGTH)))

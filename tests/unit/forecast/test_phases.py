@@ -127,6 +127,7 @@ def test_ramps() -> None:
     assert ramp_end(step, np.array([0.0, 0.5, 1.0, 1.0, 0.8, 0.1])) == 2
     assert ramp_end(step, np.full(6, 0.3)) is None
     assert ramp_end(step, np.full(6, math.nan)) is None
+    assert ramp_end(step, np.array([-1.0, -1.0, 0.3, 0.3, 0.3, 0.3])) is None
     watch = RampWatch(1000)
     # Stages of a batch ramp: pauses of 10 are part of it, one of more than twice that is its end.
     values = [16] * 5 + [32] * 10 + [48] * 10 + [64] * 30
