@@ -88,17 +88,17 @@ class Class:
     def start(self, end_s: float, kept: Mapping[int, Kept]) -> tuple[Held | None, float]:
         """Take room for a unit that is thought to end at ``end_s``; ``kept`` is room for others, by pool. Without room: None,
         and how early it would have to end to go where room is kept."""
-        demand, least_s = self.demand, -math.inf
-        ranks, size = demand.ranks, self.kind.size
+        demand, kind, least_s = self.demand, self.kind, -math.inf
+        ranks, size = kind.ranks, kind.size
         cpus, memory_bytes = demand.cpus, demand.memory_bytes
-        for pool in self.kind.left():
-            if pool.counts[size] < ranks:
+        for pool in kind.left():
+            if (
+                pool.counts[size] < ranks
+                or (cpus > 0 and (pool.cpus + SLACK) // cpus < ranks)
+                or (memory_bytes > 0 and pool.memory_bytes // memory_bytes < ranks)
+            ):
                 continue
-            if cpus > 0 and (pool.cpus + SLACK) // cpus < ranks:
-                continue
-            if memory_bytes > 0 and pool.memory_bytes // memory_bytes < ranks:
-                continue
-            reservation = kept.get(pool.number)
+            reservation = kept.get(pool.number) if kept else None
             if reservation is not None and end_s > reservation.start_s:
                 if not reservation.lets(demand):
                     least_s = max(least_s, reservation.start_s)

@@ -126,10 +126,15 @@ class Layout:
         self.endings: list[list[Ending]] = []
         for item in running:
             demand = item.unit.demand
-            ending = demand.accelerators, demand.cpus
-            rows = [row for row in item.rows if up[row[0]]]
-            nodes: dict[int, list[tuple[int, int]]] = {pool_of[row]: [] for row, _ in rows}
-            for row, devices in rows:
-                nodes[pool_of[row]].append((row, len(devices)))
+            nodes: dict[int, list[tuple[int, int]]] = {}
+            endings: list[Ending] = []
+            for row, devices in item.rows:
+                if up[row]:
+                    number = pool_of[row]
+                    held = nodes.get(number)
+                    if held is None:
+                        held = nodes[number] = []
+                    held.append((row, len(devices)))
+                    endings.append((number, demand.accelerators, demand.cpus))
             self.running.append((demand, [(number, len(held), held) for number, held in nodes.items()]))
-            self.endings.append([(pool_of[row], *ending) for row, _ in rows])
+            self.endings.append(endings)

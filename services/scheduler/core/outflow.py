@@ -122,7 +122,7 @@ class Course:
         heads = self._heads()
         layout, classes, lasts = self._layout, self._classes, self._lasts
         class_of, estimates_s, strict = layout.class_of, layout.estimates_s, layout.strict
-        closing = strict or layout.reserving
+        closing, started = strict or layout.reserving, self._started
         closed: set[frozenset[str]] = set()
         kept: dict[int, Kept] = {}
         again: dict[Kind, None] = {}
@@ -130,7 +130,11 @@ class Course:
             place = heads[0]
             item = classes[class_of[place]]
             kind = item.kind
-            if (strict and kind.partition in closed) or not kind.has_room():
+            if (
+                (strict and kind.partition in closed)
+                or not kind.has_room()
+                or (kept and kind.shut(at_s, kept, started))
+            ):
                 if closing and kind.partition not in closed:
                     self._close(item, closed, kept)
                 heappop(heads)
@@ -141,13 +145,10 @@ class Course:
                 if closing and kind.partition not in closed:
                     self._close(item, closed, kept)
                 again[kind] = None
-                if latest_s > at_s and kind.shut(at_s, kept, self._started):
-                    heappop(heads)
-                    continue
                 item.index = index = self._shorter(item, latest_s - at_s) if latest_s > at_s else -1
             else:
                 del units[index]
-                self._started[place] = True
+                started[place] = True
                 self._will_end(at_s + lasts[place], held)
                 if place in left:
                     left.remove(place)
@@ -194,13 +195,12 @@ class Course:
                 kept[reservation.pool] = reservation
 
     def _will_end(self, end_s: float, held: Held) -> None:
-        self._number += 1
-        insort(self._ends, (end_s, self._number, held))
+        self._number = number = self._number + 1
+        insort(self._ends, (end_s, number, held))
         if self._layout.reserving:
-            demand = held[0]
-            for number, ranks, _ in held[1]:
-                ending = end_s, self._number, ranks * demand.accelerators, ranks * demand.cpus
-                insort(self._pools[number].ends, ending)
+            demand, parts = held
+            for pool, ranks, _ in parts:
+                insort(self._pools[pool].ends, (end_s, number, ranks * demand.accelerators, ranks * demand.cpus))
 
     def _shorter(self, item: Class, most_s: float) -> int:
         """The next unit of a class that is thought to run at most ``most_s``; -1 when there is none among the next few."""

@@ -36,19 +36,20 @@ class Sizes:
         self.number_of = {each: number for number, each in enumerate(self.all)}
         self._on_one = np.array([[0, *[level // each for each in self.all[1:]]] for level in range(top + 1)])
         self._none = np.array([UNBOUNDED] + [0] * (len(self.all) - 1))
-        self._lost: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._lost: dict[tuple[int, int, int], list[int]] = {}
 
     def counts(self, pools: Sequence[Pool]) -> list[list[int]]:
         """Ranks of each size that fit, by pool; of ranks that want none `UNBOUNDED`."""
-        levels = np.array([list(map(len, pool.levels)) for pool in pools]).reshape(len(pools), len(self._on_one))
+        rows = [rows for pool in pools for rows in pool.levels]
+        levels = np.fromiter(map(len, rows), np.int64, len(rows)).reshape(len(pools), len(self._on_one))
         found: list[list[int]] = (levels @ self._on_one + self._none).tolist()
         return found
 
-    def lost(self, level: int, rest: int) -> tuple[int, ...]:
-        """Ranks of each size that a node holds less, when no more than ``rest`` are free on it."""
-        found = self._lost.get((level, rest))
+    def lost(self, level: int, rest: int, nodes: int) -> Sequence[int]:
+        """Ranks of each size that so many nodes hold less, when no more than ``rest`` are free on each."""
+        found = self._lost.get((level, rest, nodes))
         if found is None:
-            found = self._lost[level, rest] = tuple((self._on_one[level] - self._on_one[rest]).tolist())
+            found = self._lost[level, rest, nodes] = (nodes * (self._on_one[level] - self._on_one[rest])).tolist()
         return found
 
 
@@ -114,10 +115,7 @@ class Pool:
                 level_of[row] = rest
                 held.append((row, taken))
             left -= nodes * on_one
-            lost = self.sizes.lost(level, rest)
-            if nodes > 1:
-                lost = tuple([nodes * less for less in lost])
-            self.counts = list(map(sub, self.counts, lost))
+            self.counts = list(map(sub, self.counts, self.sizes.lost(level, rest, nodes)))
         return held
 
     def give(self, demand: Demand, ranks: int, nodes: Nodes) -> None:

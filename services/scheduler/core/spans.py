@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from services.scheduler.core.cluster import RunningUnit
-from services.scheduler.core.pending import estimated_s
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.table import Floats
 
@@ -55,40 +55,52 @@ class Spans:
 
 def spans_of_runs(running: Iterable[RunningUnit], now_s: float) -> Spans:
     """What is left of runs at ``now_s``."""
-    rows = []
-    for item in running:
-        unit = item.unit
-        expected_s, elapsed_s = unit.expected_s, item.ran_s(now_s)
-        said_s = item.end_s(now_s, "expected") - now_s
-        if not 0 < expected_s < math.inf or said_s == math.inf:
-            rows.append((said_s, math.nan, 0.0, 0.0, elapsed_s, math.inf))
-            continue
-        # What was thought about it since it began counts; a finite end only.
-        median_s = max(item.expected_end_s - item.since_s + unit.attained_s, 0.0)
-        rows.append(_row(unit, said_s, median_s if 0 < median_s < math.inf else expected_s, elapsed_s))
-    return _spans(rows)
+    runs = list(running)
+    rows = _told(item.unit for item in runs)
+    said = np.array([item.end_s(now_s, "expected") for item in runs]) - now_s
+    ran = np.array([item.ran_s(now_s) for item in runs])
+    # What was thought about it since it began counts; a finite end only.
+    thought = np.array([item.expected_end_s - item.since_s for item in runs]) + rows.attained
+    median = np.where((thought > 0) & (thought < np.inf), thought, rows.expected)
+    return rows.spans(said, median, ran)
 
 
 def spans_of_waiting(units: Iterable[PendingUnit]) -> Spans:
     """What units that wait will run from their starts."""
-    rows = []
-    for unit in units:
-        said_s = estimated_s(unit, "expected") or LEAST_RUN_S
-        median_s = unit.expected_s if 0 < unit.expected_s < math.inf and said_s < math.inf else math.nan
-        rows.append(_row(unit, said_s, median_s, unit.attained_s))
-    return _spans(rows)
+    rows = _told(units)
+    whole = np.where(rows.expected < np.inf, rows.expected, rows.limit)
+    said = np.where(whole < np.inf, np.maximum(whole - rows.attained, 0.0), np.inf)
+    return rows.spans(np.where(said == 0, LEAST_RUN_S, said), rows.expected, rows.attained)
 
 
-_Row = tuple[float, float, float, float, float, float]
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What is said about units (U), in seconds; see `PendingUnit`."""
+
+    expected: Floats
+    low: Floats
+    high: Floats
+    limit: Floats
+    attained: Floats
+
+    def spans(self, said: Floats, median: Floats, elapsed: Floats) -> Spans:
+        """A band is known where what is expected and what is said are finite."""
+        known = (self.expected > 0) & (self.expected < np.inf) & (said < np.inf)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            above = np.where((self.high < np.inf) & (self.expected > 0), self.high / self.expected, 1.0)
+            below = np.where((self.low > 0) & (self.expected < np.inf), self.expected / self.low, 1.0)
+        longest = np.where(self.limit > elapsed + LEAST_S, self.limit, np.inf)
+        return Spans(said, np.where(known, median, np.nan), _spreads(above), _spreads(below), elapsed, longest)
 
 
-def _row(unit: PendingUnit, said_s: float, median_s: float, elapsed_s: float) -> _Row:
-    expected_s, high_s, low_s = unit.expected_s, unit.high_s, unit.low_s
-    above = spread(high_s / expected_s) if high_s < math.inf and expected_s > 0 else 0.0
-    below = spread(expected_s / low_s) if low_s > 0 and expected_s < math.inf else 0.0
-    longest_s = unit.limit_s if unit.limit_s > elapsed_s + LEAST_S else math.inf
-    return said_s, median_s, above, below, elapsed_s, longest_s
+def _told(units: Iterable[PendingUnit]) -> _Told:
+    rows = [(unit.expected_s, unit.low_s, unit.high_s, unit.limit_s, unit.attained_s) for unit in units]
+    values = np.fromiter(chain.from_iterable(rows), np.float64, 5 * len(rows))
+    return _Told(*values.reshape(-1, 5).T)
 
 
-def _spans(rows: Sequence[_Row]) -> Spans:
-    return Spans(*np.array(rows, dtype=np.float64).reshape(-1, 6).T)
+def _spreads(ratios: Floats) -> Floats:
+    """`spread` of each."""
+    logarithms = np.array([math.log(ratio) if ratio > 1.0 else 0.0 for ratio in ratios.tolist()])
+    found: Floats = np.minimum(logarithms / TO_LEVEL, HEAVIEST)
+    return found

@@ -5,15 +5,19 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.layout import Layout
 from services.scheduler.core.outflow import Course, speaks_for
 from services.scheduler.core.policy import Policy
+from services.scheduler.core.pools import Pool, Sizes
 from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
+from tests.unit.scheduler.plain_course import PlainCourse, fitting, take
 from tests.unit.scheduler.world import a_fleet
 
 _HORIZON_S = 1e9
@@ -148,3 +152,98 @@ def test_it_goes_as_the_whole_policy_decides(seed: int, discipline: str) -> None
     assert found.keys() == exact.keys()
     errors = sorted(abs(found[name] - exact[name]) / exact[name] for name in exact)
     assert errors[len(errors) // 2] < 0.1
+
+
+def test_who_runs_long_may_have_what_is_free_besides() -> None:
+    """Two nodes, 4 held until 100 and 2 until 300. What waits first wants a node: the one at 100, when 2 more are free. Whoever
+    wants these 2 may begin now for as long as it likes; once they are gone only who ends by then."""
+    running = [a_unit("a", 100.0, Demand(1, accelerators=4)), a_unit("b", 300.0, Demand(1, accelerators=2))]
+    whole = a_unit("whole", 50.0, Demand(1, accelerators=4))
+    one = Demand(1, accelerators=1)
+    long = [a_unit(f"long{number}", 1000.0, one, float(number)) for number in range(3)]
+    cluster = a_cluster({"a": 2}, "easy", running)
+    assert starts(course_of(cluster, [whole, *long], "easy")) == {
+        "whole": 100.0,
+        "long0": 0.0,
+        "long1": 0.0,
+        "long2": 150.0,
+    }
+    two = [a_unit("two", 1000.0, Demand(1, accelerators=2)), a_unit("short", 90.0, one), a_unit("later", 110.0, one)]
+    assert starts(course_of(cluster, [whole, *two[1:]], "easy")) == {"whole": 100.0, "short": 0.0, "later": 0.0}
+    assert starts(course_of(cluster, [whole, *two], "easy")) == {
+        "whole": 100.0,
+        "two": 0.0,
+        "short": 150.0,
+        "later": 150.0,
+    }
+
+
+def a_queue(rng: random.Random, discipline: str) -> Cluster:
+    """What waits in three small domains after a cycle: gangs and tasks, alike in what they want of accelerators and not in cpus
+    and memory; half of the run times are round, so that ends and reservations meet."""
+    policy = Policy(order=("priority", "age"), discipline=discipline)
+    cluster = Cluster(table_of(a_fleet({"a": rng.randrange(1, 5), "b": 2, "c": 1})), policy)
+    demands = [
+        Demand(
+            rng.choice([1, 1, 2, 3, 5]),
+            cpus=float(rng.choice([0, 0.5, 1, 3])),
+            memory_bytes=rng.choice([0, 0, 8, 20]) * 2**30,
+            accelerators=rng.choice([0, 1, 1, 2, 3, 4]),
+            domains=frozenset(rng.choice([(), (), ("a",), ("a", "b")])),
+            cross_domain=rng.random() < 0.2,
+        )
+        for _ in range(rng.randrange(1, 12))
+    ]
+    for number in range(rng.randrange(4, 60)):
+        seconds = float(rng.choice([60, 100, 600])) if rng.random() < 0.5 else rng.lognormvariate(5.0, 1.5)
+        cluster.add(a_unit(f"j{number}", seconds, rng.choice(demands), float(number)))
+    cluster.apply(decide(cluster, policy, 0.0, explain=False), 0.0)
+    return cluster
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(["greedy", "strict", "easy", "conservative"]))
+def test_it_goes_as_when_every_unit_is_asked(seed: int, discipline: str) -> None:
+    """Against the rules carried out one unit and one node after the other: the same starts, causes and moments."""
+    rng = random.Random(seed)
+    cluster = a_queue(rng, discipline)
+    units = sorted(cluster.pending, key=lambda unit: unit.queued_at_s)
+    layout = Layout(cluster, units, discipline)
+    if cluster.running and rng.random() < 0.3:
+        cluster.view.set_up([rng.randrange(len(cluster.table.nodes))], False)
+        layout = Layout(cluster, units, discipline)
+    ends = [rng.choice([80.0, 500.0, rng.uniform(1.0, 5000.0)]) for _ in cluster.running]
+    lasts = [rng.choice([60.0, rng.lognormvariate(5.0, 1.5)]) for _ in units]
+    wanted = {unit.key for unit in units if rng.random() < 0.9}
+    horizon_s = rng.choice([_HORIZON_S, 1000.0])
+    course = Course(layout, 0.0, ends, lasts).run(wanted, horizon_s)
+    plain = PlainCourse(cluster, layout, 0.0, ends, lasts).run(wanted, horizon_s)
+    assert course.found == plain.found
+    assert course.cause == plain.cause
+    assert (course.until_s, course.cycles, course.exhausted) == (plain.until_s, plain.cycles, plain.exhausted)
+
+
+@given(st.data())
+def test_nodes_taken_together_are_those_taken_one_by_one(data: st.DataObject) -> None:
+    """However many ranks go to alike nodes at once: the same nodes, the same left, and counted as anew."""
+    top = data.draw(st.sampled_from([4, 8]))
+    sizes = Sizes(top, data.draw(st.sets(st.integers(0, top + 2), min_size=1, max_size=4)))
+    free = data.draw(st.lists(st.integers(0, top), min_size=1, max_size=12))
+
+    def a_pool() -> Pool:
+        pool = Pool(0, sizes, [set() for _ in range(top + 1)], list(free), sum(free), 100.0, 100.0)
+        for row, level in enumerate(free):
+            pool.levels[level].add(row)
+        return pool
+
+    quick, plain = a_pool(), a_pool()
+    quick.counts = sizes.counts([quick])[0]
+    for _ in range(5):
+        each = data.draw(st.sampled_from(sizes.all))
+        demand = Demand(data.draw(st.integers(1, 12)), cpus=1.0, accelerators=each)
+        assert quick.ranks(demand) == fitting(plain, demand)
+        if quick.ranks(demand) < demand.ranks:
+            continue
+        assert list(quick.take(demand, demand.ranks)) == take(plain, demand, demand.ranks)
+        assert (quick.levels, quick.level_of, quick.free) == (plain.levels, plain.level_of, plain.free)
+        assert quick.counts == sizes.counts([quick])[0]
