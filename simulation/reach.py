@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 
 from meridian.errors import InvalidArgumentError
-from simulation.model import Network, SimDomain, Trace, TraceJob
+from simulation.model import Network, SimNode, Trace, TraceJob
 from simulation.setting import Setting
+
+_Size = tuple[int, str, float, int, frozenset[tuple[str, float]]]
+"""Of a node: accelerators, their model, processors, bytes of memory, other resources."""
 
 
 def check_reach(network: Network, trace: Trace, settings: Sequence[Setting]) -> None:
@@ -15,7 +20,7 @@ def check_reach(network: Network, trace: Trace, settings: Sequence[Setting]) -> 
 
     Raises `InvalidArgumentError` with the job's name and the domains.
     """
-    domains = {domain.domain_id: domain for domain in network.domains}
+    domains = {domain.domain_id: Counter(map(_size, domain.nodes)) for domain in network.domains}
     links = {(link.from_domain, link.to_domain) for link in network.links}
     pooled = not all(setting.isolated for setting in settings)
     known: dict[tuple[object, ...], list[str]] = {}
@@ -27,10 +32,14 @@ def check_reach(network: Network, trace: Trace, settings: Sequence[Setting]) -> 
         if data and job.data_domain not in domains:
             raise InvalidArgumentError(f"job {job.job_id}: data_domain: the network has no domain {job.data_domain!r}")
         home = "" if pooled else job.home_domain
-        kind = job.accelerators, job.accelerator_types, home
+        # One rank of a gang that may be spread is enough to send it there.
+        least = 1 if pooled and job.cross_domain else job.min_ranks or job.ranks
+        kind = *_need(job), job.accelerators, job.accelerator_types, least, home
         places = known.get(kind)
         if places is None:
-            places = known[kind] = [name for name, item in domains.items() if home in {"", name} and _takes(item, job)]
+            places = known[kind] = [
+                name for name, nodes in domains.items() if home in {"", name} and _ranks_in(nodes, job) >= least
+            ]
         pairs = [(job.data_domain, place) for place in places if place != job.data_domain] if data else []
         pairs += [(one, other) for one in places for other in places if one != other] if spread else []
         for one, other in pairs:
@@ -41,10 +50,27 @@ def check_reach(network: Network, trace: Trace, settings: Sequence[Setting]) -> 
                 )
 
 
-def _takes(domain: SimDomain, job: TraceJob) -> bool:
-    """Whether a node of the domain has the accelerators that a rank of the job asks for."""
-    return any(
-        node.accelerators >= job.accelerators
-        and (not job.accelerators or not job.accelerator_types or node.model in job.accelerator_types)
-        for node in domain.nodes
-    )
+def _size(node: SimNode) -> _Size:
+    return node.accelerators, node.model, node.cpus, node.memory_bytes, frozenset(node.resources.items())
+
+
+def _need(job: TraceJob) -> tuple[float, float, int, frozenset[tuple[str, float]]]:
+    """What a rank holds: accelerators, processors, bytes of memory, other resources."""
+    return job.accelerators * job.device_share, job.cpus, job.memory_bytes, frozenset(job.resources.items())
+
+
+def _ranks_in(nodes: Counter[_Size], job: TraceJob) -> int:
+    """How many ranks of the job the empty nodes of a domain hold by their amounts; never fewer than a scheduler finds."""
+    devices, processors, memory, others = _need(job)
+    found = 0
+    for (accelerators, model, cpus, memory_bytes, resources), count in nodes.items():
+        if accelerators < job.accelerators or (
+            job.accelerators and job.accelerator_types and model not in job.accelerator_types
+        ):
+            continue
+        there = dict(resources)
+        needs = [(devices, accelerators), (processors, cpus), (memory, memory_bytes)]
+        needs += [(amount, there.get(name, 0.0)) for name, amount in others]
+        # A quotient of shares may miss by its rounding.
+        found += count * min((math.floor(size / need + 1e-9) for need, size in needs if need), default=job.ranks)
+    return found

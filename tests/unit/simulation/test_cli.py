@@ -399,3 +399,25 @@ def test_what_need_not_move_needs_no_link(call: Call) -> None:
     assert call(*policies("isolated-fifo"), trace="moves.csv", domains="two.yaml").exit_code == 0
     Path("moves.csv").write_text(DATA % "left")
     assert call(*policies("fifo"), trace="moves.csv", domains="two.yaml").exit_code == 0
+
+
+@pytest.mark.parametrize("need", ["cpus,32", f"memory_bytes,{2**35}", "ranks,2"])
+def test_a_domain_that_is_too_small_for_a_job_needs_no_link_for_it(call: Call, need: str) -> None:
+    wide = "{count: 2, cpus: 64, memory_gib: 64, accelerators: 1, model: v100}"
+    Path("two.yaml").write_text(UNLINKED.replace("{count: 1, cpus: 8, accelerators: 1, model: v100}", wide, 1))
+    column, amount = need.split(",")
+    Path("moves.csv").write_text(
+        DATA.replace("data_bytes", f"data_bytes,{column}").replace("100\n", f"100,{amount}\n") % "left"
+    )
+    result = call(*policies("fifo"), "--json", "out.json", trace="moves.csv", domains="two.yaml")
+    assert result.exit_code == 0, result.stderr
+
+
+def test_a_gang_that_may_be_spread_goes_wherever_a_rank_fits(call: Call) -> None:
+    Path("two.yaml").write_text(UNLINKED)
+    Path("moves.csv").write_text(
+        GANG.replace("a,0,10,2", "a,0,10,1") + GANG.splitlines()[1].replace("a,", "b,", 1) + "\n"
+    )
+    result = call(*policies("fifo"), trace="moves.csv", domains="two.yaml")
+    assert result.exit_code == 2
+    assert "job b: its ranks may be in 'left'" in " ".join(result.stderr.split())
