@@ -10,6 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
+from typing import Any
+
+import sqlalchemy as sa
 
 from meridian.contracts.failover.v1 import failover_pb2 as pb
 from meridian.ids import NewId
@@ -150,6 +153,8 @@ class Declarations:
 
     async def _suspect(self, event: NodeBecameSuspect) -> None:
         now = self._times.now
+        if await self._elsewhere(event.node_id, event.domain_id) is not None:
+            return
         reason = f"no beat from the node for {event.silence_s:.1f} s"
         incident_id = await self._store.report_about_node(event.node_id, now)
         if incident_id is None:
@@ -183,7 +188,7 @@ class Declarations:
 
     async def _node_died(self, event: NodeDied) -> None:
         now, last_seen_at = self._times.now, self._times.at(event.last_heard_s)
-        known = (await self._store.nodes_known([event.node_id])).get(event.node_id)
+        elsewhere = await self._elsewhere(event.node_id, event.domain_id)
         reason = _REASONS[event.evidence]
         if event.quarantined:
             reason += f"; {len(event.failures_s)} failures in a short time: quarantined until it has been steady"
@@ -211,7 +216,7 @@ class Declarations:
             event.node_id,
             NodeState.FAILED,
             now,
-            incarnation=event.incarnation,
+            incarnation=event.incarnation if elsewhere is None else None,
             incident_id=incident_id,
             quarantined=event.quarantined,
             failures=[self._times.at(at_s) for at_s in event.failures_s],
@@ -241,8 +246,8 @@ class Declarations:
             last_seen_at=last_seen_at,
             metrics=self._metrics,
         )
-        if known is not None and known.domain_id != event.domain_id:
-            await self._handed_over(event.domain_id, event.node_id, known.incarnation)
+        if elsewhere is not None and elsewhere.state != NodeState.FAILED:
+            await self._handed_over(event.domain_id, event.node_id, elsewhere.incarnation)
         detection_s = (now - last_seen_at).total_seconds()
 
         def count() -> None:
@@ -262,6 +267,11 @@ class Declarations:
         """A node that was given up in this domain is alive in another: what was lost in this one is lost, the node is not."""
         await self._recovered(domain_id, node_id, incarnation, "the agent of another domain names the node")
 
+    async def _elsewhere(self, node_id: str, domain_id: str) -> sa.Row[Any] | None:
+        """The node as it is known, if the agent that named it last is that of another domain: whether it lives is its to say."""
+        known = (await self._store.nodes_known([node_id])).get(node_id)
+        return known if known is not None and known.domain_id != domain_id else None
+
     async def _recovered(self, domain_id: str, node_id: str, incarnation: int, reason: str) -> None:
         now = self._times.now
         incident_id = await self._store.incident_of_node(node_id) or ""
@@ -279,9 +289,7 @@ class Declarations:
 
     async def _node_forgotten(self, event: NodeForgotten) -> None:
         now = self._times.now
-        known = (await self._store.nodes_known([event.node_id])).get(event.node_id)
-        if known is not None and known.domain_id != event.domain_id:
-            # It was handed over to another domain.
+        if await self._elsewhere(event.node_id, event.domain_id) is not None:
             return
         reason = f"the node failed {event.failed_for_s / 86_400:.1f} days ago and its agent does not name it any more"
         incident_id = await self._store.incident_of_node(event.node_id) or ""

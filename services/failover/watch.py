@@ -116,7 +116,6 @@ class Watch:
                 self._carried_out = carried_out
                 return
             await store.note_carried_out(term, 0)
-            self._term = term
             now, now_s = self._kernel.clock.now(), self._kernel.clock.monotonic_s()
             domains = [
                 KnownDomain(row.domain_id, DomainState(row.state), row.lease_s, row.lease_ran_out)
@@ -134,6 +133,8 @@ class Watch:
                 )
                 for row in await store.load_nodes()
             ]
+        # Only now: should nobody know whether this was committed, the next term is no continuation of the former detector.
+        self._term = term
         self._undone.clear()
         self._carried_out = 0
         self.detector = Detector(self._settings.thresholds(), now_s, domains=domains, nodes=nodes)
