@@ -201,7 +201,9 @@ class ResourceReports:
     def _make_collectors(self) -> list[Collector]:
         domain = self._settings.domain
         collectors: list[Collector] = [
-            HostCollector(tuple(node.node_id for node in domain.nodes), self._settings.data_dir),
+            HostCollector(
+                tuple(node.node_id for node in domain.nodes), self._settings.data_dir, self._clock.monotonic_s
+            ),
             AvailabilityCollector(
                 [node.node_id for node in domain.nodes],
                 lambda: self._machines,

@@ -8,7 +8,6 @@ interfaces, a bridge and the network card; a volume and its disk) is counted onc
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -135,15 +134,17 @@ def host_values(earlier: HostSample | None, present: HostSample, elapsed_s: floa
 
 
 class HostCollector(Collector):
-    """Readings of this machine for the given nodes. Rates are of the time that passed, whatever the clock was set to meanwhile."""
+    """Readings of this machine for the given nodes. Rates are of the time that passed (``monotonic_s``), whatever the clock was set to
+    meanwhile."""
 
-    def __init__(self, node_ids: tuple[str, ...], storage_path: Path) -> None:
+    def __init__(self, node_ids: tuple[str, ...], storage_path: Path, monotonic_s: Callable[[], float]) -> None:
         self._node_ids = node_ids
         self._storage_path = storage_path
+        self._monotonic_s = monotonic_s
         self._earlier: tuple[HostSample, float] | None = None
 
     def collect(self, now: datetime) -> list[Reading]:
-        present, at_s = sample_host(self._storage_path), time.monotonic()
+        present, at_s = sample_host(self._storage_path), self._monotonic_s()
         earlier, elapsed_s = None, 0.0
         if self._earlier is not None:
             earlier, elapsed_s = self._earlier[0], at_s - self._earlier[1]

@@ -18,6 +18,11 @@ from meridian.errors import FieldError, InvalidArgumentError
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
+def why_unsafe(name: str) -> str:
+    """What is wrong with the id of a run or a job, of which files are named; empty: nothing."""
+    return "" if _SAFE_NAME.fullmatch(name) else "letters, digits, dot, underscore and dash only, at most 200"
+
+
 @dataclass(frozen=True, slots=True)
 class RankPlacement:
     """Where one rank runs, and how many thousandths of each of its accelerators are its own."""
@@ -66,10 +71,9 @@ class LaunchRequest:
 
     def __post_init__(self) -> None:
         errors: list[FieldError] = []
-        if not _SAFE_NAME.fullmatch(self.run_id):
-            errors.append(FieldError("/run_id", "letters, digits, dot, underscore and dash only, at most 200"))
-        if not _SAFE_NAME.fullmatch(self.job_id):
-            errors.append(FieldError("/job_id", "letters, digits, dot, underscore and dash only, at most 200"))
+        for pointer, name in (("/run_id", self.run_id), ("/job_id", self.job_id)):
+            if wrong := why_unsafe(name):
+                errors.append(FieldError(pointer, wrong))
         if self.epoch < 1:
             errors.append(FieldError("/epoch", "starts at 1"))
         if not self.command or not self.command[0]:

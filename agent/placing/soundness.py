@@ -7,12 +7,11 @@ given away without end.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 
+from agent.engines.base import why_unsafe
 from meridian.contracts.scheduler.v1 import scheduler_pb2
 
-_SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _MOST_RANKS = 2**30
 """Twice as many have no number on the wire."""
 
@@ -41,8 +40,8 @@ def _wrongs(request: scheduler_pb2.PlacementRequest) -> Iterator[str]:
 
 
 def _of_name(field: str, job_id: str, epoch: int) -> Iterator[str]:
-    if not _SAFE_NAME.fullmatch(job_id):
-        yield f"{field}.job_id: letters, digits, dot, underscore and dash only, at most 200"
+    if wrong := why_unsafe(job_id):
+        yield f"{field}.job_id: {wrong}"
     if epoch < 1:
         yield f"{field}.epoch: starts at 1"
 
