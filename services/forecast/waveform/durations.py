@@ -2,7 +2,7 @@
 
 1. Declared rates and steps: steps / rate. The user measured them; the next run is taken to differ by 10 %.
 2. The model, its steps and batch: steps x the step time of the cost model, and the declared pauses. The cost model's errors on
-   families that it was not fitted on are 4-28 % (docs/cost-model.md); the spread is 20 %.
+   families that it was not fitted on are 1-12 %, over outside runs 14 % (docs/cost-model.md); the spread is 20 %.
 3. The time limit alone: runs end anywhere before it, evenly (the f-model of Mu'alem and Feitelson, TPDS 2001).
 Spreads are standard deviations of the logarithm; errors of the same model on the same chip are one error, not many.
 """
