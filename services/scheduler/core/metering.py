@@ -58,7 +58,7 @@ class _Track:
     def add(self, at_s: float, step: int, heard_s: float) -> bool:
         points = self.points
         if points and at_s <= points[-1][0]:
-            if points[-1][0] <= heard_s + AHEAD_S:
+            if at_s == points[-1][0] or points[-1][0] <= heard_s + AHEAD_S:
                 return False
             points.clear()
         self.heard_s = heard_s

@@ -70,6 +70,11 @@ def test_a_clock_that_stays_ahead_measures_as_well_and_dates_nothing_ahead() -> 
     assert found == News((("job", A2, 2.0),), ((KEY, Done(48, 100, 104.5)),))
 
 
+def test_a_report_that_comes_twice_from_a_clock_that_is_ahead_changes_nothing() -> None:
+    found = heard((86_500.0, 40, 100.0), (86_504.0, 48, 104.0), (86_504.0, 48, 104.1)).news(["job.0.1"])
+    assert found == News((("job", A2, 2.0),), ((KEY, Done(48, 100, 104.0)),))
+
+
 def test_a_clock_that_differs_a_little_hides_reports_out_of_order_as_ever() -> None:
     found = heard((110.0, 40, 100.0), (114.0, 48, 101.0), (112.0, 90, 102.0)).news(["job.0.1"])
     assert found == News((("job", A2, 2.0),), ((KEY, Done(48, 100, 101.0)),))
