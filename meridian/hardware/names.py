@@ -3,14 +3,14 @@
 Steps: (1) spelling is made canonical: case, width, separators, vendor words, power in brackets, "80 GB" and "80G";
 (2) a count is split off ("2x", "4xV100", "A100 * 8"); (3) labels of machines in front of it and of versions behind it
 are taken away, if they are known labels or a count stands between; (4) what is left must be an alias, whole, but for a
-memory ("3090 24GB", "(24564 MiB)"), which must then be that of the chip.
+memory ("3090 24GB", "(24564 MiB)", both), which must then be that of the chip.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 _VENDORS = """
@@ -88,11 +88,13 @@ def resolve(name: str, aliases: Mapping[str, tuple[str, ...]], memory_gib: Mappi
     if found is None:
         words, count = _without_labels(words)
         found = aliases.get("".join(words)) if words else None
-    if found is None:
-        rest, stated = _without_memory(words)
-        found = aliases.get("".join(rest)) if rest and stated else None
-        if found is not None and not all(_has_memory(memory_gib.get(chip_id), stated) for chip_id in found):
-            return Resolution(name, None, count, f"{' or '.join(found)} has another memory in the catalogue")
+    for rest, stated in _without_memory(words) if found is None else ():
+        found = aliases.get("".join(rest))
+        if found is None:
+            continue
+        if all(_has_memory(memory_gib.get(chip_id), each) for chip_id in found for each in stated):
+            break
+        return Resolution(name, None, count, f"{' or '.join(found)} has another memory in the catalogue")
     if found is None:
         return Resolution(name, None, count, "the name is not in the alias table")
     if len(found) > 1:
@@ -121,12 +123,13 @@ def _without_labels(words: list[str]) -> tuple[list[str], int | None]:
     return words, count
 
 
-def _without_memory(words: list[str]) -> tuple[list[str], str]:
-    """The words and the memory among them; no memory when there is none, or more than one."""
+def _without_memory(words: list[str]) -> Iterator[tuple[list[str], list[str]]]:
+    """The words without the memory that was measured (in MiB), then without any; each with what was taken away."""
+    measured = [word for word in words if word.endswith("mib") and _MEMORY.match(word)]
     stated = [word for word in words if _MEMORY.match(word)]
-    if len(stated) != 1:
-        return words, ""
-    return [word for word in words if word != stated[0]], stated[0]
+    for taken in (measured, stated):
+        if taken and len(taken) < len(words):
+            yield [word for word in words if word not in taken], taken
 
 
 def _has_memory(actual_gib: float | None, stated: str) -> bool:

@@ -143,6 +143,11 @@ def test_names_of_npu_exporter(name: str, chip: str | None) -> None:
         ("RTX 6000 Pro Blackwell Server Edition", "rtx-pro-6000-blackwell", None),
         ("昇腾 910B4 32GB", "ascend-910b4", None),
         ("Ascend 910B 64GB", "910b64gb-any", None),
+        # As nvidia-smi names and measures them: the memory is part of the name, and stands behind it once more.
+        ("NVIDIA H100 80GB HBM3 (81559 MiB)", "h100-sxm5-80gb", None),
+        ("8x NVIDIA A100-SXM4-80GB (81920 MiB)", "a100-sxm4-80gb", 8),
+        ("Tesla V100-SXM2-16GB, 16160 MiB", "v100-sxm2-16gb", None),
+        ("RTX 6000 Ada 48GB (49140 MiB)", "rtx-6000-ada", None),
     ],
 )
 def test_a_stated_memory_that_the_chip_has_does_not_hide_its_name(name: str, chip_id: str, count: int | None) -> None:
@@ -152,7 +157,14 @@ def test_a_stated_memory_that_the_chip_has_does_not_hide_its_name(name: str, chi
 
 @pytest.mark.parametrize(
     ("name", "of"),
-    [("RTX4090-48G", "rtx-4090"), ("Tesla M40-12G", "m40"), ("RTX 3080 12GB", "rtx-3080"), ("Tesla K80 24GB", "k80")],
+    [
+        ("RTX4090-48G", "rtx-4090"),
+        ("Tesla M40-12G", "m40"),
+        ("RTX 3080 12GB", "rtx-3080"),
+        ("Tesla K80 24GB", "k80"),
+        ("NVIDIA A100-SXM4-80GB (40960 MiB)", "a100-sxm4-80gb"),
+        ("RTX 3090 24GB (12288 MiB)", "rtx-3090"),
+    ],
 )
 def test_a_stated_memory_that_the_chip_has_not_is_another_chip(name: str, of: str) -> None:
     found = standard().resolve(name)
