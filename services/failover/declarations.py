@@ -20,6 +20,7 @@ from meridian.outbox import Transaction
 from services.failover.beliefs import DomainState, Evidence, NodeState
 from services.failover.metrics import FailoverMetrics
 from services.failover.recovery import Cause, LostRun, Plan, plan_recoveries
+from services.failover.run_store import RunStore
 from services.failover.store import Store
 from services.failover.transitions import (
     DomainAppeared,
@@ -73,15 +74,15 @@ async def publish_plans(
     """Plan the lost runs that have no plan yet, keep the plans and publish them."""
     if not lost:
         return []
-    store = Store(transaction.connection)
+    store, runs = Store(transaction.connection), RunStore(transaction.connection)
     run_ids = [run.run_id for run in lost]
     plans = plan_recoveries(
         lost,
-        await store.newest_checkpoints(run.unit for run in lost),
+        await runs.newest_checkpoints(run.unit for run in lost),
         await store.unusable_nodes() | set(unusable),
-        await store.planned(run_ids),
+        await runs.planned(run_ids),
     )
-    new = await store.claim_plans(plans, incident_id, cause, at, last_seen_at)
+    new = await runs.claim_plans(plans, incident_id, cause, at, last_seen_at)
     for plan in new:
         message = pb.RecoveryPlanned(
             domain_id=plan.run.domain_id,
@@ -111,6 +112,7 @@ class Declarations:
     def __init__(self, transaction: Transaction, times: TimeBase, new_id: NewId, metrics: FailoverMetrics) -> None:
         self._transaction = transaction
         self._store = Store(transaction.connection)
+        self._runs = RunStore(transaction.connection)
         self._times = times
         self._new_id = new_id
         self._metrics = metrics
@@ -221,7 +223,7 @@ class Declarations:
             quarantined=event.quarantined,
             failures=[self._times.at(at_s) for at_s in event.failures_s],
         )
-        found = await self._store.runs_on_node(
+        found = await self._runs.runs_on_node(
             event.domain_id, event.node_id, collateral_since=last_seen_at - _COLLATERAL
         )
         lost = [run for run in found if run.run_id not in event.surviving_runs]
@@ -342,7 +344,7 @@ class Declarations:
         )
         reason = f"the agent's lease of {event.lease_s:.0f} s has run out"
         await self._store.advance_incident(incident_id, now, "lease_ran_out", reason)
-        lost = await self._store.runs_in_domain(event.domain_id)
+        lost = await self._runs.runs_in_domain(event.domain_id)
         await publish_plans(
             self._transaction,
             lost,
@@ -380,9 +382,9 @@ async def report_lost_runs(
     metrics: FailoverMetrics,
 ) -> None:
     """Plan runs that their agents reported as lost: (run, node that was lost or empty, the agent's reason)."""
-    store = Store(transaction.connection)
-    known = await store.restore_points([run.run_id for run, _, _ in lost])
-    skip = await store.planned(known) | await store.ended_otherwise(known)
+    store, runs = Store(transaction.connection), RunStore(transaction.connection)
+    known = await runs.restore_points([run.run_id for run, _, _ in lost])
+    skip = await runs.planned(known) | await runs.ended_otherwise(known)
     for reported, node_id, reason in lost:
         if reported.run_id in skip:
             continue

@@ -22,7 +22,8 @@ from services.failover.beliefs import Beat, Summary
 from services.failover.declarations import publish_plans, report_lost_runs
 from services.failover.metrics import FailoverMetrics
 from services.failover.recovery import Cause, Checkpoint, LostRun, Unit
-from services.failover.store import ENDED_BY_PROGRAM, Ending, Placement, Store, Written
+from services.failover.run_store import ENDED_BY_PROGRAM, Ending, Placement, RunStore, Written
+from services.failover.store import Store
 
 RUN_EVENTS = (JobPlaced, JobPreempted, JobFinished, RunStarted, RunCheckpointed, RunFinished, RunFailed)
 
@@ -101,24 +102,24 @@ class RunEvents:
         """Take a batch of `RUN_EVENTS`."""
         now = self._clock.now()
         batch = _sort(envelopes, now)
-        store = Store(transaction.connection)
-        await store.note_placements(batch.placements)
-        await store.note_checkpoints(batch.checkpoints)
-        await store.note_endings(batch.endings)
-        await store.note_finished(batch.finished)
+        store, runs = Store(transaction.connection), RunStore(transaction.connection)
+        await runs.note_placements(batch.placements)
+        await runs.note_checkpoints(batch.checkpoints)
+        await runs.note_endings(batch.endings)
+        await runs.note_finished(batch.finished)
         if batch.placements:
             await self._recover_misplaced(transaction, batch, now)
         if batch.lost:
             await report_lost_runs(transaction, batch.lost, now, self._new_id, self._metrics)
         if batch.finished_jobs:
-            await store.note_jobs_finished(batch.finished_jobs, now)
-        resumed = await store.note_resumed(batch.started)
+            await runs.note_jobs_finished(batch.finished_jobs, now)
+        resumed = await runs.note_resumed(batch.started)
         for row in resumed:
             await store.advance_incident(row.incident_id, row.resumed_at, "resumed", row.run_id)
             waited_s = max(0.0, (row.resumed_at - row.detected_at).total_seconds())
             transaction.on_commit(lambda waited_s=waited_s: self._metrics.resumed.observe(waited_s))  # type: ignore[misc]
         if resumed or batch.finished_jobs:
-            await store.close_run_incidents([row.incident_id for row in resumed], batch.finished_jobs, now)
+            await runs.close_run_incidents([row.incident_id for row in resumed], batch.finished_jobs, now)
 
     async def _recover_misplaced(self, transaction: Transaction, batch: _Batch, now: datetime) -> None:
         """Plan at once what was placed on a node or in a domain that is gone: the declaration came too late for it."""

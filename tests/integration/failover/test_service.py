@@ -31,6 +31,7 @@ from meridian.contracts.run.v1.run_pb2 import RunCheckpointed, RunFailed, RunFin
 from services.failover.declarations import Declarations, TimeBase
 from services.failover.metrics import FailoverMetrics
 from services.failover.recovery import Unit
+from services.failover.run_store import RunStore
 from services.failover.store import Store
 from services.failover.transitions import NodeBecameSuspect
 from tests.harness import PATIENCE_S, Environment, Probe, environment
@@ -512,7 +513,7 @@ async def test_the_checkpoint_of_a_unit_that_runs_is_kept_however_old_it_is(stac
         plan = await stack.bus.expect(RecoveryPlanned)
         assert (plan.job_id, plan.restore_step) == ("runs", 100)
         async with service.kernel.database.reading() as connection:
-            assert set(await Store(connection).newest_checkpoints([Unit("runs", 0), Unit("ended", 0)])) == {
+            assert set(await RunStore(connection).newest_checkpoints([Unit("runs", 0), Unit("ended", 0)])) == {
                 Unit("runs", 0)
             }
 
