@@ -109,6 +109,10 @@ class Pending:
     def __iter__(self) -> Iterator[PendingUnit]:
         return (entry[3] for _, entry in self._entries.values())
 
+    def units(self) -> list[PendingUnit]:
+        """All of them; quicker than one after the other."""
+        return [entry[3] for _, entry in self._entries.values()]
+
     def get(self, key: UnitKey) -> PendingUnit | None:
         """The unit, if it waits."""
         found = self._entries.get(key)

@@ -224,7 +224,7 @@ def jobs_of(cluster: Cluster, now_s: float) -> Jobs:
     kept: _Kept = service.plan.setdefault("jobs", _Kept())
     rates = kept.rates_of(cluster)
     rows: list[_Row] = [(item.unit, item) for item in cluster.running.values() if item.unit.demand.accelerators]
-    rows += [(unit, None) for unit in cluster.pending if unit.demand.accelerators]
+    rows += [(unit, None) for unit in cluster.pending.units() if unit.demand.accelerators]
     before = kept.jobs
     if before is not None and before.rates is rates and rows == kept.rows:
         return before if before.now_s == now_s else before.at(now_s)
