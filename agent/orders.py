@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -92,31 +92,32 @@ class Orders:
         self._traces = traces
         self._why_refused = why_refused
         self._topic = catalogue().event_of(Assignment()).topic
-        self._consumer = AIOKafkaConsumer(
-            bootstrap_servers=settings.kafka_bootstrap_servers,
+        self._consumer, self._partitions = self._reader()
+        self._committed_s = 0.0
+        self.handled_count = 0
+        self.unreadable_count = 0
+
+    def _reader(self) -> tuple[AIOKafkaConsumer, AllPartitions]:
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self._settings.kafka_bootstrap_servers,
             client_id=f"agent-{self._domain_id}",
             group_id=f"agent.{self._domain_id}",
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
         )
-        self._partitions = AllPartitions(self._topic.name, self._consumer, producer)
-        self._committed_s = 0.0
-        self.handled_count = 0
-        self.unreadable_count = 0
+        return consumer, AllPartitions(self._topic.name, consumer, self._producer)
 
     async def start(self) -> None:
         """Take the position up; waits for broker and topic."""
+        await self._until_taken(self._consumer.start)
+        await self._until_taken(self._take_position)
+
+    @staticmethod
+    async def _until_taken(step: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
-                await self._consumer.start()
-                break
-            except KafkaError as error:
-                _log.warning("bus: %s", error)
-                await asyncio.sleep(0.5)
-        while True:
-            try:
-                await self._take_position()
+                await step()
                 return
             except KafkaError as error:
                 _log.warning("orders: %s", error)
@@ -124,7 +125,6 @@ class Orders:
 
     async def _take_position(self) -> None:
         known = await self._partitions.known()
-        self._consumer.assign(known)
         committed = {partition: await self._consumer.committed(partition) for partition in known}
         kept = {partition: offset for partition, offset in committed.items() if offset is not None}
         positions = kept | await self._partitions.starts(known, kept)
@@ -155,19 +155,23 @@ class Orders:
                         units.setdefault((order.job_id, order.unit_index), []).append(order)
             if units:
                 await asyncio.gather(*(self._carry_out(orders) for orders in units.values()))
-            added = await self._take_added()
-            if units or added or self._clock.monotonic_s() - self._committed_s >= COMMIT_EVERY_S:
+            if units or self._clock.monotonic_s() - self._committed_s >= COMMIT_EVERY_S:
                 await self._commit()
+            await self._read_added()
 
-    async def _take_added(self) -> bool:
+    async def _read_added(self) -> None:
+        """Where partitions were added, begin again from the position, with all of them."""
         try:
-            added = await self._partitions.take_added()
+            if not await self._partitions.lack():
+                return
+            await self._consumer.commit()
         except KafkaError as error:
-            _log.warning("orders: partitions are not known: %r", error)
-            return False
-        if added:
-            _log.info("orders: partitions %s are new", sorted(item.partition for item in added))
-        return bool(added)
+            _log.warning("orders: partitions are not known, or the position is not kept: %r", error)
+            return
+        _log.info("orders: partitions were added")
+        await self._consumer.stop()
+        self._consumer, self._partitions = self._reader()
+        await self.start()
 
     async def _commit(self) -> None:
         try:

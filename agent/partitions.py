@@ -8,7 +8,11 @@ from agent.bus_clients import Producer
 
 
 class AllPartitions:
-    """Partitions of ``topic``, of which ``producer`` hears and ``consumer`` reads. Only used between two fetches."""
+    """Partitions of ``topic``, of which ``producer`` hears and ``consumer`` reads. Only used between two fetches.
+
+    A consumer of a group is given its partitions once: aiokafka's coordination ends for good when they change while it looks for the
+    group's coordinator. Where some were added (`lack`) another one takes its place.
+    """
 
     def __init__(self, topic: str, consumer: AIOKafkaConsumer, producer: Producer) -> None:
         self._topic = topic
@@ -40,15 +44,21 @@ class AllPartitions:
         for partition, offset in positions.items():
             self._consumer.seek(partition, offset)
 
+    async def lack(self) -> bool:
+        """Whether there are some that are not read.
+
+        :raises KafkaError: the bus does not say.
+        """
+        return not set(await self.known()) <= self._consumer.assignment()
+
     async def take_added(self) -> dict[TopicPartition, int]:
-        """Read those that were added too; returns where they begin.
+        """Read those that were added too, with a consumer of no group; returns where they begin.
 
         :raises KafkaError: the bus does not say; all is as before.
         """
-        known, held = await self.known(), self._consumer.assignment()
-        if set(known) <= held:
+        if not await self.lack():
             return {}
-        kept = {partition: await self._consumer.position(partition) for partition in held}
-        added = await self.starts(known, kept)
+        kept = {partition: await self._consumer.position(partition) for partition in self._consumer.assignment()}
+        added = await self.starts(await self.known(), kept)
         self.read_from(kept | added)
         return added

@@ -66,7 +66,6 @@ class Placing:
         self._consumer = AIOKafkaConsumer(
             bootstrap_servers=settings.kafka_bootstrap_servers,
             client_id=f"agent-{self._domain_id}-placing",
-            group_id=f"agent.{self._domain_id}.placing",
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
@@ -176,7 +175,6 @@ class Placing:
 
     async def _take_position(self) -> None:
         known = await self._partitions.known()
-        self._consumer.assign(known)
         positions = self.book.positions
         kept = {item: positions[item.partition] + 1 for item in known if item.partition in positions}
         new = await self._partitions.starts(known, kept)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
+
+import pytest
+from aiokafka.consumer.group_coordinator import GroupCoordinator
 
 from agent.lease import Lease
 from agent.orders import Orders
@@ -23,6 +27,20 @@ def order(number: int) -> Assignment:
     return Assignment(domain_id="north", run_id=f"r{number}", job_id="j", unit_index=number, epoch=1)
 
 
+@pytest.fixture(params=["a quick coordinator", "a slow coordinator"])
+def coordinator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who keeps the group's positions is found at once, or late: aiokafka's coordination must not see its partitions change meanwhile."""
+    find = GroupCoordinator.ensure_coordinator_known
+
+    async def find_late(self: GroupCoordinator) -> None:
+        await asyncio.sleep(0.05)
+        await find(self)
+
+    if request.param == "a slow coordinator":
+        monkeypatch.setattr(GroupCoordinator, "ensure_coordinator_known", find_late)
+
+
+@pytest.mark.usefixtures("coordinator")
 async def test_orders_in_a_partition_that_is_added_while_the_agent_runs(network: Network) -> None:
     orders = Orders(network.settings, NOBODY, network.producer, Lease(10, 2, 0), VirtualClock(), {})
     await orders.start()
@@ -60,6 +78,7 @@ def asked(number: int) -> PlacementRequest:
     return PlacementRequest(domain_id="north", shard="s", term=1, session=number, begins=True, complete=True, round=1)
 
 
+@pytest.mark.usefixtures("coordinator")
 async def test_requests_in_partitions_that_are_added(network: Network) -> None:
     placing = placing_of(network, 1)
     await placing.start()
