@@ -149,7 +149,7 @@ def node_failed(batch: Batch, message: failover_pb2.NodeFailed) -> None:
     mark = Mark(MarkKind.NODE_FAILED, message.node_id, message.reason, message.domain_id, message.node_id)
     fleet = facts.without_marks(batch.draft.fleet, [(MarkKind.NODE_SUSPECTED, message.node_id)])
     batch.draft.fleet = facts.with_mark(fleet, mark)
-    lifecycle.node_failed(batch.draft, message.node_id, batch.now_s, batch.rules)
+    lifecycle.node_failed(batch.draft, message.node_id, message.domain_id, batch.now_s, batch.rules)
 
 
 def node_recovered(batch: Batch, message: failover_pb2.NodeRecovered | failover_pb2.NodeForgotten) -> None:

@@ -254,11 +254,13 @@ def recover(draft: Draft, plan: RecoveryPlan, now_s: float, rules: RestartRules)
     queue_lost(draft, plan.key, reason, now_s, rules)
 
 
-def node_failed(draft: Draft, node_id: str, now_s: float, rules: RestartRules) -> None:
-    """Runs on the node are lost; if no plan for them comes in time, the scheduler makes its own."""
+def node_failed(draft: Draft, node_id: str, domain_id: str, now_s: float, rules: RestartRules) -> None:
+    """Runs of the domain on the node are lost; if no plan for them comes in time, the scheduler makes its own. What another domain
+    runs on it, which has it by now, is not."""
     for run in draft.open_runs():
         if run.state is not RunState.ACTIVE or not any(
-            rank.node_id == node_id and rank.domain_id in run.open_domains for rank in run.ranks
+            (rank.node_id, rank.domain_id) == (node_id, domain_id) and domain_id in run.open_domains
+            for rank in run.ranks
         ):
             continue
         _, unit = in_book(draft, run.key)

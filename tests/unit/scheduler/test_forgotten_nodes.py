@@ -1,4 +1,4 @@
-"""What was held against a failed node goes with it when nobody knows it any more."""
+"""What is held against a failed node: nothing once nobody knows it any more, or in the domain that has it now."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from google.protobuf.message import Message
 
 from meridian.contracts.failover.v1 import failover_pb2
-from services.scheduler.core.state import UnitKey
+from services.scheduler.core.state import RunState, UnitKey
 from services.scheduler.events import Batch, apply
 from tests.unit.scheduler.recorded_messages import envelope
 from tests.unit.scheduler.world import World, a_fleet, task
@@ -31,3 +31,21 @@ def test_a_node_that_comes_again_after_it_was_forgotten_takes_work() -> None:
     say(world, failover_pb2.NodeForgotten(domain_id="a", node_id="a-0"))
     assert not world.book.fleet.marks
     assert [item.key.job_id for item in world.cycle().placed] == ["job"]
+
+
+def test_a_node_that_another_domain_has_by_now_keeps_what_runs_there() -> None:
+    """It failed where it was before, and what ran on it there is lost; failover plans nothing for what runs on it now."""
+    world = World(a_fleet({"b": 1}))
+    world.submit("job", task())
+    world.cycle()
+    world.start(world.run("job"))
+    say(
+        world,
+        failover_pb2.NodeFailed(domain_id="a", node_id="b-0", reason="its agent does not name it any more"),
+        failover_pb2.NodeRecovered(domain_id="a", node_id="b-0", reason="the agent of another domain names it"),
+    )
+    world.advance(3600.0)
+    assert world.run("job").state is RunState.ACTIVE
+    say(world, failover_pb2.NodeFailed(domain_id="b", node_id="b-0", reason="dead"))
+    world.advance(3600.0)
+    assert world.run("job").state is not RunState.ACTIVE

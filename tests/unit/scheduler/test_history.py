@@ -131,7 +131,8 @@ class History(RuleBasedStateMachine):
         draft = self.world.book.draft()
         draft.fleet = facts.with_mark(draft.fleet, Mark(kind, node_id))
         if kind is MarkKind.NODE_FAILED:
-            lifecycle.node_failed(draft, node_id, self.world.now_s, self.world.rules)
+            domain_id = draft.fleet.nodes[node_id].domain_id
+            lifecycle.node_failed(draft, node_id, domain_id, self.world.now_s, self.world.rules)
         self.world.merge(draft)
 
     @rule(node_id=st.sampled_from(NODES))

@@ -187,10 +187,10 @@ def test_a_lost_run_waits_for_its_plan_or_ten_seconds(world: World, kind: Failur
 def test_a_failed_node_without_a_plan_is_recovered_from_by_time(world: World) -> None:
     world.submit("job", task())
     world.cycle()
-    node_id = world.run("job").ranks[0].node_id
+    node_id, domain_id = world.run("job").ranks[0].node_id, world.run("job").ranks[0].domain_id
     mark(world, Mark(MarkKind.NODE_FAILED, node_id))
     draft = world.book.draft()
-    lifecycle.node_failed(draft, node_id, world.now_s, world.rules)
+    lifecycle.node_failed(draft, node_id, domain_id, world.now_s, world.rules)
     world.merge(draft)
     assert unit(world).state is UnitState.RUNNING
     world.advance(10.0)
