@@ -1,7 +1,7 @@
 """The accelerators of one pool of ResourceSlices: which is a part of which, their numbers, and what share of each is free. Pure.
 
-Parts name their parent (``parentUUID``), or take less than another device of the same shared counters (KEP-4815). A number is the
-attribute ``index`` or ``minor``, else that in the name (``gpu-3``, ``gpu-0-mig-1g10gb-19-0``), if each accelerator of the pool has one
+Parts name their parent (``parentUUID``), or take less than another device of the same shared counters (KEP-4815), or all of them as
+another does that has more memory (modes of one device, as AMD's driver lists them). A number is the attribute ``index`` or ``minor``, else that in the name (``gpu-3``, ``gpu-0-mig-1g10gb-19-0``), if each accelerator of the pool has one
 of its own; else it is the place in the natural order of names. Names of several numbers in a row have none: they are addresses, or a
 card and its render node (``gpu-8-136`` of AMD is the second of its node). The order in which a driver lists its devices says nothing:
 it changes.
@@ -34,9 +34,11 @@ class PoolDevice:
     is_part: bool
 
 
-def devices_of(listed: Sequence[tuple[str, Mapping[str, Any]]]) -> list[PoolDevice]:
-    """The devices of a pool, by name and content, with what they are parts of."""
-    by_counters = _largest(listed)
+def devices_of(
+    listed: Sequence[tuple[str, Mapping[str, Any]]], counters: Iterable[Mapping[str, Any]] = ()
+) -> list[PoolDevice]:
+    """The devices of a pool, by name and content, with what they are parts of; ``counters``: see `free_shares`."""
+    by_counters = _largest(listed, _totals(counters))
     found = []
     for name, content in listed:
         parent = text_of(content, "parentUUID") or by_counters.get(name, "")
@@ -76,7 +78,7 @@ def free_shares(
     :param held: results of allocations by device.
     :param counters: ``sharedCounters`` of the pool's slices.
     """
-    left: Needs = {(name, counter): amount for entry in counters for name, counter, amount in _amounts(entry, "name")}
+    left = _totals(counters)
     for device in devices:
         if held.get(device.name):
             for key, amount in _needs(device.content).items():
@@ -129,9 +131,14 @@ def _natural(name: str) -> list[tuple[bool, int, str]]:
     ]
 
 
-def _largest(listed: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, str]:
-    """By device that takes a part of a set of counters only: the device that takes the most of it, else the set."""
+def _largest(listed: Sequence[tuple[str, Mapping[str, Any]]], totals: Needs) -> dict[str, str]:
+    """By device that takes a part of a set of counters only: the device that takes the most of it, else the set.
+
+    Where several take as much and only one of them can be held (the modes of a device), it is the one with the most memory,
+    and of these the first by name.
+    """
     by_set: dict[str, list[tuple[str, str, Needs]]] = {}
+    memory = {name: _memory_of(content) or 0.0 for name, content in listed}
     for name, content in listed:
         needs = _needs(content)
         sets = {counter_set for counter_set, _ in needs}
@@ -140,6 +147,8 @@ def _largest(listed: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for counter_set, members in by_set.items():
         largest = [item for item in members if all(_covers(item[2], other[2]) for other in members)]
+        if len(largest) > 1 and _only_one(largest[0][2], totals):
+            largest = [min(largest, key=lambda item: (-memory[item[0]], _natural(item[0])))]
         if len(members) == 1 or len(largest) > 1:
             continue
         whole = largest[0] if largest else ("", counter_set, {})
@@ -149,6 +158,16 @@ def _largest(listed: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, str]:
 
 def _covers(more: Needs, less: Needs) -> bool:
     return all(amount is not None and (more.get(key) or 0.0) >= amount for key, amount in less.items())
+
+
+def _only_one(needs: Needs, totals: Needs) -> bool:
+    """Whether the counters have no second time what such a device takes."""
+    amounts = [(amount, totals.get(key)) for key, amount in needs.items()]
+    return any(amount is not None and there is not None and 2 * amount > there + ROUNDING for amount, there in amounts)
+
+
+def _totals(counters: Iterable[Mapping[str, Any]]) -> Needs:
+    return {(name, counter): amount for entry in counters for name, counter, amount in _amounts(entry, "name")}
 
 
 def _needs(device: Mapping[str, Any]) -> Needs:
@@ -179,13 +198,17 @@ def _left_of(device: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) ->
     """What claims have left of a device. One that takes several (KEP-5075) is shared by its memory."""
     if device.get("allowMultipleAllocations") is not True:
         return 0.0
-    memory = _map(device.get("capacity")).get("memory")
-    size = quantity(memory.get("value") if isinstance(memory, Mapping) else memory)
+    size = _memory_of(device)
     parts = [quantity(_map(result.get("consumedCapacity")).get("memory")) for result in results]
     known = [part for part in parts if part is not None and part >= 0]
     if size is None or size <= 0 or len(known) != len(parts):
         return None
     return max(0.0, 1 - sum(known) / size)
+
+
+def _memory_of(device: Mapping[str, Any]) -> float | None:
+    memory = _map(device.get("capacity")).get("memory")
+    return quantity(memory.get("value") if isinstance(memory, Mapping) else memory)
 
 
 def _map(value: object) -> Mapping[str, Any]:

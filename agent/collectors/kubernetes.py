@@ -62,7 +62,7 @@ def readings_of(content: object, now: datetime) -> list[Reading]:
         if unknown:
             strange.setdefault(node, Counter())[driver] += unknown
         held = {name: results for name, _ in named if (results := taken.get((driver, pool, name)))}
-        pooled = devices_of(named)
+        pooled = devices_of(named, counters)
         free = free_shares(pooled, held, counters) if claims else None
         of_node = numbers.setdefault(node, set())
         by_whole = numbers_of(pooled, of_node)

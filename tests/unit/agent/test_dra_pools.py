@@ -101,6 +101,37 @@ def test_devices_of_shared_counters_shut_each_other_out(held: list[str], free: l
     assert [found[name] for name, _ in SPLIT] == free
 
 
+def _mode(gpu: int, mode: str, memory: str) -> Listed:
+    """AMD's driver on a GPU that it divides on demand: whoever has it in one mode has all of its mutex."""
+    name, content = _consumer(f"gpu-{gpu}-{mode}", memory, f"gpu-{gpu}-mutex")
+    content["consumesCounters"][0]["counters"] = {"partition-mode": {"value": "1"}}
+    return name, content | {"allowMultipleAllocations": True}
+
+
+def test_modes_of_one_device_that_exclude_each_other_are_one_accelerator() -> None:
+    sizes = {"cpx-nps4": "24Gi", "dpx-nps2": "96Gi", "spx-nps1": "192Gi"}
+    listed = [_mode(gpu, mode, memory) for gpu in (1, 0) for mode, memory in sizes.items()]
+    mutexes = [{"name": f"gpu-{gpu}-mutex", "counters": {"partition-mode": {"value": "1"}}} for gpu in (0, 1)]
+    devices = devices_of(listed, mutexes)
+    assert {device.name: (device.whole, device.is_part) for device in devices} == {
+        f"gpu-{gpu}-{mode}": (f"gpu-{gpu}-spx-nps1", mode != "spx-nps1") for gpu in (0, 1) for mode in sizes
+    }
+    assert numbers_of(devices) == {"gpu-0-spx-nps1": 0, "gpu-1-spx-nps1": 1}
+    claims = {"gpu-0-cpx-nps4": [{"consumedCapacity": {"memory": "6Gi"}}]}
+    free = free_shares(devices, claims, mutexes)
+    assert [free[f"gpu-0-{mode}"] for mode in sizes] == [0.75, 0, 0]
+    assert [free[f"gpu-1-{mode}"] for mode in sizes] == [1, 1, 1]
+    # An instance as large as its device is a part of it.
+    whole = [_consumer("gpu-0-mig-7g", "40Gi"), _consumer("gpu-0", "40Gi")]
+    assert [(device.whole, device.is_part) for device in devices_of(whole, COUNTERS)] == [
+        ("gpu-0", True),
+        ("gpu-0", False),
+    ]
+    # Two that may be held together stay two.
+    halves = [_consumer("a", "20Gi"), _consumer("b", "20Gi")]
+    assert [device.whole for device in devices_of(halves, COUNTERS)] == ["a", "b"]
+
+
 def test_overlapping_placements_of_which_the_whole_is_not_listed() -> None:
     placements = [_consumer("mig-a", "30Gi"), _consumer("mig-b", "20Gi"), _consumer("mig-c", "10Gi")]
     only = devices_of([placements[1], ("mig-d", _consumer("mig-d", "20Gi")[1])])
