@@ -1,10 +1,10 @@
 """The accelerators of one pool of ResourceSlices: which is a part of which, their numbers, and what share of each is free. Pure.
 
 Parts name their parent (``parentUUID``), or take less than another device of the same shared counters (KEP-4815), or all of them as
-another does that has more memory (modes of one device, as AMD's driver lists them). A number is the attribute ``index`` or ``minor``, else that in the name (``gpu-3``, ``gpu-0-mig-1g10gb-19-0``), if each accelerator of the pool has one
-of its own; else it is the place in the natural order of names. Names of several numbers in a row have none: they are addresses, or a
-card and its render node (``gpu-8-136`` of AMD is the second of its node). The order in which a driver lists its devices says nothing:
-it changes.
+another does that has more memory (modes of one device, as AMD's driver lists them). A number is the attribute ``index`` or
+``minor``, else that in the name (``gpu-3``, ``gpu-0-mig-1g10gb-19-0``), if each accelerator of the pool has one of its own; else it
+is the place in the natural order of names. Names of several numbers in a row have none: they are addresses, or a card and its render
+node (``gpu-8-136`` of AMD is the second of its node). The order in which a driver lists its devices says nothing: it changes.
 """
 
 from __future__ import annotations
