@@ -1,10 +1,10 @@
 """Planners: plugins that look at all running and waiting units at once and say which should run, how large and on what.
 
 A planner has a ``name`` and ``plan(cluster, context)``, and may have ``same_until_s(cluster, now_s)``: until when it would give the
-plan that it gave last, if nothing happens to the cluster (minus infinity: it is asked again). What it returns is carried out by `decide`: running units that are not
-in the plan, or in it with another size or accelerator model, are taken off; then the targets are placed in their order. A
-policy with a planner plans every ``interval_s`` (`Rounds`; 0: in every cycle); in between everything that runs stays where it
-is, and only units without accelerators begin.
+plan that it gave last, if nothing happens to the cluster (minus infinity: it is asked again). What it returns is carried out by
+`decide`: running units that are not in the plan, or in it with another size or accelerator model, are taken off; then the targets
+are placed in their order. A policy with a planner plans every ``interval_s`` (`Rounds`; 0: in every cycle); in between
+everything that runs stays where it is, and only units without accelerators begin.
 """
 
 from __future__ import annotations

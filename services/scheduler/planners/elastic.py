@@ -88,10 +88,10 @@ def pollux_utility(
     """Utilities (J, K) and of no devices (J) whose sum orders allocations as Pollux's fitness does (Qiao et al., OSDI 2021).
 
     Fitness = (mean of speedup^p)^(1/p), p = ``fairness`` (< 1, not 0), speedup = goodput / goodput with an equal share of
-    ``total`` (at least one device), or with the count nearest below with which the job runs, else its least. ``goodput`` (J, K). A count other than ``current`` (J; 0: not running) is multiplied by
-    ``restart_factor`` (J), the share of time left after the restart. Pollux searches placements by a genetic algorithm; this
-    takes counts only, which is why it is called lite. For p < 0 a job without devices would make the fitness 0 whatever the
-    rest: it counts as a hundredth of its least speedup, so first every job gets its first device while there are enough.
+    ``total`` (at least one device), or with the count nearest below with which the job runs, else its least. ``goodput`` (J, K). A
+    count other than ``current`` (J; 0: not running) is multiplied by ``restart_factor`` (J), the share of time left after the
+    restart. Pollux searches placements by a genetic algorithm; this takes counts only, which is why it is called lite. For p < 0
+    a job without devices would make the fitness 0 whatever the rest: it counts as a hundredth of its least speedup, so first every job gets its first device while there are enough.
     """
     table = numbers("goodput", goodput, (None, None), low=0.0)
     jobs, counts = table.shape

@@ -56,7 +56,8 @@ class Round:
 def round_of(
     cluster: Cluster, now_s: float, jobs: Jobs | None = None, *, every_count: bool = False, growth: float = 2.0
 ) -> Round:
-    """Gather a round; ``jobs`` as they are now, where they are known. ``every_count`` offers every number of devices instead of Sia's. Jobs with ``min_ranks`` 0 are rigid: offered what they ask for, on every type.
+    """Gather a round; ``jobs`` as they are now, where they are known. ``every_count`` offers every number of devices
+    instead of Sia's. Jobs with ``min_ranks`` 0 are rigid: offered what they ask for, on every type.
 
     Configurations are Sia's (powers of two within a node, then whole nodes) by the greatest node of each type; a job may at
     most get ``growth`` (0: any) times what it ran with so far, and then starts with its least.

@@ -1,8 +1,8 @@
 """Gavel in rounds (Narayanan et al., OSDI 2020): time shares by a linear program, realised round by round.
 
 The program is solved anew when jobs came or ended, capacity changed (the paper's reset events) or rates were measured, and time
-received is then counted from 0. A round ends with the policy's interval: what comes free in between stays free until then, as in the paper; a job
-that keeps its type keeps its devices and does not restart.
+received is then counted from 0. A round ends with the policy's interval: what comes free in between stays free until then, as in
+the paper; a job that keeps its type keeps its devices and does not restart.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What planners remember about jobs between rounds. It belongs to the cluster (`Cluster.watch`); the planners stay values.
 
-Deciding twice at the same time changes nothing more. A cluster that is built anew begins with an empty account: every job counts as if it had not run yet.
+Deciding twice at the same time changes nothing more. A cluster that is built anew begins with an empty account: every job counts as
+if it had not run yet.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ class Jobs:
     ``held`` (J) the ranks that it holds. ``left`` (J) is the work left in units of ``throughput``; ``age_s`` (J) the time
     since submission. ``fixed`` (J): runs and may not be taken off, not at all or not yet (``least_run_s`` of the policy).
     ``capacity`` (T) are the devices of nodes that are up. ``restart_s`` (J) is what an interruption costs. ``runs`` (J) are the runs,
-    None: it waits. ``since_s`` (J) is when the run began, infinite where it waits. ``cluster`` is as it was at ``now_s``: what is asked of it later is asked while it is planned.
+    None: it waits. ``since_s`` (J) is when the run began, infinite where it waits. ``cluster`` is as it was at ``now_s``: what is asked
+    of it later is asked while it is planned.
     """
 
     units: tuple[PendingUnit, ...]
