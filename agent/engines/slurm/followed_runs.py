@@ -222,10 +222,11 @@ class FollowedRuns(RecordedRuns[FollowedRun]):
         """A node whose step is silent for longer than its ranks live without it has none of them left."""
         for node, node_id in run.node_ids.items():
             since_s = run.silent_since_s(node, news.beats[node], now_s)
-            limit_s = self._silence_limit_s if news.beats[node] else self._settings.start_timeout_s
+            spoke = run.sign_of(node, now_s, confirmed=False).heard
+            limit_s = self._silence_limit_s if spoke else self._settings.start_timeout_s
             if now_s - since_s <= limit_s or node_id not in run.gang.live_nodes():
                 continue
-            if news.beats[node]:
+            if spoke:
                 await self._turn(run, run.gang.node_lost(node_id, f"the step on {node_id} is silent for {limit_s:g} s"))
             elif not run.cancelled:
                 said = folder.text_of(run.place.parent / f"out.{run.job}.txt")[-2000:].strip()

@@ -94,9 +94,9 @@ class FollowedRun(Run):
         return LastSign(bool(beat) or node not in self.beats, now_s - at_s, confirmed)
 
     def silent_since_s(self, node: str, beat: str, now_s: float) -> float:
-        """Since when nothing new was seen of a node's step."""
+        """Since when nothing new was seen of a node's step. Of one that has spoken an empty ``beat`` is one that cannot be read."""
         known, at_s = self.beats.get(node, ("", self.began_s))
-        if beat != known or node not in self.beats:
+        if node not in self.beats or (beat and beat != known):
             self.beats[node] = beat, now_s
             return now_s
         return at_s

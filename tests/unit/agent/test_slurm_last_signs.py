@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from agent.engines.base import LaunchRequest, RankPlacement
+from agent.engines.local.gang import Gang
+from agent.engines.own_scheduler import UnitName
+from agent.engines.slurm.following import FollowedRun
 from agent.engines.slurm.last_signs import LastSign, nothing_runs, reaches, silence_limit_s
 from agent.engines.slurm.words import nodes_of
 
@@ -32,3 +38,16 @@ def test_an_ended_job_says_nothing_of_nodes_that_slurm_does_not_reach(sign: Last
 def test_which_nodes_slurm_reaches(state: str, *, reached: bool) -> None:
     assert reaches(nodes_of(f"NodeName=n1 State={state}")[0]["n1"]) is reached
     assert not reaches(None)
+
+
+async def test_a_step_whose_beat_cannot_be_read_for_a_moment_has_spoken(tmp_path: Path) -> None:
+    """A file that another takes the place of may be stale on NFS; nothing of that says that no step began there."""
+    request = LaunchRequest("run-1", "job-1", 0, 1, "acme", (RankPlacement(0, "north/n1"),), 1, ("true",))
+    run = FollowedRun(Gang(request), UnitName("job-1", 0, 1), 7, tmp_path, {"n1": "north/n1"}, 0.0)
+    assert run.silent_since_s("n1", "", 1.0) == 1.0
+    assert not run.sign_of("n1", 2.0, confirmed=False).heard
+    assert run.silent_since_s("n1", "1", 5.0) == 5.0
+    assert run.silent_since_s("n1", "", 6.0) == 5.0
+    assert run.sign_of("n1", 7.0, confirmed=False) == LastSign(heard=True, silent_s=2.0)
+    assert run.silent_since_s("n1", "1", 8.0) == 5.0
+    assert run.silent_since_s("n1", "2", 9.0) == 9.0
