@@ -67,7 +67,7 @@ class TokenKeys:
             # It signs until the next one, which may have been made late, has settled and every process has seen that.
             unused = ages[following] > 2 * timedelta(seconds=SETTLED_S) + self._token_ttl
             if unused and ages[path] > 2 * self._key_ttl + self._token_ttl:
-                path.unlink()
+                path.unlink(missing_ok=True)
                 order.remove(path)
         self._keys = [self._load(path) for path in order]
         settled = [key for key, path in zip(self._keys, order, strict=True) if ages[path].total_seconds() >= SETTLED_S]
