@@ -289,7 +289,9 @@ def test_philly_network() -> None:
     assert network.accelerators == wide.accelerators == 80
     with pytest.raises(NetworkError, match="not whole nodes"):
         philly_network(Trace("t", jobs), accelerators=81)
-    with pytest.raises(NetworkError, match="need 3 nodes, each domain for its own, but 16 accelerators are 2; job a-100 needs 1"):
+    with pytest.raises(
+        NetworkError, match="need 3 nodes, each domain for its own, but 16 accelerators are 2; job a-100 needs 1"
+    ):
         philly_network(Trace("t", jobs), accelerators=16)
     with pytest.raises(NetworkError, match="job a-100 has ranks of 7 accelerators: nodes have 4"):
         philly_network(Trace("t", jobs), accelerators=80, node_size=4)
