@@ -22,6 +22,8 @@ from services.scheduler.planners.mixed_integer import Limits, Solution, minimise
 _LEAST_FACTOR = 1e-3
 _FEWEST, _MOST = 4, 5000
 """Jobs among which `most_jobs` finds the choice of the solver."""
+_KEPT_PAIRS = 512
+"""Programs of more pairs are solved each time: they come back seldom, and thousands of them would take much memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +282,8 @@ class _Program:
     def solved(self, limits: Limits) -> Solution:
         """The solver's choice. Equal programs have the same one, and come back: few jobs come or go between rounds, and most are of
         few sizes. With a limit of time it may be another one each time."""
-        return _solved(self, limits) if limits.time_s is None else self.solve(limits)
+        kept = limits.time_s is None and self._arrays[0].size <= _KEPT_PAIRS
+        return _solved(self, limits) if kept else self.solve(limits)
 
     def solve(self, limits: Limits) -> Solution:
         """Ask the solver."""

@@ -278,3 +278,15 @@ def test_a_program_that_comes_back_is_not_solved_again(monkeypatch):
     assert len(asked) == 2
     sia_allocation(goodput, offered, [4], limits=Limits(time_s=100.0))
     assert len(asked) == 3, "with a limit of time it may be another plan"
+
+
+def test_large_programs_are_not_kept(monkeypatch):
+    asked = []
+    solver = sia.minimise
+    monkeypatch.setattr(sia, "minimise", lambda *given: asked.append(1) or solver(*given))
+    monkeypatch.setattr(sia, "_KEPT_PAIRS", 5)
+    offered = configurations([1], [4])
+    goodput = [[1.0, 1.875, 3.25], [1.0, 1.25, 1.5]]
+    plans = [sia_allocation(goodput, offered, [4]).choice.tolist() for _ in range(3)]
+    assert plans[0] == plans[1] == plans[2]
+    assert len(asked) == 3
