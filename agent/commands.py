@@ -104,14 +104,16 @@ def _has_ended(process: asyncio.subprocess.Process) -> bool:
 
 
 async def _read(process: asyncio.subprocess.Process, stream: asyncio.StreamReader, most: int) -> bytes | None:
-    """Everything up to the end of the stream; None when it is more than ``most``: then the command ends."""
-    body = bytearray()
+    """Everything up to the end of the stream; None when it is more than ``most``: then the command ends, and what it printed by then is
+    read on, since a stream that nobody empties keeps the process from counting as ended."""
+    body: bytearray | None = bytearray()
     while chunk := await stream.read(65_536):
-        body += chunk
-        if len(body) > most:
-            _kill(process)
-            return None
-    return bytes(body)
+        if body is not None:
+            body += chunk
+            if len(body) > most:
+                body = None
+                _kill(process)
+    return None if body is None else bytes(body)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

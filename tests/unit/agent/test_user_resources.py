@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import os
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from agent import commands
 from agent.collectors.unknown import UnknownKind
 from agent.commands import CommandError, CommandLimits, run_command
 from agent.user_resources import Amount, CommandPolicy, UserResources
@@ -138,6 +140,26 @@ async def test_limits_of_a_command(tmp_path: Path, argv: list[str], time_s: floa
         return
     with pytest.raises(CommandError, match=words):
         await run_command(argv, limits, tmp_path)
+
+
+async def test_a_command_that_prints_faster_than_it_is_read_has_printed_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, streams = commands._answer, []
+
+    async def late(process: asyncio.subprocess.Process, most: int) -> tuple[bytes | None, bytes | None, int]:
+        # So much that the stream takes no more until it is read.
+        streams.append(process.stdout)
+        while len(process.stdout._buffer) <= 2 * 65_536:  # type: ignore[union-attr]
+            await asyncio.sleep(0.01)
+        return await answer(process, most)
+
+    monkeypatch.setattr(commands, "_answer", late)
+    with pytest.raises(CommandError, match="printed more than 1000 bytes"):
+        await run_command(["/usr/bin/yes"], CommandLimits(time_s=60.0, output_bytes=1000), tmp_path)
+    [stream] = streams
+    assert stream is not None
+    assert stream.at_eof(), "its pipe would stay open"
 
 
 async def test_what_a_command_said_counts_though_a_child_of_its_holds_its_output_open(tmp_path: Path) -> None:
