@@ -36,7 +36,7 @@ import uvloop
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from bench.result import Row, Setting, print_table, write
+from bench.result import Row, Setting, command_line, print_table, write
 from deploy.kafka import kafka
 
 EMBEDDED, KAFKA = "embedded broker", "Apache Kafka"
@@ -298,7 +298,7 @@ def main() -> int:
     rows = rows_of(measured, f"message={options.message_bytes}B", reason)
     print_table(rows)
     if options.json is not None:
-        command = "python -m bench.bus " + " ".join(sys.argv[1:])
+        command = command_line("bench.bus")
         write(options.json, command.strip(), [], options.seed, Setting.REAL, rows)
     return 0
 

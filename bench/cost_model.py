@@ -16,7 +16,6 @@ import argparse
 import csv
 import json
 import os
-import shlex
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ from scipy.optimize import least_squares
 
 from bench.cost_model_data import all_rows
 from bench.cost_model_prior import PROBES, chosen, errors_by_prior
-from bench.result import DataSource, Setting, print_table, write
+from bench.result import DataSource, Setting, command_line, print_table, write
 from bench.result import Row as Figure
 from services.forecast.cost_model.calibration import Prior
 from services.forecast.cost_model.efficiency import BOUNDS, NAMES, PRIOR, Efficiency, fitted, from_mapping, to_mapping
@@ -307,7 +306,7 @@ def main() -> None:
         sources = [DataSource.of(path) for path in names]
         write(
             arguments.out,
-            shlex.join(["bench/cost_model.py", *sys.argv[1:]]),
+            command_line("bench.cost_model"),
             sources,
             arguments.seed,
             Setting.OFFLINE,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
@@ -58,7 +59,21 @@ class DataSource:
 
 def command_line(module: str, arguments: Sequence[str] | None = None) -> str:
     """``python -m MODULE`` with its arguments (default: those of this process) in the words of a shell."""
-    return shlex.join(["python", "-m", module, *(sys.argv[1:] if arguments is None else arguments)])
+    return f"python -m {module} {in_words(sys.argv[1:] if arguments is None else arguments)}".rstrip()
+
+
+def in_words(arguments: Sequence[str]) -> str:
+    """Arguments in the words of a shell. Files below the folder that ``MERIDIAN_DATA`` names are named by it, so that the command is
+    that of every machine."""
+    folder = os.environ.get("MERIDIAN_DATA", "").rstrip("/")
+
+    def word(item: str) -> str:
+        if not folder or not f"{item}/".startswith(f"{folder}/"):
+            return shlex.quote(item)
+        below = item[len(folder) :]
+        return '"$MERIDIAN_DATA"' + (shlex.quote(below) if below else "")
+
+    return " ".join(map(word, arguments))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shlex
 import sys
 import tempfile
 import time
@@ -20,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from meridian.cli.output import console, errors, print_json, print_table
 from meridian.errors import InvalidArgumentError, MeridianError
-from meridian.result import DataSource, document
+from meridian.result import DataSource, document, in_words
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.plugins import load_plugins
 from services.scheduler.policy_file import shipped, shipped_names
@@ -395,7 +394,7 @@ def _command(context: click.Context) -> str:
                 words.append(parameter.opts[0])
             elif one is not None and one is not False:
                 words += [parameter.opts[0], _number(one) if isinstance(one, float) else str(one)]
-    return shlex.join(words)
+    return in_words(words)
 
 
 def _number(value: float) -> str:

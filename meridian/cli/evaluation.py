@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import click
 
 from meridian.errors import FieldError, InvalidArgumentError
-from meridian.result import DataSource, Row, Setting, write
+from meridian.result import DataSource, Row, Setting, in_words, write
 
 SHOWN = 10
 """How many of a kind are told one by one."""
@@ -59,6 +58,6 @@ def write_result(out: Path | None, paths: Iterable[Path], seed: int, rows: Seque
     if out is not None:
         data = [DataSource.of(path) for path in paths]
         try:
-            write(out, f"meridian {shlex.join(sys.argv[1:])}", data, seed, Setting.OFFLINE, rows)
+            write(out, f"meridian {in_words(sys.argv[1:])}", data, seed, Setting.OFFLINE, rows)
         except OSError as error:
             raise refused("--json", f"{out} cannot be written: {error.strerror or error}") from None

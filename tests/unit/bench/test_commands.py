@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from bench import records_heard, two_level
-from bench.result import read
+from bench.result import command_line, read
+from meridian.result import in_words
 
 
 def test_records_heard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,3 +29,18 @@ def test_two_level(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "5 domains, 250 nodes, 100 units, fresh",
     }
     assert "agreement_ratio" in capsys.readouterr().out
+
+
+def test_data_are_named_by_their_variable_and_not_by_where_this_machine_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MERIDIAN_DATA", "/some where/data/")
+    given = ["/some where/data/figures", "/some where/data", "/some where/database", "--seed", "0", "a b"]
+    assert in_words(given) == (""""$MERIDIAN_DATA"/figures "$MERIDIAN_DATA" '/some where/database' --seed 0 'a b'""")
+    told = subprocess.run(
+        ["sh", "-c", f"printf '%s\\n' {in_words(given)}"],
+        env={"MERIDIAN_DATA": "/some where/data"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert told.stdout.splitlines() == given
+    monkeypatch.delenv("MERIDIAN_DATA")
+    assert command_line("bench.index", ["/data/x.csv"]) == "python -m bench.index /data/x.csv"
