@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 
 from agent.parts import Part
 from meridian.errors import FieldError, InvalidArgumentError
@@ -21,6 +22,21 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 def why_unsafe(name: str) -> str:
     """What is wrong with the id of a run or a job, of which files are named; empty: nothing."""
     return "" if _SAFE_NAME.fullmatch(name) else "letters, digits, dot, underscore and dash only, at most 200"
+
+
+class RunFolders:
+    """Where the files of runs are below a folder that the engine and all nodes of the domain see."""
+
+    __slots__ = ()
+    shared_dir: Path
+
+    def log_path(self, run_id: str, rank: int) -> Path:
+        """The log file of a rank; it does not exist while the rank has printed nothing."""
+        return self.shared_dir / "logs" / run_id / f"rank-{rank}.log"
+
+    def own_work_dir(self, run_id: str) -> Path:
+        """The working directory of a run that names none."""
+        return self.shared_dir / "work" / run_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from agent.engines.base import (
     NodeStatus,
     RankPlacement,
     RunFinished,
+    RunFolders,
     RunStarted,
     RunState,
 )
@@ -39,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class LocalEngineSettings:
+class LocalEngineSettings(RunFolders):
     """How the local engine behaves. Times in seconds."""
 
     domain_id: str
@@ -63,14 +64,6 @@ class LocalEngineSettings:
     # Emulated nodes that sleep at the start, with their waking times.
     sleeping: Mapping[str, float] = field(default_factory=dict)
     can_sleep: Mapping[str, float] = field(default_factory=dict)
-
-    def log_path(self, run_id: str, rank: int) -> Path:
-        """The log file of a rank; it does not exist while the rank has printed nothing."""
-        return self.shared_dir / "logs" / run_id / f"rank-{rank}.log"
-
-    def own_work_dir(self, run_id: str) -> Path:
-        """The working directory of a run that names none."""
-        return self.shared_dir / "work" / run_id
 
 
 @dataclass(slots=True)

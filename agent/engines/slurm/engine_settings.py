@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agent.engines.base import RunFolders
+
 
 @dataclass(frozen=True, slots=True)
-class SlurmEngineSettings:
+class SlurmEngineSettings(RunFolders):
     """How the engine behaves; see `LocalEngineSettings` for what concerns programs. Times in seconds."""
 
     domain_id: str
@@ -24,11 +26,3 @@ class SlurmEngineSettings:
     device_variables: Mapping[str, str] = field(default_factory=dict)
     mps_nodes: frozenset[str] = frozenset()
     device_memory_bytes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-
-    def log_path(self, run_id: str, rank: int) -> Path:
-        """The log file of a rank; it does not exist while the rank has printed nothing."""
-        return self.shared_dir / "logs" / run_id / f"rank-{rank}.log"
-
-    def own_work_dir(self, run_id: str) -> Path:
-        """The working directory of a run that names none."""
-        return self.shared_dir / "work" / run_id
