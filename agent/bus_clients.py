@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
 
-from aiokafka import AIOKafkaProducer, ConsumerRecord
-from aiokafka.errors import KafkaError
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka.errors import KafkaError, UnsupportedCodecError
 from google.protobuf.message import Message
 
 from meridian.codec import Record, encode
@@ -20,6 +21,37 @@ install()
 
 METADATA_MAX_AGE_MS = 15_000
 """So old may be what is known of a topic's partitions, as in `meridian.bus`."""
+AGAIN_S = 0.5
+"""After so long what the bus did not take is tried again."""
+
+
+async def until_taken(step: Callable[[], Awaitable[object]], what: str) -> None:
+    """Try ``step`` until the bus takes it; ``what`` it is of, for the log."""
+    while True:
+        try:
+            await step()
+            return
+        except KafkaError as error:
+            _log.warning("%s: %s", what, error)
+            await asyncio.sleep(AGAIN_S)
+
+
+async def fetched(
+    consumer: AIOKafkaConsumer, timeout_s: float, what: str
+) -> dict[TopicPartition, list[ConsumerRecord[Any, Any]]] | None:
+    """What comes within ``timeout_s``, by partition; None when the bus does not say, which is logged with ``what`` is read, and
+    waited for a moment.
+
+    :raises UnsupportedCodecError: a record is compressed in a way that this program cannot undo; no try helps.
+    """
+    try:
+        return dict(await consumer.getmany(timeout_ms=int(timeout_s * 1000)))
+    except UnsupportedCodecError:
+        raise
+    except KafkaError as error:
+        _log.warning("%s: fetching failed, is tried again: %r", what, error)
+        await asyncio.sleep(AGAIN_S)
+        return None
 
 
 class Producer:
@@ -41,13 +73,7 @@ class Producer:
 
     async def start(self) -> None:
         """Connect; waits for a broker that is not there yet."""
-        while True:
-            try:
-                await self.client.start()
-                return
-            except KafkaError as error:
-                _log.warning("bus: %s", error)
-                await asyncio.sleep(0.5)
+        await until_taken(self.client.start, "bus")
 
     async def stop(self) -> None:
         """Disconnect."""

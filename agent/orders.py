@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord
-from aiokafka.errors import KafkaError, UnsupportedCodecError
+from aiokafka.errors import KafkaError
 
 from agent import contract_messages
-from agent.bus_clients import METADATA_MAX_AGE_MS, Producer
+from agent.bus_clients import METADATA_MAX_AGE_MS, Producer, fetched, until_taken
 from agent.engines.base import Engine, FailureKind, RunFailed, RunRefused
 from agent.lease import Lease
 from agent.partitions import AllPartitions
@@ -42,7 +42,6 @@ _log = logging.getLogger(__name__)
 
 COMMIT_EVERY_S = 3600.0
 """So often the position is told though no order came: a broker forgets, after a week as a rule, one that nobody tells."""
-FETCH_AGAIN_S = 0.5
 MOST_TRACES = 10_000
 """Of so many runs the trace is known to which their reports belong; an order for a run that has ended leaves one behind."""
 UnitKey = tuple[str, int]
@@ -110,18 +109,8 @@ class Orders:
 
     async def start(self) -> None:
         """Take the position up; waits for broker and topic."""
-        await self._until_taken(self._consumer.start)
-        await self._until_taken(self._take_position)
-
-    @staticmethod
-    async def _until_taken(step: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            try:
-                await step()
-                return
-            except KafkaError as error:
-                _log.warning("orders: %s", error)
-                await asyncio.sleep(0.5)
+        await until_taken(self._consumer.start, "orders")
+        await until_taken(self._take_position, "orders")
 
     async def _take_position(self) -> None:
         known = await self._partitions.known()
@@ -139,16 +128,11 @@ class Orders:
     async def run(self) -> None:
         """Carry orders out until cancelled."""
         while True:
-            try:
-                fetched = await self._consumer.getmany(timeout_ms=1000)
-            except UnsupportedCodecError:
-                raise
-            except KafkaError as error:
-                _log.warning("orders: fetching failed, is tried again: %r", error)
-                await asyncio.sleep(FETCH_AGAIN_S)
+            found = await fetched(self._consumer, 1.0, "orders")
+            if found is None:
                 continue
             units: dict[UnitKey, list[Assignment]] = {}
-            for records in fetched.values():
+            for records in found.values():
                 for record in records:
                     order = await self._read(record)
                     if order is not None:

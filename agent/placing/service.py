@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from aiokafka.errors import KafkaError, UnsupportedCodecError
+from aiokafka.errors import KafkaError
 
-from agent.bus_clients import METADATA_MAX_AGE_MS, Producer
+from agent.bus_clients import AGAIN_S, METADATA_MAX_AGE_MS, Producer, fetched, until_taken
 from agent.engines.own_scheduler import OwnScheduler
 from agent.partitions import AllPartitions
 from agent.placing.answering import Answering
@@ -38,7 +38,7 @@ LOOK_EVERY_S = 1.0
 """So often the room is looked at though nobody asks: nodes come and go."""
 OFFER_AGAIN_S = 60.0
 """So often what was refused may be asked for again though nothing has changed that the room shows."""
-_AGAIN_S = 0.5
+_WHAT = "requests of shards"
 
 
 class Placing:
@@ -83,8 +83,8 @@ class Placing:
         """Take up what was given away and the position; waits for the broker."""
         self.book.open()
         await self.answering.restore()
-        await self._until_taken(self._consumer.start)
-        await self._until_taken(self._take_position)
+        await until_taken(self._consumer.start, _WHAT)
+        await until_taken(self._take_position, _WHAT)
 
     async def stop(self) -> None:
         """Leave the bus."""
@@ -102,26 +102,21 @@ class Placing:
 
     async def _take_requests(self, work: SideBySide) -> None:
         while True:
-            try:
-                fetched = await self._consumer.getmany(timeout_ms=int(LOOK_EVERY_S * 1000))
-            except UnsupportedCodecError:
-                raise
-            except KafkaError as error:
-                _log.warning("requests of shards: fetching failed, is tried again: %r", error)
-                await asyncio.sleep(_AGAIN_S)
+            found = await fetched(self._consumer, LOOK_EVERY_S, _WHAT)
+            if found is None:
                 continue
-            for partition, records in fetched.items():
+            for partition, records in found.items():
                 for record in records:
-                    found = await self._read(record)
-                    if found is not None:
-                        request, event = found
+                    asked = await self._read(record)
+                    if asked is not None:
+                        request, event = asked
                         place = partition.partition, record.offset
                         self.answering.received(*place)
                         await work.add(self.answering.concerns(request), partial(self._handle, request, event, *place))
             try:
                 await self._write_down(await self._partitions.take_added())
             except KafkaError as error:
-                _log.warning("requests of shards: partitions are not known: %r", error)
+                _log.warning("%s: partitions are not known: %r", _WHAT, error)
 
     async def _handle(self, request: PlacementRequest, event: str, partition: int, offset: int) -> None:
         await self.answering.handle(request, event, partition, offset)
@@ -157,7 +152,7 @@ class Placing:
                 await sent
             except KafkaError as error:
                 _log.warning("answer to a shard not sent: %s", error)
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(AGAIN_S)
                 continue
             self.book.write([self.book.answered(number)])
         if changed:
@@ -204,13 +199,3 @@ class Placing:
             await self._producer.set_aside(record, consumer=f"agent.{self._domain_id}", reason=wrong)
             return None
         return request, f"{envelope.source} {envelope.id}"
-
-    @staticmethod
-    async def _until_taken(step: Any) -> None:
-        while True:
-            try:
-                await step()
-                return
-            except KafkaError as error:
-                _log.warning("requests of shards: %s", error)
-                await asyncio.sleep(_AGAIN_S)
