@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
 from meridian.cli.job_files import read_job_file
 from meridian.cli.main import Context, json_option
 from meridian.cli.output import console, money, parse_time, print_json, print_table
+from meridian.cli.yaml_files import read_yaml
 from meridian.errors import InvalidArgumentError
 
 _SHOWN = 50
@@ -89,10 +89,7 @@ def read_plan(path: Path) -> list[dict[str, Any]]:
 
     ``job`` is the job itself or the path of its file, relative to the plan. InvalidArgumentError names the place.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"{path} is not valid YAML: {error}") from None
+    content = read_yaml(path)
     if not isinstance(content, dict) or set(content) != {"planned"}:
         return [{"job": read_job_file(path)}]
     if not isinstance(content["planned"], list):

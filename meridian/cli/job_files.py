@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from meridian.cli.yaml_files import read_yaml
 from meridian.errors import InvalidArgumentError
 
 
@@ -16,16 +15,7 @@ def read_job_file(path: Path) -> dict[str, Any]:
     InvalidArgumentError names the place where the file is no valid YAML mapping. What the fields may hold is checked by
     the gateway, which names the field.
     """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise InvalidArgumentError(f"{path} is not a text file in UTF-8") from None
-    except (
-        yaml.YAMLError,
-        ValueError,
-        RecursionError,
-    ) as error:  # a day that is in no calendar, lists in lists without end
-        raise InvalidArgumentError(f"{path} is not valid YAML: {error}") from None
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise InvalidArgumentError(f"{path}: a job file is a mapping of fields to values")
     working_dir = content.get("working_dir", ".")

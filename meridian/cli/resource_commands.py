@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, TextIO
 
 import click
-import yaml
 
 from meridian.cli.main import Context, json_option
 from meridian.cli.output import age, print_json, print_table
+from meridian.cli.yaml_files import read_yaml
 from meridian.errors import InvalidArgumentError
 from meridian.resource_model import resource_from
 
@@ -125,10 +125,7 @@ def resources_in(file: TextIO) -> list[dict[str, Any]]:
 
     :raises InvalidArgumentError: names the file and, where YAML says it, the line, or the resource and its field.
     """
-    try:
-        content = yaml.safe_load(file)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"{file.name}: {error}") from None
+    content = read_yaml(file)
     is_list = isinstance(content, dict) and "resources" in content
     items = content.get("resources") if is_list else [content]
     if not isinstance(items, list) or not items or not all(isinstance(item, dict) and "name" in item for item in items):
