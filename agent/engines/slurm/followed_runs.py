@@ -237,13 +237,14 @@ class FollowedRuns(RecordedRuns[FollowedRun]):
     async def _end_with_slurm(self, run: FollowedRun, job: QueuedJob | None, now_s: float) -> None:
         """Slurm has ended the job: what runs on where it reaches nothing is told to end, and waited for."""
         assert run.slurm_over_s is not None
-        said = folder.text_of(run.place.parent / f"out.{run.job}.txt")[-2000:].strip()
-        cause = cause_of(run.job, job, run.gang.request.limits.max_run_time_s)
-        cause = cause or cause_of_silence(run.job, job, said, began=bool(run.seen))
-        run.gang.stop(cause.kind, cause.reason)
-        run.stopping = True
-        if not run.hastened:
-            run.hastened = True
+        cause = run.slurm_cause
+        if cause is None:
+            out = await asyncio.to_thread(folder.text_of, run.place.parent / f"out.{run.job}.txt")
+            cause = cause_of(run.job, job, run.gang.request.limits.max_run_time_s)
+            cause = cause or cause_of_silence(run.job, job, out[-2000:].strip(), began=bool(run.seen))
+            run.slurm_cause = cause
+            run.gang.stop(cause.kind, cause.reason)
+            run.stopping = True
             with contextlib.suppress(OSError):  # then its silence says it
                 await asyncio.to_thread(
                     folder.write_json, run.place / folder.STOP, stop_record(run.gang.cause or cause, 0)

@@ -52,7 +52,8 @@ class FollowedRun(Run):
     slurm_over_s: float | None = None
     # Ranks of a node were ended by their own node's process, and nobody said how.
     gone: bool = False
-    hastened: bool = False
+    # Why it ends, once Slurm has ended its job.
+    slurm_cause: Cause | None = None
     # Nodes that were given up though a step of theirs answered.
     unended: tuple[str, ...] = ()
 
