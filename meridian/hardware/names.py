@@ -80,7 +80,8 @@ def _words(name: str) -> list[str]:
 def resolve(name: str, aliases: Mapping[str, tuple[str, ...]], memory_gib: Mapping[str, float]) -> Resolution:
     """Look ``name`` up in ``aliases`` (canonical alias -> ids, one or the members of a family).
 
-    ``memory_gib`` by chip decides whether a memory in the name belongs to what the rest of it means. The answer's ``chip_id`` is None and ``candidates`` are the members when an alias stands for several chips.
+    ``memory_gib`` by chip decides whether a memory in the name belongs to what the rest of it means. The answer's ``chip_id``
+    is None and ``candidates`` are the members when an alias stands for several chips.
     """
     words = _words(name)
     found = aliases.get("".join(words))
