@@ -1,10 +1,11 @@
 """How fast node failures are declared, and how often falsely: `python bench/failover.py [--minutes M] [--json OUT]`.
 
 Virtual time (setting "simulated"): 5 domains of 20 nodes at 5 Hz. Five networks, from clean to bursts and partitions of
-whole domains (in `process_exits` agents see that a process is gone); the same beats go to the detector of `services/failover` and to fixed timeouts on the same silence, 5 s
-(torchft's lighthouse: pytorch/torchft src/lib.rs, heartbeat_timeout_ms) and 10 s (Ray's period x threshold is longer).
-An episode is one death of one node; a false alarm is a declaration while the node was alive. A death behind a partition can be known only when it ends: a detector that
-is faster there declares everything behind it dead.
+whole domains (in `process_exits` agents see that a process is gone); the same beats go to the detector of
+`services/failover` and to fixed timeouts on the same silence, 5 s (torchft's lighthouse: pytorch/torchft src/lib.rs,
+heartbeat_timeout_ms) and 10 s (Ray's period x threshold is longer). An episode is one death of one node; a false alarm
+is a declaration while the node was alive. A death behind a partition can be known only when it ends: a detector that is
+faster there declares everything behind it dead.
 """
 
 from __future__ import annotations

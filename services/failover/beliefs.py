@@ -27,6 +27,19 @@ class DomainState(StrEnum):
     UNREACHABLE = "unreachable"
 
 
+def node_state_of(text: str) -> NodeState:
+    """The state that a node is kept in. One that a later release added is alive: it is judged by its beats, like any other."""
+    return NodeState(text) if text in set(NodeState) else NodeState.ALIVE
+
+
+def domain_state_of(text: str, *, lease_ran_out: bool) -> DomainState:
+    """The state that a domain is kept in. One that a later release added is unreachable where its lease had run out, as its runs were
+    planned by that; else reachable, and judged by whether it is heard."""
+    if text in set(DomainState):
+        return DomainState(text)
+    return DomainState.UNREACHABLE if lease_ran_out else DomainState.REACHABLE
+
+
 class Evidence(StrEnum):
     """Why a node was declared failed."""
 
@@ -46,7 +59,8 @@ class Thresholds:
     exit_confirmation_s: float = 0.3
     unreachable_after_s: float = 3.0
     lease_margin_s: float = 2.0
-    # A summary older than this says nothing about the nodes any more; at least three intervals of the agent.
+    # A summary older than this says nothing about the nodes any more; at least three intervals of the agent, and at most so long that
+    # no node is dead by its agent's silence alone (failed_after_s - suspect_after_s / 2).
     voice_s: float = 0.6
     # After the start of this detector, and of an agent, before anything is declared.
     start_grace_s: float = 5.0
@@ -64,6 +78,8 @@ class Thresholds:
     backlog_s: float = 5.0
     # A failed node that its agent does not name is forgotten after this time.
     forget_after_s: float = 30 * 86_400.0
+    # A domain whose agent has been silent for this time has left the network.
+    forget_domain_after_s: float = 30 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +145,8 @@ class DomainView:
     interval_s: float = 0.2
     lease_s: float = 10.0
     lease_ran_out: bool = False
+    # Since when it is unreachable.
+    silent_since_s: float = inf
     judge_from_s: float = 0.0
     backlog: BacklogFilter = field(default_factory=BacklogFilter)
     nodes: dict[str, NodeView] = field(default_factory=dict)
@@ -156,3 +174,5 @@ class KnownDomain:
     state: DomainState
     lease_s: float
     lease_ran_out: bool = False
+    # Seconds before the start of this detector since when it is in its state.
+    changed_ago_s: float = 0.0

@@ -24,6 +24,8 @@ from services.failover.run_store import RunStore
 from services.failover.store import Store
 from services.failover.transitions import (
     DomainAppeared,
+    DomainForgotten,
+    DomainLeaseChanged,
     DomainLeaseRanOut,
     DomainReturned,
     DomainWentSilent,
@@ -144,6 +146,10 @@ class Declarations:
                     await self._domain_went_silent(transition)
                 case DomainLeaseRanOut():
                     await self._lease_ran_out(transition)
+                case DomainLeaseChanged():
+                    await self._store.set_lease(transition.domain_id, transition.lease_s)
+                case DomainForgotten():
+                    await self._domain_forgotten(transition)
                 case DomainReturned():
                     await self._domain_returned(transition)
                 case NodeAppeared():
@@ -290,20 +296,32 @@ class Declarations:
         self._transaction.publish(message)
 
     async def _node_forgotten(self, event: NodeForgotten) -> None:
-        now = self._times.now
         if await self._elsewhere(event.node_id, event.domain_id) is not None:
             return
         reason = f"the node failed {event.failed_for_s / 86_400:.1f} days ago and its agent does not name it any more"
         incident_id = await self._store.incident_of_node(event.node_id) or ""
         await self._store.remove_node(event.node_id, event.domain_id)
+        await self._tell_forgotten(event.domain_id, event.node_id, event.incarnation, incident_id, reason)
+
+    async def _tell_forgotten(
+        self, domain_id: str, node_id: str, incarnation: int, incident_id: str, reason: str
+    ) -> None:
+        now = self._times.now
         await self._store.advance_incident(incident_id, now, "forgotten", reason, close=True)
         message = pb.NodeForgotten(
-            domain_id=event.domain_id,
-            node_id=event.node_id,
-            incident_id=incident_id,
-            reason=reason,
-            incarnation=event.incarnation,
+            domain_id=domain_id, node_id=node_id, incident_id=incident_id, reason=reason, incarnation=incarnation
         )
+        message.at.FromDatetime(now)
+        self._transaction.publish(message)
+
+    async def _domain_forgotten(self, event: DomainForgotten) -> None:
+        now = self._times.now
+        reason = f"the domain's agent has been silent for {event.silent_for_s / 86_400:.1f} days"
+        incident_id = await self._store.incident_of_domain(event.domain_id) or ""
+        for node_id, incarnation, of_node in await self._store.remove_domain(event.domain_id):
+            await self._tell_forgotten(event.domain_id, node_id, incarnation, of_node, reason)
+        await self._store.advance_incident(incident_id, now, "forgotten", reason, close=True)
+        message = pb.DomainForgotten(domain_id=event.domain_id, incident_id=incident_id, reason=reason)
         message.at.FromDatetime(now)
         self._transaction.publish(message)
 
@@ -368,8 +386,8 @@ class Declarations:
 
 
 def _parts(transitions: Sequence[Transition]) -> list[Sequence[Transition]]:
-    """Cut behind each node that is forgotten: what appears under its name after that is another one."""
-    cuts = [place + 1 for place, item in enumerate(transitions) if isinstance(item, NodeForgotten)]
+    """Cut behind each node and domain that is forgotten: what appears under its name after that is another one."""
+    cuts = [place + 1 for place, item in enumerate(transitions) if isinstance(item, NodeForgotten | DomainForgotten)]
     bounds = sorted({0, *cuts, len(transitions)})
     return [transitions[begin:end] for begin, end in pairwise(bounds)]
 

@@ -14,6 +14,7 @@ nodes ("unreachable" is not "dead").
    Awareness for More Accurate Failure Detection", 2018, arXiv:1707.00788).
 3. A node that died three times in ten minutes is quarantined: it counts as returned only after a minute of beats.
 4. A failed node that its agent has not named for very long has left the network: it is forgotten, and is new if it comes again.
+   So is a domain whose agent has been silent for very long, with all its nodes.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from services.failover.beliefs import (
 )
 from services.failover.transitions import (
     DomainAppeared,
+    DomainForgotten,
+    DomainLeaseChanged,
     DomainLeaseRanOut,
     DomainReturned,
     DomainWentSilent,
@@ -46,6 +49,9 @@ from services.failover.transitions import (
     NodeReturned,
     Transition,
 )
+
+# What has been gone for long is looked for this often at most.
+_FORGET_EVERY_S = 60.0
 
 
 class Detector:
@@ -67,6 +73,7 @@ class Detector:
         self._last_tick_s = now_s
         self._held_since_s: float | None = None
         self._hold_used_up = False
+        self._forget_from_s = now_s
         for domain in domains:
             self.domains[domain.domain_id] = DomainView(
                 domain.domain_id,
@@ -74,6 +81,7 @@ class Detector:
                 state=domain.state,
                 lease_s=domain.lease_s,
                 lease_ran_out=domain.lease_ran_out,
+                silent_since_s=now_s - domain.changed_ago_s if domain.state is DomainState.UNREACHABLE else inf,
                 backlog=BacklogFilter(thresholds.backlog_s),
             )
         for node in nodes:
@@ -99,8 +107,9 @@ class Detector:
         domain = self.domains.get(summary.domain_id)
         if domain is None:
             domain = DomainView(summary.domain_id, heard_at_s=now_s, backlog=BacklogFilter(self.thresholds.backlog_s))
+            domain.lease_s = summary.lease_s if summary.lease_s > 0 else domain.lease_s
             self.domains[summary.domain_id] = domain
-            self._pending.append(DomainAppeared(summary.domain_id, summary.lease_s))
+            self._pending.append(DomainAppeared(summary.domain_id, domain.lease_s))
         if summary.incarnation < domain.incarnation:
             return False
         if summary.incarnation == domain.incarnation and summary.sequence <= domain.sequence:
@@ -120,10 +129,13 @@ class Detector:
     def _hear_agent(self, domain: DomainView, summary: Summary, now_s: float) -> None:
         domain.heard_at_s = now_s
         domain.interval_s = summary.interval_s if summary.interval_s > 0 else domain.interval_s
-        domain.lease_s = summary.lease_s if summary.lease_s > 0 else domain.lease_s
+        if summary.lease_s > 0 and summary.lease_s != domain.lease_s:
+            domain.lease_s = summary.lease_s
+            self._pending.append(DomainLeaseChanged(domain.domain_id, domain.lease_s))
         if domain.state is DomainState.UNREACHABLE:
             domain.state = DomainState.REACHABLE
             domain.lease_ran_out = False
+            domain.silent_since_s = inf
             domain.judge_from_s = max(domain.judge_from_s, now_s + self.thresholds.agent_grace_s)
             self._pending.append(DomainReturned(domain.domain_id))
         self._hold_used_up = False
@@ -164,6 +176,15 @@ class Detector:
     def _calm_s(self) -> float:
         return self.thresholds.suspect_after_s / 2
 
+    @property
+    def untold(self) -> int:
+        """How many changes the next `tick` returns that were heard since the last one."""
+        return len(self._pending)
+
+    def drop_untold(self) -> None:
+        """Return none of them: somebody else tells them."""
+        self._pending.clear()
+
     # -- judging -------------------------------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> list[Transition]:
@@ -177,17 +198,24 @@ class Detector:
             self._quiet_until_s = max(self._quiet_until_s, now_s + self.thresholds.stall_s)
         quiet = now_s < self._quiet_until_s
         self._update_hold(now_s)
-        for domain in self.domains.values():
+        forgets = now_s >= self._forget_from_s
+        if forgets:
+            shortest_s = min(self.thresholds.forget_after_s, self.thresholds.forget_domain_after_s)
+            self._forget_from_s = now_s + min(_FORGET_EVERY_S, shortest_s / 1000)
+        for domain in list(self.domains.values()):
             if not quiet and self._held_since_s is None:
                 transitions.extend(self._judge_domain(domain, now_s))
             if domain.state is DomainState.REACHABLE and self._has_voice(domain, now_s):
                 may_die = not quiet and now_s >= domain.judge_from_s
                 for node in domain.nodes.values():
                     transitions.extend(self._judge_node(node, now_s, may_die=may_die))
-                if may_die:
+                if may_die and forgets:
                     transitions.extend(self._forget(domain, now_s))
-            elif domain.lease_ran_out and not quiet:
+            elif forgets and domain.lease_ran_out and not quiet:
                 transitions.extend(self._forget(domain, now_s))
+                if now_s - domain.silent_since_s >= self.thresholds.forget_domain_after_s:
+                    del self.domains[domain.domain_id]
+                    transitions.append(DomainForgotten(domain.domain_id, now_s - domain.silent_since_s))
         return transitions
 
     def held(self, now_s: float) -> str:
@@ -197,7 +225,9 @@ class Detector:
         return "all domains fell silent together" if self._held_since_s is not None else ""
 
     def _has_voice(self, domain: DomainView, now_s: float) -> bool:
-        return now_s - domain.heard_at_s <= max(self.thresholds.voice_s, 3 * domain.interval_s)
+        # However seldom an agent beats: who is declared dead for silence has been silent by its agent's word too.
+        longest_s = self.thresholds.failed_after_s - self._calm_s
+        return now_s - domain.heard_at_s <= min(max(self.thresholds.voice_s, 3 * domain.interval_s), longest_s)
 
     def _gap_s(self, domain: DomainView, now_s: float) -> float:
         return now_s - max(domain.heard_at_s, self._ears_since_s)
@@ -221,6 +251,7 @@ class Detector:
     def _judge_domain(self, domain: DomainView, now_s: float) -> Iterable[Transition]:
         if domain.state is DomainState.REACHABLE and self._gap_s(domain, now_s) >= self.thresholds.unreachable_after_s:
             domain.state = DomainState.UNREACHABLE
+            domain.silent_since_s = now_s
             for node in domain.nodes.values():
                 node.steady_since_s = None
             yield DomainWentSilent(domain.domain_id, domain.heard_at_s)

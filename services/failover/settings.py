@@ -32,6 +32,8 @@ class FailoverSettings(HttpSettings):
     quarantine_s: float = Field(_DEFAULT.quarantine_s, ge=0)
     # A failed node that its agent does not name any more is forgotten after this time.
     forget_node_after_s: float = Field(_DEFAULT.forget_after_s, gt=0)
+    # A domain whose agent has been silent for this time is forgotten, with its nodes.
+    forget_domain_after_s: float = Field(_DEFAULT.forget_domain_after_s, gt=0)
     # Ended runs and closed incidents are kept this long.
     keep_days: int = Field(30, ge=1)
 
@@ -57,4 +59,5 @@ class FailoverSettings(HttpSettings):
             flap_window_s=self.flap_window_s,
             quarantine_s=self.quarantine_s,
             forget_after_s=self.forget_node_after_s,
+            forget_domain_after_s=self.forget_domain_after_s,
         )

@@ -124,6 +124,20 @@ class Store:
             sa.delete(nodes).where(nodes.c.node_id == node_id, nodes.c.domain_id == domain_id)
         )
 
+    async def set_lease(self, domain_id: str, lease_s: float) -> None:
+        """Note the lease in seconds that a domain's agent names now."""
+        await self._connection.execute(
+            sa.update(domains).where(domains.c.domain_id == domain_id).values(lease_s=lease_s)
+        )
+
+    async def remove_domain(self, domain_id: str) -> list[tuple[str, int, str]]:
+        """Remove a domain with its nodes; returns those of them that have an open incident: node, incarnation, incident."""
+        gone = sa.delete(nodes).where(nodes.c.domain_id == domain_id)
+        rows = await self._connection.execute(gone.returning(nodes.c.node_id, nodes.c.incarnation, nodes.c.incident_id))
+        found = sorted((row.node_id, row.incarnation, row.incident_id) for row in rows if row.incident_id is not None)
+        await self._connection.execute(sa.delete(domains).where(domains.c.domain_id == domain_id))
+        return found
+
     async def set_domain(
         self, domain_id: str, state: DomainState, at: datetime, *, incident_id: str | None, lease_ran_out: bool = False
     ) -> None:

@@ -86,6 +86,22 @@ class DomainLeaseRanOut:
 
 
 @dataclass(frozen=True, slots=True)
+class DomainLeaseChanged:
+    """A domain's agent names another lease than before."""
+
+    domain_id: str
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DomainForgotten:
+    """A domain's agent has been silent for so long that neither it nor its nodes are known any more."""
+
+    domain_id: str
+    silent_for_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class DomainReturned:
     """A silent domain's agent is heard again."""
 
@@ -101,5 +117,7 @@ Transition = (
     | NodeForgotten
     | DomainWentSilent
     | DomainLeaseRanOut
+    | DomainLeaseChanged
+    | DomainForgotten
     | DomainReturned
 )

@@ -22,7 +22,7 @@ from meridian.database import is_passing
 from meridian.errors import MeridianError
 from meridian.leadership import AdvisoryLock
 from meridian.service import Kernel
-from services.failover.beliefs import DomainState, KnownDomain, KnownNode, NodeState
+from services.failover.beliefs import KnownDomain, KnownNode, domain_state_of, node_state_of
 from services.failover.declarations import Declarations, TimeBase
 from services.failover.detector import Detector
 from services.failover.events import summary_of
@@ -34,6 +34,8 @@ from services.failover.transitions import Transition
 log = logging.getLogger(__name__)
 
 _RETRY_S = 0.5
+MOST_UNTOLD = 1000
+"""Of what an instance that stands by has heard and nobody takes from it."""
 # Transitions carried out in one transaction.
 _TOGETHER = 200
 
@@ -58,6 +60,7 @@ class Watch:
         # Of this detector's transitions; the database has it too, in the transaction of each.
         self._carried_out = 0
         self._work = asyncio.Event()
+        self._stands_by = True
         self.active = False
         self.detector = Detector(settings.thresholds(), kernel.clock.monotonic_s())
 
@@ -70,12 +73,17 @@ class Watch:
             summary = summary_of(envelope.data)
             if summary is None or not self.detector.observe(summary, now_s):
                 self._metrics.passed_over.inc()
+            if self._stands_by and self.detector.untold > MOST_UNTOLD:
+                # Another instance tells them. Should this one lead again, it begins with what that one kept.
+                self.detector.drop_untold()
+                self._term = None
 
     async def run(self) -> None:
         """Lead whenever this instance may, until cancelled."""
         while True:
             try:
                 async with AdvisoryLock(self._kernel.database, "leader") as lock:
+                    self._stands_by = False
                     await self._lead(lock)
             except* (
                 OSError,
@@ -90,7 +98,7 @@ class Watch:
                         raise
                 log.warning("leadership was interrupted", extra={"errors": [repr(item) for item in errors.exceptions]})
             finally:
-                self.active = False
+                self.active, self._stands_by = False, True
                 self._metrics.active.set(0)
             await asyncio.sleep(_RETRY_S)
 
@@ -118,7 +126,13 @@ class Watch:
             await store.note_carried_out(term, 0)
             now, now_s = self._kernel.clock.now(), self._kernel.clock.monotonic_s()
             domains = [
-                KnownDomain(row.domain_id, DomainState(row.state), row.lease_s, row.lease_ran_out)
+                KnownDomain(
+                    row.domain_id,
+                    domain_state_of(row.state, lease_ran_out=row.lease_ran_out),
+                    row.lease_s,
+                    row.lease_ran_out,
+                    (now - row.changed_at).total_seconds(),
+                )
                 for row in await store.load_domains()
             ]
             nodes = [
@@ -126,7 +140,7 @@ class Watch:
                     row.node_id,
                     row.domain_id,
                     row.incarnation,
-                    NodeState(row.state),
+                    node_state_of(row.state),
                     row.quarantined,
                     tuple((now - at).total_seconds() for at in row.failures),
                     (now - row.changed_at).total_seconds(),

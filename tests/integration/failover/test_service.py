@@ -15,6 +15,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from meridian.contracts.failover.v1.failover_pb2 import (
+    DomainForgotten,
     DomainReachable,
     DomainUnreachable,
     NodeFailed,
@@ -237,6 +238,41 @@ async def test_a_node_that_was_forgotten_is_a_new_one_when_it_comes_again(stack:
         north.nodes.append("north-1")
         await heard(stack, service, "nodes WHERE node_id = 'north-1' AND state = 'alive' AND incident_id IS NULL")
         assert not stack.bus.events(NodeRecovered)
+
+
+async def test_a_domain_that_was_forgotten_is_a_new_one_when_it_comes_again(stack: Environment) -> None:
+    north = Agent(stack.bus, "north", ["north-1", "north-2"], lease_s=4.0)
+    south = Agent(stack.bus, "south", ["south-1"])
+    settings = QUICK | {"MERIDIAN_FAILOVER_FORGET_DOMAIN_AFTER_S": "2"}
+    async with stack.service("failover", settings) as service, beating(north, south):
+        await heard(stack, service, "nodes", 3)
+        north.exited.add("north-1")
+        failed = await stack.bus.expect(NodeFailed, lambda event: event.node_id == "north-1")
+        north.muted = True
+        away = await stack.bus.expect(DomainUnreachable, lambda event: event.domain_id == "north")
+        node = await stack.bus.expect(NodeForgotten, lambda event: event.node_id == "north-1")
+        assert (node.domain_id, node.incident_id) == ("north", failed.incident_id)
+        forgotten = await stack.bus.expect(DomainForgotten, lambda event: event.domain_id == "north")
+        assert forgotten.incident_id == away.incident_id
+        await heard(stack, service, "incidents WHERE domain_id = 'north' AND state = 'closed'", 2)
+        incident = (await service.http.get(f"/v1/incidents/{away.incident_id}")).json()
+        assert [entry["event"] for entry in incident["timeline"]] == ["unreachable", "lease_ran_out", "forgotten"]
+        page = (await service.http.get("/v1/domains")).json()
+        assert "north" not in {item["domain_id"] for item in page["domains"]}
+        north.exited.clear()
+        north.muted = False
+        await heard(stack, service, "nodes WHERE domain_id = 'north' AND state = 'alive' AND incident_id IS NULL", 2)
+        await heard(stack, service, "domains WHERE domain_id = 'north' AND state = 'reachable'")
+
+
+async def test_a_lease_that_grew_is_waited_for_after_a_restart_too(stack: Environment) -> None:
+    """The runs of a domain that is silent go on until the lease ends that its agent named last."""
+    north, south = Agent(stack.bus, "north", ["north-1"], lease_s=1.0), Agent(stack.bus, "south", ["south-1"])
+    async with stack.service("failover", QUICK) as service, beating(north, south):
+        await heard(stack, service, "domains WHERE domain_id = 'north' AND lease_s = 1")
+        north.lease_s = 300.0
+        await heard(stack, service, "domains WHERE domain_id = 'north' AND lease_s = 300")
+        await heard(stack, service, "domains WHERE domain_id = 'south' AND lease_s = 300")
 
 
 async def test_a_failed_node_that_another_agent_names_takes_work_again(stack: Environment) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,12 +14,17 @@ from services.failover.beliefs import (
     KnownDomain,
     KnownNode,
     NodeState,
+    NodeView,
     Summary,
     Thresholds,
+    domain_state_of,
+    node_state_of,
 )
 from services.failover.detector import Detector
 from services.failover.transitions import (
     DomainAppeared,
+    DomainForgotten,
+    DomainLeaseChanged,
     DomainLeaseRanOut,
     DomainReturned,
     DomainWentSilent,
@@ -247,6 +254,42 @@ def test_two_domains_that_die_apart_are_both_declared() -> None:
     script.speaking.discard("south")
     found = script.run(5)
     assert [type(item) for item in found] == [DomainWentSilent, DomainWentSilent]
+
+
+def test_all_silent_together_are_held_once_though_the_own_loop_stalls_when_it_ends() -> None:
+    script = Script()
+    script.settle()
+    script.speaking.clear()
+    script.run(T.unreachable_after_s + 1)
+    assert script.detector.held(script.now_s) == "all domains fell silent together"
+    script.now_s += T.hold_s
+    assert script.detector.tick(script.now_s) == []
+    found = script.run(T.unreachable_after_s + 1)
+    assert [item.domain_id for item in found if isinstance(item, DomainWentSilent)] == ["north", "south"]
+
+
+def test_a_domain_that_is_heard_again_has_time_to_hear_its_nodes() -> None:
+    script = Script()
+    script.settle()
+    script.silence("north-1")
+    script.speaking.discard("north")
+    assert [type(item) for item in script.run(5)] == [DomainWentSilent]
+    script.speaking.add("north")
+    assert [type(item) for item in script.run(T.agent_grace_s - STEP_S)] == [DomainReturned]
+    assert [type(item) for item in script.run(3 * STEP_S)] == [NodeDied]
+
+
+def test_an_agent_that_beats_seldom_has_a_voice_for_three_of_its_intervals() -> None:
+    detector, died_s = Detector(T, 0.0), 0.0
+    for tenth in range(151):
+        now_s = tenth / 10
+        if tenth % 10 == 0:
+            beat = Beat("n", 1, max(0.0, now_s - 10.8))
+            detector.observe(Summary("d", "a", 1, tenth + 1, now_s, 1.0, 10.0, (beat,)), now_s)
+        if any(isinstance(item, NodeDied) for item in detector.tick(now_s)):
+            died_s = now_s
+    # Silent since 10.8; the last beat before its time was over came 0.8 s before that.
+    assert died_s == pytest.approx(10.8 + T.failed_after_s)
 
 
 def test_a_single_domain_is_not_held() -> None:
@@ -511,3 +554,133 @@ def test_failed_nodes_of_an_earlier_detector_are_forgotten_once_their_agent_had_
     assert forgotten == {"removed", "of an agent that is away"}
     assert set(script.detector.nodes()) == {"north-1", "south-1", "named", "removed lately"}
     assert [type(item) for item in script.run(60.0)] == [NodeForgotten]
+
+
+LEAVING = Thresholds(forget_domain_after_s=100.0)
+
+
+def test_a_domain_that_is_silent_for_very_long_is_forgotten_with_its_nodes_and_new_when_it_comes_again() -> None:
+    script = Script(Detector(LEAVING, 0.0))
+    script.settle()
+    script.speaking = {"south"}
+    [silent, _] = script.run(20.0)
+    assert isinstance(silent, DomainWentSilent)
+    silent_s = script.when(DomainWentSilent)
+    assert script.run(80.0) == []
+    [forgotten] = script.run(10.0)
+    assert isinstance(forgotten, DomainForgotten)
+    assert forgotten.domain_id == "north"
+    assert forgotten.silent_for_s == pytest.approx(100.0, abs=0.11)
+    assert script.when(DomainForgotten) - silent_s == pytest.approx(100.0, abs=0.11)
+    assert set(script.detector.domains) == {"south"}
+    assert set(script.detector.nodes()) == {"south-1"}
+    script.speaking = {"north", "south"}
+    assert script.run(5.0) == [DomainAppeared("north", 10.0), NodeAppeared("north", "north-1", 1)]
+
+
+def test_a_domain_that_is_heard_again_in_time_is_known_for_ever() -> None:
+    script = Script(Detector(LEAVING, 0.0))
+    script.settle()
+    for _ in range(3):
+        script.speaking = {"south"}
+        script.run(60.0)
+        script.speaking = {"north", "south"}
+        script.run(60.0)
+    assert not [item for _, item in script.found if isinstance(item, DomainForgotten)]
+
+
+def test_a_domain_of_an_earlier_detector_is_forgotten_by_the_time_it_has_been_silent() -> None:
+    domains = [
+        KnownDomain("away", DomainState.UNREACHABLE, 10.0, lease_ran_out=True, changed_ago_s=500.0),
+        KnownDomain("away lately", DomainState.UNREACHABLE, 10.0, lease_ran_out=True, changed_ago_s=50.0),
+        KnownDomain("north", DomainState.UNREACHABLE, 10.0, lease_ran_out=True, changed_ago_s=500.0),
+    ]
+    nodes = [KnownNode("alive", "away", 1, NodeState.ALIVE)]
+    script = Script(Detector(LEAVING, 0.0, domains=domains, nodes=nodes))
+    found = [item for item in script.run(20.0) if isinstance(item, DomainForgotten)]
+    assert [item.domain_id for item in found] == ["away"], "the agent of north had time to be heard"
+    assert set(script.detector.domains) == {"north", "south", "away lately"}
+    assert "alive" not in script.detector.nodes()
+    assert [item.domain_id for item in script.run(40.0) if isinstance(item, DomainForgotten)] == ["away lately"]
+
+
+class CountedNodes(dict[str, NodeView]):
+    """How often all nodes of a domain are looked at."""
+
+    looks = 0
+
+    def values(self) -> Any:
+        self.looks += 1
+        return super().values()
+
+
+def test_each_node_is_looked_at_once_in_a_tick() -> None:
+    """Who may be forgotten is asked once a minute: 30 days are long."""
+    script = Script(Detector(Thresholds(), 0.0))
+    script.settle()
+    ticks = 0
+    for domain in script.detector.domains.values():
+        domain.nodes = CountedNodes(domain.nodes)
+    tick = script.detector.tick
+
+    def counted(now_s: float) -> list[Transition]:
+        nonlocal ticks
+        ticks += 1
+        return tick(now_s)
+
+    script.detector.tick = counted  # type: ignore[method-assign]
+    assert script.run(30.0) == []
+    for domain in script.detector.domains.values():
+        assert isinstance(domain.nodes, CountedNodes)
+        assert ticks <= domain.nodes.looks <= ticks + 1
+
+
+@pytest.mark.parametrize(
+    ("text", "lease_ran_out", "taken"),
+    [
+        ("reachable", False, DomainState.REACHABLE),
+        ("unreachable", True, DomainState.UNREACHABLE),
+        ("of a later release", True, DomainState.UNREACHABLE),
+        ("of a later release", False, DomainState.REACHABLE),
+    ],
+)
+def test_a_state_of_a_domain_that_a_later_release_kept(text: str, lease_ran_out: bool, taken: DomainState) -> None:
+    """An older instance may lead while the others are replaced."""
+    assert domain_state_of(text, lease_ran_out=lease_ran_out) is taken
+
+
+def test_a_state_of_a_node_that_a_later_release_kept() -> None:
+    assert node_state_of("of a later release") is NodeState.ALIVE
+    assert [node_state_of(str(state)) for state in NodeState] == list(NodeState)
+
+
+@pytest.mark.parametrize("interval_s", [0.1, 0.7, 1.0, 3600.0, 1e300])
+def test_nodes_are_not_dead_because_their_agent_is_silent_however_seldom_it_says_to_beat(interval_s: float) -> None:
+    """Its runs go on: they are recovered when its lease has run out, and no sooner."""
+    detector = Detector(T, 0.0)
+    beats = (Beat("north-1", 1, 0.05), Beat("north-2", 1, 0.05))
+    found: list[Transition] = []
+    for step in range(1, 200):
+        now_s = step * STEP_S
+        if now_s <= 10.0:
+            detector.observe(Summary("north", "agent", 1, step, 1e9 + now_s, interval_s, 300.0, beats), now_s)
+        detector.observe(Summary("south", "agent", 1, step, 1e9 + now_s, STEP_S, 300.0, ()), now_s)
+        found += detector.tick(now_s)
+    assert not [item for item in found if isinstance(item, NodeDied)]
+    assert [item.domain_id for item in found if isinstance(item, DomainWentSilent)] == ["north"]
+
+
+def test_a_lease_that_changes_is_told_so_that_the_next_detector_waits_for_it_too() -> None:
+    detector = Detector(T, 0.0)
+
+    def beat(sequence: int, lease_s: float) -> list[Transition]:
+        now_s = sequence * STEP_S
+        detector.observe(Summary("north", "agent", 1, sequence, 1e9 + now_s, STEP_S, lease_s, ()), now_s)
+        return detector.tick(now_s)
+
+    assert beat(1, 0.0) == [DomainAppeared("north", 10.0)], "one that is not said is the usual one"
+    assert beat(2, 10.0) == []
+    assert beat(3, 60.0) == [DomainLeaseChanged("north", 60.0)]
+    assert beat(4, 60.0) == []
+    assert beat(5, 0.0) == []
+    assert beat(6, 20.0) == [DomainLeaseChanged("north", 20.0)]

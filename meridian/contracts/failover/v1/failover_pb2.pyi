@@ -102,6 +102,18 @@ class DomainReachable(_message.Message):
     at: _timestamp_pb2.Timestamp
     def __init__(self, domain_id: _Optional[str] = ..., incident_id: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
+class DomainForgotten(_message.Message):
+    __slots__ = ("domain_id", "incident_id", "reason", "at")
+    DOMAIN_ID_FIELD_NUMBER: _ClassVar[int]
+    INCIDENT_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    domain_id: str
+    incident_id: str
+    reason: str
+    at: _timestamp_pb2.Timestamp
+    def __init__(self, domain_id: _Optional[str] = ..., incident_id: _Optional[str] = ..., reason: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
 class RecoveryPlanned(_message.Message):
     __slots__ = ("domain_id", "incident_id", "job_id", "unit_index", "run_id", "epoch", "restore_from", "restore_step", "exclude_node_ids", "reason", "at")
     DOMAIN_ID_FIELD_NUMBER: _ClassVar[int]
