@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from datetime import timedelta
-
 import httpx
 from starlette.routing import Route
 
-from meridian.database import is_passing
 from meridian.service import Kernel
 from meridian.settings import load
 from services.gateway.api import (
@@ -32,13 +27,10 @@ from services.gateway.events import Handlers, Signals
 from services.gateway.feed import Feed
 from services.gateway.openapi import install_openapi
 from services.gateway.rates import RateLimiter, parse_limit
+from services.gateway.retention import keep_forgetting
 from services.gateway.schedulers import Schedulers
 from services.gateway.settings import GatewaySettings
-from services.gateway.store import revocations, submissions
-from services.gateway.store import stream as event_table
 from services.gateway.upstream import Upstream
-
-log = logging.getLogger(__name__)
 
 ROUTERS = (
     tokens.router,
@@ -53,7 +45,6 @@ ROUTERS = (
     stream.router,
     status_page.router,
 )
-_FORGET_EVERY_S = 300.0
 
 
 def build(kernel: Kernel) -> None:
@@ -99,7 +90,7 @@ def build(kernel: Kernel) -> None:
     kernel.before_start += [feed.open, revoked.load]
     kernel.add_task("feed", feed.run)
     kernel.add_task("revocations", revoked.run)
-    kernel.add_task("retention", lambda: _forget(kernel, settings))
+    kernel.add_task("retention", lambda: keep_forgetting(kernel.database, kernel.clock, settings))
 
 
 def _methods(path: str) -> set[str]:
@@ -111,21 +102,3 @@ def _methods(path: str) -> set[str]:
         if isinstance(route, Route) and route.path_regex.match(path)
         for method in route.methods or ()
     }
-
-
-async def _forget(kernel: Kernel, settings: GatewaySettings) -> None:
-    while True:
-        now = kernel.clock.now()
-        try:
-            async with kernel.database.transaction() as connection:
-                await event_table.forget_before(connection, now - timedelta(seconds=settings.event_retention_s))
-            async with kernel.database.transaction() as connection:
-                age = timedelta(seconds=settings.idempotency_retention_s)
-                await submissions.forget_answers_before(connection, now - age)
-            async with kernel.database.transaction() as connection:
-                await revocations.forget_expired(connection, now)
-        except Exception as error:
-            if not is_passing(error):
-                raise
-            log.warning("old rows could not be removed", extra={"error": repr(error)})
-        await asyncio.sleep(_FORGET_EVERY_S)

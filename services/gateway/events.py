@@ -73,10 +73,14 @@ class Handlers:
         await self._stream(transaction, envelopes, {})
 
     async def on_incidents(self, transaction: Transaction, envelopes: Sequence[Envelope]) -> None:
-        """Open, change and close incidents."""
+        """Open, change and close incidents; a domain that left the network goes."""
         messages: list[Any] = [envelope.data for envelope in envelopes]
         known = await network.load_incidents(transaction.connection, {message.incident_id for message in messages})
         await network.save_incidents(transaction.connection, incident_changes(messages, known))
+        left = {message.domain_id for message in messages if isinstance(message, failover_pb2.DomainForgotten)}
+        if left:
+            await network.remove_domains(transaction.connection, left)
+            transaction.on_commit(self.signals.network_changed)
         await self._stream(transaction, envelopes, await self._tenants(transaction, messages))
 
     async def on_forecasts(self, transaction: Transaction, envelopes: Sequence[Envelope]) -> None:

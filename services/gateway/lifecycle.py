@@ -289,10 +289,15 @@ class Fold:
         job = self._job(message)
         if job.state in FINAL:
             return
-        job.state = JobState(enum_name(job_pb2.JobOutcome.DESCRIPTOR, message.outcome))
-        job.reason = message.reason
+        outcome = enum_name(job_pb2.JobOutcome.DESCRIPTOR, message.outcome)
+        known = outcome in FINAL
+        # A later release may end jobs in other ways.
+        job.state = JobState(outcome) if known else JobState.FAILED
+        job.reason = message.reason or ("" if known else f"the outcome is not known here: {outcome}")
         job.restarts = max(job.restarts, message.restarts)
-        job.finished_at = to_datetime(message.finished_at)
+        # A job without an end would count as unfinished for ever.
+        known_at = job.started_at or job.placed_at or job.queued_at or job.submitted_at
+        job.finished_at = to_datetime(message.finished_at) or known_at
         if job.state == JobState.SUCCEEDED:
             job.progress = 1.0
 

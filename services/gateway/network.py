@@ -22,6 +22,7 @@ INCIDENT_EVENTS: tuple[type[Message], ...] = (
     failover_pb2.NodeForgotten,
     failover_pb2.DomainUnreachable,
     failover_pb2.DomainReachable,
+    failover_pb2.DomainForgotten,
     failover_pb2.RecoveryPlanned,
 )
 
@@ -160,6 +161,7 @@ _STATES: dict[type[Message], str] = {
     failover_pb2.NodeRecovered: "recovered",
     failover_pb2.NodeForgotten: "forgotten",
     failover_pb2.DomainReachable: "recovered",
+    failover_pb2.DomainForgotten: "forgotten",
 }
 _OVER = {"recovered", "forgotten"}
 

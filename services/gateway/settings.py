@@ -26,6 +26,8 @@ class GatewaySettings(HttpSettings):
     login_rate_limit: str = "300/minute"
     max_body_bytes: int = Field(default=1 << 20, ge=1024)
     max_batch_body_bytes: int = Field(default=8 << 20, ge=1024)
+    # Jobs that ended and incidents that were closed are kept this long.
+    keep_days: int = Field(default=90, ge=1, le=36_500)
     event_retention_s: float = Field(default=7 * 86400.0, gt=0)
     idempotency_retention_s: float = Field(default=86400.0, gt=0)
     upstream_timeout_s: float = Field(default=10.0, gt=0)

@@ -47,7 +47,10 @@ job = sa.Table(
     _time("cancel_requested_at"),
     # Null until the submission is known; such a job is in no list.
     sa.Column("spec", JSON(none_as_null=True)),
+    sa.Column("stored_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
     sa.Index("job_by_tenant", "tenant_id", "seq"),
+    sa.Index("job_by_end", "finished_at", postgresql_where=sa.text("finished_at IS NOT NULL")),
+    sa.Index("job_unknown", "stored_at", postgresql_where=sa.text("spec IS NULL")),
     sa.Index("job_unfinished", "tenant_id", postgresql_where=sa.text("finished_at IS NULL")),
 )
 
@@ -169,6 +172,7 @@ incident = sa.Table(
     _time("opened_at"),
     _time("updated_at"),
     _time("closed_at"),
+    sa.Index("incident_by_end", "closed_at", postgresql_where=sa.text("closed_at IS NOT NULL")),
     sa.Index("incident_unreachable", "domain_id", postgresql_where=sa.text("state = 'unreachable'")),
 )
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from meridian.errors import FieldError, InvalidArgumentError
 from services.gateway.api.answers import problems
 from services.gateway.context import Operator, Parts, ResourceReader
 from services.gateway.store import network as store
+from services.gateway.store.jobs import devices_held
 
 router = APIRouter(prefix="/v1", tags=["network"])
 
@@ -62,7 +66,12 @@ async def recommend(parts: Parts, _caller: ResourceReader, question: Recommendat
         domains = {item["domain_id"]: item for item in await store.domains(connection)}
         nodes = await store.nodes(connection)
         links = await store.links(connection) if question.from_domain else []
-    offers = _offers(domains, nodes, _round_trips(links, question.from_domain))
+        held = await devices_held(connection)
+    if question.from_domain is not None and question.from_domain not in domains:
+        # No distance would be known, and the ranking would not say why.
+        detail = f"there is no domain {question.from_domain!r}"
+        raise InvalidArgumentError(detail, errors=(FieldError("/from_domain", detail),))
+    offers = _offers(domains, nodes, _round_trips(links, question.from_domain), held)
     return await parts.telemetry.ask(
         "POST", "/v1/recommendations", json={"workload": question.workload, "offers": offers}
     )
@@ -78,19 +87,33 @@ def _round_trips(links: list[dict[str, Any]], start: str | None) -> dict[str, fl
     return found
 
 
+@dataclass(slots=True)
+class _Counted:
+    """Accelerators of one type in one domain. ``memory_bytes``: of each; 0 where the inventory does not say."""
+
+    free: int = 0
+    ready: int = 0
+    memory_bytes: set[int] = field(default_factory=set)
+
+
 def _offers(
-    domains: dict[str, dict[str, Any]], nodes: list[dict[str, Any]], round_trips: dict[str, float]
+    domains: dict[str, dict[str, Any]],
+    nodes: list[dict[str, Any]],
+    round_trips: dict[str, float],
+    held: Container[tuple[str, int]],
 ) -> list[dict[str, Any]]:
-    """One offer per domain and type of accelerator; free are those of nodes at which nothing runs."""
-    counts: dict[tuple[str, str], list[int]] = {}
+    """One offer per domain and type of accelerator; free are those that no run holds, of nodes that are not busy otherwise."""
+    counts: dict[tuple[str, str], _Counted] = {}
     for node in nodes:
         # A recommendation is of whole accelerators.
         for accelerator in (item for item in node["accelerators"] if not item.get("partitioned")):
-            count = counts.setdefault((node["domain_id"], accelerator["model"]), [0, 0])
-            count[0] += node["state"] == "healthy"
-            count[1] += node["state"] in _READY
+            count = counts.setdefault((node["domain_id"], accelerator["model"]), _Counted())
+            unheld = (node["node_id"], accelerator["index"]) not in held
+            count.free += node["state"] == "healthy" and unheld
+            count.ready += node["state"] in _READY
+            count.memory_bytes.add(accelerator["memory_bytes"])
     offers = []
-    for (domain_id, model), (free, ready) in sorted(counts.items()):
+    for (domain_id, model), count in sorted(counts.items()):
         domain = domains.get(domain_id)
         if domain is None or not model:
             continue
@@ -99,12 +122,13 @@ def _offers(
             {
                 "domain_id": domain_id,
                 "accelerator": model,
-                "available": free,
-                "total": ready,
+                "available": count.free,
+                "total": count.ready,
                 "price_per_accelerator_hour": price["micro_units"] / 1e6 if price else None,
                 "currency": price["currency"] if price else "",
                 "round_trip_s": round_trips.get(domain_id),
                 "reachable": domain["reachable"],
+                "memory_bytes": min(count.memory_bytes) or None,
             }
         )
     return offers

@@ -120,7 +120,7 @@ async def list_jobs(
 async def _own(connection: AsyncConnection, caller: Caller, job_id: str) -> JobRow:
     row = await store.get(connection, job_id, caller.sees)
     if row is None:
-        raise NotFoundError(f"there is no job {job_id!r}")
+        raise NotFoundError(f"there is no job {job_id!r}, or it ended so long ago that it is not kept any more")
     return row
 
 

@@ -155,6 +155,10 @@ class TrainedModel(ModelSection):
     zero_stage: int = Field(default=0, ge=0, le=3)
     recompute: bool | Literal["none", "selective", "full"] = False  # type: ignore[assignment]
     fused_attention: bool = True
+    gradient_precision: Literal["fp32", "bf16+fp32", "bf16", "both"] | None = None
+    stage_layers: list[Annotated[int, Field(ge=0, le=1_000_000)]] = Field(
+        default=[], max_length=10_000, description="layers of each pipeline stage; empty: as even as can be"
+    )
 
 
 class Nodes(Section):

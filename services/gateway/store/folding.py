@@ -8,7 +8,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.gateway.lifecycle import Fold, JobRecord, JobState, RunRecord, RunState, Touched, UnitRecord, UnitState
+from services.gateway import later_values
+from services.gateway.lifecycle import Fold, JobRecord, RunRecord, Touched, UnitRecord
 from services.gateway.store.rows import as_json, as_rows, texts, upsert
 from services.gateway.tables import job, run, unit
 
@@ -51,20 +52,22 @@ async def _lock_jobs(connection: AsyncConnection, job_ids: set[str]) -> dict[str
     records = {}
     for row in (await connection.execute(query)).mappings():
         record = JobRecord(**row)
-        record.state = JobState(record.state)
+        record.state = later_values.job_state(
+            record.state, finished_at=record.finished_at, placed_at=record.placed_at, queued_at=record.queued_at
+        )
         records[record.job_id] = record
     return records
 
 
 def _unit(row: sa.RowMapping) -> UnitRecord:
     record = UnitRecord(**row)
-    record.state = UnitState(record.state)
+    record.state = later_values.unit_state(record.state, placed_epoch=record.placed_epoch, lost_epoch=record.lost_epoch)
     return record
 
 
 def _run(row: sa.RowMapping) -> RunRecord:
     record = RunRecord(**row)
-    record.state = RunState(record.state)
+    record.state = later_values.run_state(record.state, ended_at=record.ended_at, started_at=record.started_at)
     return record
 
 

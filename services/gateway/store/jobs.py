@@ -9,7 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.gateway.lifecycle import JobState, UnitState, unit_state_now
+from services.gateway import later_values
+from services.gateway.lifecycle import JobState, RunState, UnitState, unit_state_now
 from services.gateway.store.submissions import NewJob
 from services.gateway.tables import job, requirement, run, unit
 
@@ -39,9 +40,15 @@ async def get(connection: AsyncConnection, job_id: str, tenant_id: str | None) -
     row = (await connection.execute(query)).mappings().one_or_none()
     if row is None:
         return None
-    body = dict(row)
+    body = _known(dict(row))
     spec, revision = body.pop("spec"), body.pop("revision")
     return JobRow(body, spec, revision)
+
+
+def _known(summary: Body) -> Body:
+    """A job's row with a state that this release knows."""
+    times = {name: summary[name] for name in ("finished_at", "placed_at", "queued_at")}
+    return summary | {"state": later_values.job_state(summary["state"], **times)}
 
 
 async def find(
@@ -62,7 +69,7 @@ async def find(
         query = query.where(job.c.seq < before)
     found = []
     for row in (await connection.execute(query)).mappings():
-        body = dict(row)
+        body = _known(dict(row))
         found.append((body.pop("seq"), body))
     return found
 
@@ -110,7 +117,10 @@ def _name(row: JobRow, index: int) -> str:
 
 
 def _unit_body(index: int, name: str, summary: Mapping[str, Any], stored: Mapping[str, Any] | None) -> Body:
-    state = _untouched(summary) if stored is None or stored["state"] == UnitState.SUBMITTED else stored["state"]
+    state = _untouched(summary)
+    if stored is not None and stored["state"] != UnitState.SUBMITTED:
+        epochs = {name: stored[name] for name in ("placed_epoch", "lost_epoch")}
+        state = later_values.unit_state(stored["state"], **epochs)
     body: Body = {
         "unit_index": index,
         "name": name,
@@ -184,7 +194,8 @@ async def runs(
     found = []
     for row in (await connection.execute(query)).mappings():
         body = dict(row)
-        found.append((body.pop("seq"), body))
+        state = later_values.run_state(body["state"], ended_at=body["ended_at"], started_at=body["started_at"])
+        found.append((body.pop("seq"), body | {"state": state}))
     return found
 
 
@@ -204,3 +215,17 @@ async def get_requirement(connection: AsyncConnection, job_id: str) -> Body | No
     """What the forecast service estimated for a job."""
     body: Body | None = await connection.scalar(sa.select(requirement.c.body).where(requirement.c.job_id == job_id))
     return body
+
+
+async def devices_held(connection: AsyncConnection) -> set[tuple[str, int]]:
+    """The accelerators, by node and index, that runs hold which have not ended, wholly or in part."""
+    running = run.c.state.in_([RunState.ASSIGNED, RunState.STARTED])
+    query = (
+        sa.select(run.c.placement).join(job, job.c.job_id == run.c.job_id).where(job.c.finished_at.is_(None), running)
+    )
+    return {
+        (rank["node_id"], index)
+        for placement in (await connection.execute(query)).scalars()
+        for rank in placement
+        for index in rank["accelerator_indices"]
+    }

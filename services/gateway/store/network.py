@@ -61,6 +61,13 @@ async def save_graph(connection: AsyncConnection, changes: Sequence[DomainChange
         await connection.execute(_SET_STATES, {"rows": as_json(states)})
 
 
+async def remove_domains(connection: AsyncConnection, domain_ids: Iterable[str]) -> None:
+    """Remove domains with their nodes and links."""
+    gone = texts(domain_ids)
+    for table in (link, node, domain):
+        await connection.execute(sa.delete(table).where(table.c.domain_id == gone))
+
+
 async def load_incidents(connection: AsyncConnection, incident_ids: Iterable[str]) -> list[IncidentRow]:
     """The stored incidents of these ids."""
     columns = [incident.c[item.name] for item in fields(IncidentRow)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -93,9 +92,3 @@ async def read_after(
     if job_id is not None:
         query = query.where(event.c.job_id == job_id, event.c.job_id != "")
     return [StoredEvent(*row) for row in await connection.execute(query)]
-
-
-async def forget_before(connection: AsyncConnection, time: datetime) -> int:
-    """Remove events stored before ``time``; returns how many."""
-    result: Any = await connection.execute(sa.delete(event).where(event.c.stored_at < time))
-    return int(result.rowcount)

@@ -86,12 +86,6 @@ async def store_answer(connection: AsyncConnection, tenant_id: str, key: str, an
     )
 
 
-async def forget_answers_before(connection: AsyncConnection, time: datetime) -> int:
-    """Remove answers given before ``time``; returns how many."""
-    result: Any = await connection.execute(sa.delete(idempotency).where(idempotency.c.created_at < time))
-    return int(result.rowcount)
-
-
 async def request_cancel(connection: AsyncConnection, job_id: str, at: datetime) -> bool:
     """Note that a job is to be cancelled; False when that was noted before or the job is finished."""
     statement = (

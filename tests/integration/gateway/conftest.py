@@ -71,6 +71,7 @@ def image(
     security_level: int = 1,
     agent_url: str = "",
     model: str = "Ascend 910B",
+    accelerator_memory_bytes: int = 1 << 36,
     version: int = 1,
 ) -> graph_pb2.GraphUpdated:
     """The full image of a domain as the graph service publishes it."""
@@ -90,6 +91,8 @@ def image(
         node.inventory.memory_bytes = memory_bytes
         node.metrics["hw.cpu.utilization"] = 0.25
         for number in range(accelerators):
-            node.inventory.accelerators.add(index=number, model=model, memory_bytes=1 << 36, emulated=emulated)
+            node.inventory.accelerators.add(
+                index=number, model=model, memory_bytes=accelerator_memory_bytes, emulated=emulated
+            )
     update.links.add(from_domain_id=domain_id, to_domain_id="elsewhere", rtt_s=0.03, bandwidth_bytes_per_s=1e9)
     return update

@@ -118,6 +118,27 @@ async def test_a_domain_whose_agent_fell_silent_before_its_first_image_is_not_re
     ]
 
 
+async def test_a_domain_that_is_forgotten_is_shown_no_more(stack: Stack) -> None:
+    await stack.bus.publish(image("beijing"), image("shanghai"))
+    away = failover_pb2.DomainUnreachable(domain_id="beijing", incident_id="inc-2", reason="agent silent")
+    away.at.GetCurrentTime()
+    await stack.bus.publish(away)
+    await eventually(lambda: read(stack, "/v1/incidents"), lambda page: len(page["items"]) == 1)
+    await eventually(lambda: read(stack, "/v1/domains"), lambda page: len(page["items"]) == 2)
+    forgotten = failover_pb2.DomainForgotten(domain_id="beijing", incident_id="inc-2", reason="silent for 30 days")
+    forgotten.at.GetCurrentTime()
+    await stack.bus.publish(forgotten)
+    found = await eventually(lambda: read(stack, "/v1/domains"), lambda page: len(page["items"]) == 1)
+    assert [item["domain_id"] for item in found["items"]] == ["shanghai"]
+    assert {item["domain_id"] for item in (await read(stack, "/v1/nodes"))["items"]} == {"shanghai"}
+    [incident] = (await read(stack, "/v1/incidents"))["items"]
+    assert (incident["state"], incident["reason"]) == ("forgotten", "silent for 30 days")
+    assert incident["closed_at"] is not None
+    await stack.bus.publish(image("beijing", version=9))
+    found = await eventually(lambda: read(stack, "/v1/domains"), lambda page: len(page["items"]) == 2)
+    assert [item["reachable"] for item in found["items"]] == [True, True]
+
+
 async def test_forecasts_and_requirements(stack: Stack) -> None:
     def forecast(kind: int, subject: str, current: float) -> forecast_pb2.DemandForecast:
         event = forecast_pb2.DemandForecast(subject_kind=kind, subject_id=subject, method="seasonal", current=current)

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from meridian.clock import VirtualClock
 from meridian.contracts.identity.v1 import identity_pb2
-from services.gateway.app import _forget
 from services.gateway.auth import Caller, RevocationList
+from services.gateway.retention import keep_forgetting
 from services.gateway.settings import GatewaySettings
 from services.gateway.store import revocations
 from services.gateway.store.revocations import KEPT, Revocation
@@ -78,7 +78,7 @@ async def test_the_table_keeps_what_may_still_be_used(stack: Stack) -> None:
             return set(await connection.scalars(sa.text("SELECT token_id FROM revocation")))
 
     await eventually(kept, lambda found: "not said" in found)
-    forgetting = asyncio.create_task(_forget(kernel, GatewaySettings()))
+    forgetting = asyncio.create_task(keep_forgetting(kernel.database, kernel.clock, GatewaySettings()))
     try:
         assert await eventually(kept, lambda found: "over" not in found) == {"not over", "not said"}
     finally:

@@ -6,12 +6,14 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.run.v1 import run_pb2
+from services.gateway import later_values
 from services.gateway.lifecycle import (
     Fold,
     JobRecord,
@@ -193,3 +195,46 @@ def test_counters_always_agree_with_the_units(messages: list[Message]) -> None:
     assert job.units_active == sum(state in holding for state in states)
     assert job.units_succeeded == states.count(UnitState.SUCCEEDED)
     assert (job.state == JobState.RUNNING) == bool(job.units_active or job.units_succeeded)
+
+
+def test_an_outcome_of_a_later_release_ends_the_job() -> None:
+    """Else it would count against the quota of its tenant for ever."""
+    for outcome in (0, 99):
+        job = fold(finished(outcome)).jobs[JOB]
+        assert (job.state, job.finished_at) == (JobState.FAILED, at(99))
+        assert job.reason == f"the outcome is not known here: {'unspecified' if outcome == 0 else outcome}"
+    told = finished(99)
+    told.reason = "its budget is used up"
+    assert fold(told).jobs[JOB].reason == "its budget is used up"
+
+
+def test_a_job_whose_end_names_no_time_has_ended() -> None:
+    found = fold(queued(), placed(1), job_pb2.JobFinished(job_id=JOB, outcome=job_pb2.JOB_OUTCOME_SUCCEEDED)).jobs[JOB]
+    assert (found.state, found.finished_at) == (JobState.SUCCEEDED, found.placed_at)
+    assert found.placed_at is not None
+
+
+@pytest.mark.parametrize(
+    ("facts", "state"),
+    [
+        ({}, JobState.SUBMITTED),
+        ({"queued_at": at(1)}, JobState.QUEUED),
+        ({"queued_at": at(1), "placed_at": at(2)}, JobState.RUNNING),
+        ({"queued_at": at(1), "finished_at": at(3)}, JobState.FAILED),
+    ],
+)
+def test_a_job_in_a_state_of_a_later_release(facts: dict[str, Any], state: JobState) -> None:
+    times = {"queued_at": None, "placed_at": None, "finished_at": None} | facts
+    assert later_values.job_state("suspended", **times) is state
+    assert [later_values.job_state(str(item), **times) for item in JobState] == list(JobState)
+
+
+def test_units_and_runs_in_states_of_a_later_release() -> None:
+    unit, run_of = later_values.unit_state, later_values.run_state
+    assert unit("suspended", placed_epoch=2, lost_epoch=1) is UnitState.RUNNING
+    assert unit("suspended", placed_epoch=2, lost_epoch=2) is UnitState.QUEUED
+    assert run_of("suspended", ended_at=None, started_at=None) is RunState.ASSIGNED
+    assert run_of("suspended", ended_at=None, started_at=at(1)) is RunState.STARTED
+    assert run_of("suspended", ended_at=at(2), started_at=at(1)) is RunState.FAILED
+    assert [unit(str(item), placed_epoch=1, lost_epoch=0) for item in UnitState] == list(UnitState)
+    assert [run_of(str(item), ended_at=None, started_at=None) for item in RunState] == list(RunState)
