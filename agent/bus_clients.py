@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
-from aiokafka.errors import KafkaError, UnsupportedCodecError
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError, UnsupportedCodecError
 from google.protobuf.message import Message
 
 from meridian.codec import Record, encode
@@ -23,6 +23,8 @@ METADATA_MAX_AGE_MS = 15_000
 """So old may be what is known of a topic's partitions, as in `meridian.bus`."""
 AGAIN_S = 0.5
 """After so long what the bus did not take is tried again."""
+TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
+"""What the bus does not take for its size, however often it is tried."""
 
 
 async def until_taken(step: Callable[[], Awaitable[object]], what: str) -> None:
@@ -87,8 +89,14 @@ class Producer:
         :raises KafkaError: the topic's metadata cannot be had.
         :raises ContractError: the message is no event, or its key is empty.
         """
-        record = encode(message, event_id=event_id, source=self._source, time=time, traceparent=traceparent)
-        return await self.send_record(record)
+        return await self.send_record(self.record(message, event_id=event_id, time=time, traceparent=traceparent))
+
+    def record(self, message: Message, *, event_id: str, time: datetime, traceparent: str = "") -> Record:
+        """An event of this agent as it is sent.
+
+        :raises ContractError: the message is no event, or its key is empty.
+        """
+        return encode(message, event_id=event_id, source=self._source, time=time, traceparent=traceparent)
 
     async def set_aside(self, record: ConsumerRecord[Any, Any], *, consumer: str, reason: str) -> None:
         """A record that keeps no contract goes to the dead-letter topic; a broker that does not take it is logged."""
@@ -108,6 +116,17 @@ class Producer:
             )
         except KafkaError as error:
             _log.warning("dead letter not sent: %s", error)
+
+    async def set_aside_own(self, record: Record, *, consumer: str, reason: str) -> None:
+        """What the bus does not take for its size goes to the dead-letter topic, cut.
+
+        :raises KafkaError: the broker does not take that now.
+        """
+        _log.error("record of %d bytes for %s is set aside: %s", len(record.value), record.topic, reason)
+        kept = letter(
+            record.topic, record.key, record.value, record.headers, consumer=consumer, reason=reason, fits=False
+        )
+        await (await self.send_record(kept))
 
     async def send_record(self, record: Record) -> asyncio.Future[object]:
         """Hand an encoded record over; see ``send``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from agent.collectors.base import Reading, Source, Statistic
 from agent.collectors.metrics import Metric
 from agent.collectors.unknown import UnknownKind
 from agent.engines.base import (
+    USUAL_GRACE_S,
     AdjustRequest,
     Checkpoint,
     FailureKind,
@@ -96,9 +98,10 @@ def _placements(order: run_pb2.Assignment) -> tuple[RankPlacement, ...]:
 
 
 def stop_request(order: run_pb2.Assignment) -> StopRequest:
-    """A STOP as an engine takes it."""
+    """A STOP as an engine takes it; one whose grace is no time is carried out with the usual one."""
     reason = order.reason or "stop was ordered"
-    return StopRequest(order.run_id, order.job_id, order.unit_index, order.epoch, order.grace_s, reason)
+    grace_s = order.grace_s if 0 <= order.grace_s < math.inf else USUAL_GRACE_S
+    return StopRequest(order.run_id, order.job_id, order.unit_index, order.epoch, grace_s, reason)
 
 
 def adjust_request(order: run_pb2.Assignment) -> AdjustRequest:
@@ -117,6 +120,24 @@ def run_event(event: RunEvent, domain_id: str) -> Message | None:
         message.domain_id = domain_id
         message.at.FromDatetime(event.at)
     return message
+
+
+MOST_TEXT_CHARACTERS = 2000
+"""Of each text of a report that is cut."""
+
+
+def cut_to_size(message: Message) -> bool:
+    """Leave out of a report of a run what can make it larger than its topic takes; False when it says nothing without that."""
+    if isinstance(message, run_pb2.RunStarted):
+        message.ClearField("node_ids")
+    elif isinstance(message, run_pb2.RunFailed):
+        if len(message.reason) > MOST_TEXT_CHARACTERS:
+            cut = f"... (cut, it had {len(message.reason)} characters)"
+            message.reason = message.reason[:MOST_TEXT_CHARACTERS] + cut
+        message.log_tail = message.log_tail[-MOST_TEXT_CHARACTERS:]
+    else:
+        return False
+    return True
 
 
 _RunMessage = (

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 
 from aiokafka.errors import KafkaError
 
 from agent import contract_messages
-from agent.bus_clients import Producer
+from agent.bus_clients import TOO_LARGE, Producer
 from agent.engines.base import Engine
 from agent.lease import Lease
 from agent.settings import AgentSettings
@@ -17,6 +18,8 @@ from meridian.clock import Clock
 _log = logging.getLogger(__name__)
 
 MAX_UNANSWERED = 10
+SAY_AGAIN_S = 60.0
+"""So often it is told that heartbeats are too large."""
 
 
 class Heartbeats:
@@ -39,6 +42,7 @@ class Heartbeats:
         self._clock = clock
         self._incarnation = incarnation
         self._sequence = 0
+        self._said_at_s = -math.inf
         self._unanswered: set[asyncio.Task[None]] = set()
         self.agent_id = ""
         self.first_heard = asyncio.Event()
@@ -72,6 +76,9 @@ class Heartbeats:
         try:
             sent = await self._producer.send(message, event_id=f"{self._incarnation}-{self._sequence}", time=now)
             await sent
+        except TOO_LARGE:
+            self._say_too_large(len(message.nodes))
+            return
         except KafkaError as error:
             _log.debug("heartbeat lost: %s", error)
             return
@@ -80,3 +87,9 @@ class Heartbeats:
         if self._lease.acknowledged(sent_at_s, self._clock.monotonic_s()):
             _log.warning("contact to the bus regained")
             self._engine.lease_regained()
+
+    def _say_too_large(self, nodes: int) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._said_at_s >= SAY_AGAIN_S:
+            self._said_at_s = now_s
+            _log.error("heartbeats of %d nodes are larger than their topic takes: divide the domain", nodes)

@@ -67,6 +67,9 @@ class ResourceDefinitions:
         if event.removed:
             self._resources.tell(event.name, None)
             return
+        if event.definition.name != event.name:
+            _log.warning("the definition of resource %s is that of %r", event.name, event.definition.name)
+            return
         try:
             self._resources.tell(event.name, model_of(event.definition))
         except InvalidArgumentError as error:

@@ -1,10 +1,13 @@
 """The accelerators of one pool of ResourceSlices: which is a part of which, their numbers, and what share of each is free. Pure.
 
 Parts name their parent (``parentUUID``), or take less than another device of the same shared counters (KEP-4815), or all of them as
-another does that has more memory (modes of one device, as AMD's driver lists them). A number is the attribute ``index`` or
-``minor``, else that in the name (``gpu-3``, ``gpu-0-mig-1g10gb-19-0``), if each accelerator of the pool has one of its own; else it
-is the place in the natural order of names. Names of several numbers in a row have none: they are addresses, or a card and its render
-node (``gpu-8-136`` of AMD is the second of its node). The order in which a driver lists its devices says nothing: it changes.
+another does that has more memory (modes of one device, as AMD's driver lists them), or stand at the PCI address of another (one
+for passthrough beside the same for computing), or of nothing that is whole (an AMD card that was divided beforehand: all that is
+listed of it are partitions, without counters). A number is the attribute ``index`` or ``minor``, else that in the name
+(``gpu-3``, ``gpu-0-mig-1g10gb-19-0``), if each accelerator of the pool has one of its own; else it is the place in the
+natural order of names. Names of several numbers in a row have none: they are addresses, or a card and its render node
+(``gpu-8-136`` of AMD is the second of its node). The order in which a driver lists its devices says nothing: it
+changes.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ MAX_NUMBER = 1023
 # A difference of quantities may miss by its rounding.
 ROUNDING = 1e-9
 _NUMBERED = re.compile(r"[a-z]+(?:-[a-z]+)*-?([0-9]{1,4})(?!-?[0-9]|[a-z])", re.IGNORECASE)
+_PARTITION = re.compile(r"(?:^|[^a-z])partition(?:$|[^a-z])", re.IGNORECASE)
 Needs = dict[tuple[str, str], float | None]
 """Amounts by counter set and counter; None: it is no quantity."""
 
@@ -39,9 +43,10 @@ def devices_of(
 ) -> list[PoolDevice]:
     """The devices of a pool, by name and content, with what they are parts of; ``counters``: see `free_shares`."""
     by_counters = _largest(listed, _totals(counters))
+    by_address = _at_address(listed)
     found = []
     for name, content in listed:
-        parent = text_of(content, "parentUUID") or by_counters.get(name, "")
+        parent = text_of(content, "parentUUID") or by_counters.get(name, "") or by_address.get(name, "")
         found.append(PoolDevice(name, content, parent or _id(name, content), bool(parent)))
     return found
 
@@ -49,8 +54,9 @@ def devices_of(
 def numbers_of(devices: Sequence[PoolDevice], taken: Iterable[int] = ()) -> dict[str, int]:
     """Numbers by accelerator; those that another pool of the node has taken are passed over."""
     wholes: dict[str, PoolDevice] = {}
-    for device in devices:
-        if device.whole not in wholes or not device.is_part:
+    for device in sorted(devices, key=lambda device: (not device.is_part, _natural(device.name)), reverse=True):
+        # In the end the whole device, or the first of its parts by name.
+        if device.whole not in wholes or wholes[device.whole].is_part:
             wholes[device.whole] = device
     ordered = sorted(wholes, key=lambda whole: (_natural(wholes[whole].name), whole))
     stated = {whole: _stated(wholes[whole]) for whole in ordered}
@@ -153,6 +159,25 @@ def _largest(listed: Sequence[tuple[str, Mapping[str, Any]]], totals: Needs) -> 
             continue
         whole = largest[0] if largest else ("", counter_set, {})
         found |= {name: whole[1] for name, _, _ in members if name != whole[0]}
+    return found
+
+
+def _at_address(listed: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, str]:
+    """By device that is a partition of what is at its PCI address, or the same for passthrough: the whole device, else the address."""
+    by_address: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+    for name, content in listed:
+        address = text_of(content, "pciBusID")
+        if address:
+            by_address.setdefault(address, []).append((name, content))
+    found: dict[str, str] = {}
+    for address, members in by_address.items():
+        partitions = {name for name, content in members if _PARTITION.search(text_of(content, "type"))}
+        passed = {name for name, content in members if text_of(content, "type") == "vfio"}
+        wholes = [item for item in members if item[0] not in partitions | passed]
+        if len(wholes) > 1:
+            continue
+        whole = _id(*wholes[0]) if wholes else address
+        found |= dict.fromkeys(partitions | passed if wholes else partitions, whole)
     return found
 
 

@@ -7,10 +7,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from agent.collectors.base import Reading, Source, unknown_from
-from agent.collectors.exporter_table import ExporterTable
+from agent.collectors.exporter_table import Edge, ExporterTable
 from agent.collectors.exposition import Sample
 from agent.collectors.metrics import HEALTH_FAILED, Metric
 from agent.collectors.unknown import UnknownKind
+from agent.collectors.values import FUTURE_TOLERANCE_S
 
 
 class ErrorCodes:
@@ -28,6 +29,10 @@ class ErrorCodes:
         of long ago: for the same while health is not known. Later a code that only stands there says nothing."""
         for edge in self._table.edges:
             samples = families.get(edge.family, ())
+            if edge.code_label:
+                if any(_just_now(sample, edge, now_s) for sample in samples):
+                    readings = [_after(item, edge.health, 0.0) for item in readings]
+                continue
             key = device, edge.family
             if (
                 samples
@@ -43,6 +48,12 @@ class ErrorCodes:
                 code = self._values[key]
                 readings = [_after(item, edge.health if was_seen else None, code) for item in readings]
         return readings
+
+
+def _just_now(sample: Sample, edge: Edge, now_s: float) -> bool:
+    code = sample.labels.get(edge.code_label, "")
+    counts = not code.isascii() or not code.isdigit() or float(code) not in edge.ignored
+    return counts and 0 < sample.value <= now_s + FUTURE_TOLERANCE_S and now_s - sample.value < edge.for_s
 
 
 def _after(reading: Reading, health: float | None, code: float) -> Reading:

@@ -81,12 +81,16 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Sentinel:
-    """Raw values from ``low`` to ``high`` mean that there is none. Empty ``families``: of any family."""
+    """Raw values from ``low`` to ``high`` mean that there is none. Empty ``families``: of any family.
+
+    ``passed_over``: such a sample is left out of the figure where others of its family are there.
+    """
 
     low: float
     high: float
     reason: str
     families: frozenset[str] = frozenset()
+    passed_over: bool = False
 
 
 class PartitionKind(StrEnum):
@@ -131,13 +135,15 @@ class FrozenGuard:
 class Edge:
     """A family that keeps the last error for ever: only its change says something, and only for ``for_s``.
 
-    ``ignored``: codes that are no fault of the device.
+    ``ignored``: codes that are no fault of the device. ``code_label``: the family has a sample of each code, named by this
+    label, and its value is the Unix time of its last event.
     """
 
     family: str
     health: float
     for_s: float
     ignored: frozenset[float] = frozenset()
+    code_label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +192,11 @@ class ExporterTable:
         """Every family the table reads."""
         return frozenset(self._families())
 
+    @cached_property
+    def passed_over(self) -> tuple[Sentinel, ...]:
+        """Sentinels whose samples are left out where others of their family are there."""
+        return tuple(item for item in self.sentinels if item.passed_over)
+
     def is_sentinel(self, family: str, value: float) -> bool:
         """Whether a value of a family stands for none."""
         return any(
@@ -211,17 +222,6 @@ class ExporterTable:
     def per_device(self) -> bool:
         """Whether readings are of accelerators; otherwise they are of the node as a whole."""
         return bool(self.index_labels or self.index_family or self.index_by_order)
-
-    @cached_property
-    def rate_families(self) -> frozenset[str]:
-        """Families of which rates are taken."""
-        return frozenset(
-            term.family
-            for alternatives in self.metrics.values()
-            for alternative in alternatives
-            for term in alternative.terms
-            if (term.kind or alternative.kind) is Kind.RATE
-        )
 
     def canonical(self, family: str) -> str:
         """The family as the table names it; one with no known prefix is returned as it is."""

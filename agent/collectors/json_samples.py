@@ -18,7 +18,11 @@ def samples_of(content: object) -> list[Sample] | None:
     if isinstance(content, list) and content and all(isinstance(item, Mapping) and "Desc" in item for item in content):
         return list(_dumped(content))
     data = content.get("data") if isinstance(content, Mapping) else None
-    if isinstance(data, Mapping) and data.get("resultType") == "vector" and isinstance(data.get("result"), list):
+    if (
+        isinstance(data, Mapping)
+        and data.get("resultType") in {"vector", "matrix"}
+        and isinstance(data.get("result"), list)
+    ):
         return list(_queried(data["result"]))
     return None
 
@@ -55,7 +59,7 @@ def _labels(pairs: object) -> dict[str, str] | None:
 def _queried(results: Iterable[object]) -> Iterator[Sample]:
     for item in results:
         metric = item.get("metric") if isinstance(item, Mapping) else None
-        pair = item.get("value") if isinstance(item, Mapping) else None
+        pair = item.get("value", _last(item.get("values"))) if isinstance(item, Mapping) else None
         if not isinstance(metric, Mapping) or not isinstance(pair, list) or len(pair) != 2:
             continue
         labels = {str(name): value for name, value in metric.items() if isinstance(value, str)}
@@ -65,6 +69,11 @@ def _queried(results: Iterable[object]) -> Iterator[Sample]:
             continue
         if family and len(labels) + 1 == len(metric) and value is not None:
             yield Sample(family, labels, value, at_s)
+
+
+def _last(pairs: object) -> object:
+    """Of a query over a range: the newest pair, which is the last."""
+    return pairs[-1] if isinstance(pairs, list) and pairs else None
 
 
 def _number(value: object) -> float | None:

@@ -27,7 +27,8 @@ from agent.collectors.unknown import UnknownKind
 # Extended resources as kube-state-metrics writes them: nvidia.com/gpu is nvidia_com_gpu. Beside their count some plugins have
 # memory (MiB) and cores (per cent) of the same accelerators: hygon.com/dcumem, huawei.com/Ascend910B-memory.
 _ACCELERATOR = re.compile(
-    r"(?!\w*(?:mem|memory|cores?)$)\w+_com_(gpu|npu|mlu|dcu\w*|gcu|xpu|ascend\w*|mig_\w+)|gpu_intel_com_(i915|xe)",
+    r"(?!\w*(?:mem|memory|cores?)$)\w+_com_(gpu|gpu_shared|vgpu|npu|mlu\w*|dcu\w*|gcu|xpu|tpu|ascend\w*|mig_\w+|[sdtqc]px_nps[0-9])"
+    r"|gpu_intel_com_(i915|xe)|habana_ai_gaudi|iluvatar_ai_v?gpu|furiosa_ai_(npu|rngd|warboy)|rebellions_ai_\w+",
     re.ASCII | re.IGNORECASE,
 )
 MOST_NAMED = 5
@@ -152,13 +153,14 @@ def _device(
     node: str, index: int, device: PoolDevice, free: float | None, with_claims: bool, problem: str, now: datetime
 ) -> Iterator[Reading]:
     basic = device.content
+    profile = (text_of(basic, "profile") or text_of(basic, "partitionProfile")) if device.is_part else ""
 
     def reading(metric: Metric, value: float | None, source: Source, kind: UnknownKind, reason: str) -> Reading:
         if problem:
             value, kind, reason = None, UnknownKind.INCONSISTENT, problem
         return Reading(
             node, metric, value, source, now, accelerator_index=index, device=device.whole,
-            partition=device.name if device.is_part else "", profile=text_of(basic, "profile") if device.is_part else "",
+            partition=device.name if device.is_part else "", profile=profile,
             reason="" if value is not None else reason, kind=None if value is not None else kind,
         )  # fmt: skip
 

@@ -9,6 +9,8 @@ from agent.collectors.translation import Device, PeakOf
 from meridian.hardware.catalogue import standard
 
 PRECISION = "bf16"
+SAME_PEAK = 0.02
+"""Variants of a chip whose peaks differ by no more have one peak."""
 
 
 @cache
@@ -19,7 +21,15 @@ def catalogue_peak_flops(model: str) -> float | None:
     found = standard().resolve(model)
     if found.chip_id is None:
         return None
-    return standard().chip(found.chip_id).peak_flops(PRECISION)
+    chip = standard().chip(found.chip_id)
+    peaks = [standard().chip(member).peak_flops(PRECISION) for member in chip.members]
+    if any(peak is None for peak in peaks):
+        return None
+    # The middle of chips that differ is the peak of none of them.
+    known = [peak for peak in peaks if peak is not None]
+    if known and max(known) > (1 + SAME_PEAK) * min(known):
+        return None
+    return chip.peak_flops(PRECISION)
 
 
 def peak_source(declared: Sequence[float] = ()) -> PeakOf:

@@ -9,6 +9,7 @@ from agent.collectors.exposition import Sample
 
 # A prefix is believed when so many of a table's families are found with it.
 LEAST_FAMILIES = 2
+INSTANCE = "instance"
 
 
 def recognised(samples: Sequence[Sample], tables: Iterable[ExporterTable]) -> list[ExporterTable]:
@@ -39,6 +40,15 @@ def used_prefix(samples: Iterable[Sample], table: ExporterTable) -> str | None:
                 counts[prefix] = counts.get(prefix, 0) + 1
     best = max(counts, key=lambda prefix: (counts[prefix], -len(prefix)), default=None)
     return best if best is not None and counts[best] >= LEAST_FAMILIES else None
+
+
+def instances(samples: Iterable[Sample], table: ExporterTable) -> set[str]:
+    """The targets that a page of several speaks of (federation, an answer of Prometheus), by the label that Prometheus gives them."""
+    named = [sample for sample in samples if sample.labels.get(INSTANCE)]
+    found = {sample.labels[INSTANCE] for sample in named}
+    if len(found) < 2:
+        return found
+    return {sample.labels[INSTANCE] for sample in named if table.canonical(sample.family) in table.families}
 
 
 def unread(samples: Iterable[Sample], tables: Iterable[ExporterTable]) -> list[str]:

@@ -20,7 +20,7 @@ from agent.collectors.exporter_table import ExporterTable, shipped_tables
 from agent.collectors.exposition import DEFAULT_LIMITS, Exposition, ExpositionLimits, Sample, parse_exposition
 from agent.collectors.json_samples import samples_of
 from agent.collectors.metrics import OF_ACCELERATORS, OF_NODES, Metric
-from agent.collectors.recognition import recognised, unread, used_prefix
+from agent.collectors.recognition import INSTANCE, instances, recognised, unread, used_prefix
 from agent.collectors.table_file import load_table
 from agent.collectors.translation import PeakOf, Translator
 from agent.collectors.unknown import UnknownError, UnknownKind
@@ -30,14 +30,13 @@ from meridian.errors import InvalidArgumentError
 AUTO = "auto"
 NODE = "node"
 CLUSTER = "cluster"
-MAX_JSON_DEPTH = 64
 LEDGER_TELLS = "only the ledger of allocations knows it (scheduler, Slurm, Kubernetes)"
 
 # Names that people use for the vendors' exporters.
 ALIASES = {
     "nvidia": "dcgm-exporter", "dcgm": "dcgm-exporter", "nvidia-smi": "nvidia-gpu-exporter", "ascend": "npu-exporter",
     "huawei": "npu-exporter", "cambricon": "mlu-exporter", "mlu": "mlu-exporter", "amd": "amd-metrics-exporter",
-    "hygon": "dcu-exporter", "dcu": "dcu-exporter", "intel": "xpumd", "xpum": "xpumd", "node": "node-exporter",
+    "amd-smi": "amd-smi-exporter", "hygon": "dcu-exporter", "dcu": "dcu-exporter", "intel": "xpumd", "xpum": "xpumd", "node": "node-exporter",
     "iluvatar": "ix-exporter", "moore-threads": "mtgpu-exporter", "metax": "mx-exporter", "enflame": "gcu-exporter",
     "kunlunxin": "xpu-exporter", "tsingmicro": "tx-exporter", "blackbox": "blackbox-exporter",
     "gaudi": "gaudi-exporter", "habana": "gaudi-exporter", "nvml": "nvml-exporter",
@@ -104,7 +103,8 @@ def sense(
         guard = table.frozen
         if guard is not None and guard.counter:
             guard = replace(guard, scrapes=2, after_s=0.0)
-        translator = Translator(replace(table, frozen=guard), NODE, peak_of=peak_of)
+        node_label = table.node_label or (INSTANCE if len(instances(read.samples, table)) > 1 else "")
+        translator = Translator(replace(table, frozen=guard, node_label=node_label), NODE, peak_of=peak_of)
         if before is not None:
             translator.translate(before.samples, at - timedelta(seconds=interval_s))
         readings += translator.translate(read.samples, at)
@@ -157,6 +157,7 @@ def _has_some(samples: Iterable[Sample], tables: Sequence[ExporterTable]) -> boo
 
 
 def _read(text: str, limits: ExpositionLimits) -> _Read:
+    text = text.removeprefix("\ufeff")
     if text.lstrip()[:1] in {"{", "["}:
         document = _json(text)
         if document is not None:

@@ -25,11 +25,13 @@ MIB = 2**20
 # NO_VAL and INFINITE of 16, 32 and 64 bits (slurm/slurm.h).
 _NO_VALUES = frozenset({0xFFFE, 0xFFFF, 0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF})
 _GRES = re.compile(
-    r"(?P<name>[A-Za-z0-9_.+/-]+)(?::(?!(?i:no_consume)(?:[:,(]|$))(?P<type>[A-Za-z0-9_.+/-]+))?(?::(?i:no_consume))?"
+    r"(?P<name>[A-Za-z0-9_.+/-]+)(?::(?!(?i:no_consume)(?:[:,(]|$))(?P<type>\(null\)|[A-Za-z0-9_.+/-]+))?(?::(?i:no_consume))?"
     r"(?::(?P<count>[0-9]{1,9})(?P<unit>[KkMmGgTtPp]?))?(?:\([^()]*\))?"
 )
 _TYPE_IS_COUNT = re.compile(r"[0-9]{1,9}[KkMmGgTtPp]?")
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4, "p": 1024**5}
+ACCELERATORS = frozenset({"gpu", "npu", "mlu", "dcu", "gcu", "xpu", "hpu", "tpu"})
+_SHARES = frozenset({"shard", "mps"})
 _NOT_SAID = (None, "", "N/A", "(null)")
 _FAILED = frozenset({"DOWN", "FAIL", "FAILING", "NOT_RESPONDING", "NO_RESPOND", "ERROR", "POWERED_DOWN_FAILED"})
 # INVALID_REG: what the node registered with is less than its configuration; it takes no work until that is mended.
@@ -107,7 +109,7 @@ def _node(node: Mapping[str, Any], name: str, now: datetime) -> Iterator[Reading
     makers: tuple[tuple[Metric, Callable[[], tuple[float, Source]]], ...] = (
         (Metric.HEALTH, lambda: (_health(node), Source.DIRECTLY_MEASURED)),
         (Metric.CAPACITY_FREE, lambda: _free(node)),
-        (Metric.MEMORY_LIMIT, lambda: (_memory(node, "real_memory", least=1) * MIB, Source.NOMINAL)),
+        (Metric.MEMORY_LIMIT, lambda: (_real_memory(node) * MIB, Source.NOMINAL)),
         (Metric.MEMORY_USAGE, lambda: (_used(node) * MIB, Source.ESTIMATION)),
         (Metric.BOOT_TIME, lambda: (_boot(node), Source.DIRECTLY_MEASURED)),
     )
@@ -141,13 +143,15 @@ def _states(value: object) -> set[str]:
 
 def _free(node: Mapping[str, Any]) -> tuple[float, Source]:
     """Share of the accelerators that nobody has; of the processors where there are none."""
-    total, used = gpus_of(node.get("gres")), gpus_of(node.get("gres_used"))
+    total, used = gpus_of(node.get("gres")), float(gpus_of(node.get("gres_used")))
     if total:
+        # Accelerators that are given out in shares are held by as much as of their shares is taken.
+        used += total * _share_taken(node.get("gres"), node.get("gres_used"))
         if node.get("gres_used") in _NOT_SAID and number(node.get("alloc_cpus"), "alloc_cpus") != 0:
             # Only of a node on which nobody has a processor it is sure that nobody has an accelerator.
             raise UnknownError(UnknownKind.NOT_EXPORTED, "gres_used is missing")
         if used > total:
-            raise UnknownError(UnknownKind.INCONSISTENT, f"{used} of {total} accelerators used")
+            raise UnknownError(UnknownKind.INCONSISTENT, f"{used:g} of {total} accelerators used")
         return 1 - used / total, Source.DIRECTLY_MEASURED
     cpus, taken = number(node.get("cpus"), "cpus"), number(node.get("alloc_cpus"), "alloc_cpus")
     _whole(cpus, "cpus", least=1)
@@ -163,11 +167,15 @@ def _memory(node: Mapping[str, Any], key: str, least: float = 0) -> float:
     return value
 
 
+def _real_memory(node: Mapping[str, Any]) -> float:
+    value = _memory(node, "real_memory", least=1)
+    if value == 1:
+        raise UnknownError(UnknownKind.PLACEHOLDER, "real_memory is 1 where it is not configured")
+    return value
+
+
 def _used(node: Mapping[str, Any]) -> float:
-    total, free = (
-        _memory(node, "real_memory", least=1),
-        _memory(node, "free_memory" if "free_memory" in node else "free_mem"),
-    )
+    total, free = _real_memory(node), _memory(node, "free_memory" if "free_memory" in node else "free_mem")
     if free == 0:
         raise UnknownError(UnknownKind.PLACEHOLDER, "free_memory is zero until the node has reported it")
     if free > total:
@@ -200,7 +208,8 @@ def gres_counts(text: object) -> dict[tuple[str, str], int]:
         found = _GRES.match(text, at)
         if found is None or (found.end() < len(text) and text[found.end()] != ","):
             raise UnknownError(UnknownKind.NOT_A_NUMBER, f"GRES {text[:80]!r} cannot be read")
-        kind, count, unit = found["type"] or "", found["count"], found["unit"] or ""
+        # Slurm 19 to 22 write the type that is not given so, in what is used: gpu:(null):2(IDX:0-1).
+        kind, count, unit = (found["type"] or "").replace("(null)", ""), found["count"], found["unit"] or ""
         if count is None and _TYPE_IS_COUNT.fullmatch(kind):
             kind, count, unit = "", kind.rstrip("KkMmGgTtPp"), kind.lstrip("0123456789")
         amount = int(count) * _UNITS[unit.lower()] if count is not None else 1
@@ -211,8 +220,16 @@ def gres_counts(text: object) -> dict[tuple[str, str], int]:
 
 
 def gpus_of(text: object) -> int:
-    """Number of accelerators (``gpu``, ``npu``, ``mlu``, ``dcu``) in a GRES string."""
-    return sum(count for (name, _), count in gres_counts(text).items() if name in {"gpu", "npu", "mlu", "dcu"})
+    """Number of accelerators (``ACCELERATORS``) in a GRES string."""
+    return sum(count for (name, _), count in gres_counts(text).items() if name in ACCELERATORS)
+
+
+def _share_taken(there: object, used: object) -> float:
+    """What is taken of the shares (``shard``, ``mps``: gres.conf(5)) into which a node's accelerators are divided."""
+    total, taken = (
+        sum(count for (name, _), count in gres_counts(text).items() if name in _SHARES) for text in (there, used)
+    )
+    return taken / total if total else 0.0
 
 
 def number(value: object, name: str) -> float:

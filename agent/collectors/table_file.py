@@ -311,13 +311,14 @@ def _steps(entry: _Entry) -> tuple[tuple[float, float], ...]:
 
 
 def _sentinel(content: object, path: tuple[str | int, ...]) -> Sentinel:
-    entry = _Entry(content, path, frozenset({"from", "to", "reason", "families"}))
+    entry = _Entry(content, path, frozenset({"from", "to", "reason", "families", "pass_over"}))
     low = entry.number("from", 0.0)
-    return Sentinel(low, entry.number("to", low), entry.needed("reason"), frozenset(entry.texts("families")))
+    families = frozenset(entry.texts("families"))
+    return Sentinel(low, entry.number("to", low), entry.needed("reason"), families, entry.flag("pass_over"))
 
 
 def _edge(content: object, path: tuple[str | int, ...]) -> Edge:
-    entry = _Entry(content, path, frozenset({"family", "health", "for_s", "ignore"}))
+    entry = _Entry(content, path, frozenset({"family", "health", "for_s", "ignore", "code_label"}))
     ignored = entry.items("ignore")
     if not all(isinstance(code, int | float) for code in ignored):
         raise entry.wrong("ignore", f"must be a list of numbers, not {ignored!r}")
@@ -326,6 +327,7 @@ def _edge(content: object, path: tuple[str | int, ...]) -> Edge:
         health=entry.number("health", 0.5),
         for_s=entry.number("for_s", 300.0),
         ignored=frozenset(float(code) for code in ignored),
+        code_label=entry.text("code_label"),
     )
 
 

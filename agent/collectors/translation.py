@@ -20,6 +20,7 @@ from agent.collectors.error_codes import ErrorCodes
 from agent.collectors.exporter_table import ExporterTable, PartitionKind
 from agent.collectors.exposition import Sample
 from agent.collectors.metrics import HEALTH_FAILED, Metric
+from agent.collectors.recognition import instances
 from agent.collectors.standing_still import StandingStill
 from agent.collectors.unknown import UnknownError, UnknownKind
 from agent.collectors.values import (
@@ -91,6 +92,11 @@ class Translator:
     def translate(self, samples: Iterable[Sample], now: datetime) -> list[Reading]:
         """Readings of one scrape; families may have any of the table's prefixes."""
         known = [self._canonical(sample) for sample in samples]
+        several = set() if self._table.node_label else instances(known, self._table)
+        if len(several) > 1:
+            # A sum over machines is a figure of none of them.
+            some = ", ".join(sorted(several)[:3])
+            return self.unavailable(UnknownKind.INCONSISTENT, f"the page is of {len(several)} instances: {some}", now)
         moment = self._moment(known, now.timestamp())
         self._earlier = {series_of(sample): point_of(sample, moment.now_s) for sample in known}
         grouped = self._grouped(known)
@@ -149,6 +155,8 @@ class Translator:
     def _grouped(self, samples: Sequence[Sample]) -> dict[Device, dict[str, list[Sample]]]:
         indices = self._indices(samples)
         placed = [(self._device_of(sample.labels, indices), sample) for sample in samples]
+        # The size of a part may stand at some of its samples only.
+        profiles = {device: device.profile for device, _ in placed if device is not None and device.profile}
         # Some samples of a device may lack the label that names it.
         named: dict[Device, set[Device]] = {}
         for device, _ in placed:
@@ -160,6 +168,8 @@ class Translator:
                 continue
             owners = named.get(device, set())
             owner = self._known_as(next(iter(owners)) if len(owners) == 1 else device)
+            if device in profiles:
+                owner = replace(owner, profile=profiles[device])
             grouped.setdefault(owner, {}).setdefault(sample.family, []).append(sample)
         return grouped
 
@@ -174,6 +184,10 @@ class Translator:
             and sample.value.is_integer()
             and 0 <= sample.value <= MAX_INDEX
         }
+        for sample in samples if self._table.index_family else ():
+            stated = _stated(sample.labels, self._table.index_labels)
+            if stated is not None and stated <= MAX_INDEX:
+                found.setdefault(self._name_of(sample.labels), stated)
         if not self._table.index_by_order:
             return found
         names = {self._name_of(sample.labels) for sample in samples if sample.family in self._table.families} - {""}
@@ -194,8 +208,8 @@ class Translator:
         if not table.per_device:
             return Device(node=node)
         name = self._name_of(labels)
-        stated = (labels.get(label, "") for label in table.index_labels)
-        index = next((int(text) for text in stated if _is_index(text)), indices.get(name))
+        stated = _stated(labels, table.index_labels)
+        index = indices.get(name) if stated is None else stated
         if (index is None and not name) or (index is not None and index > MAX_INDEX):
             return None
         partition = ""
@@ -359,8 +373,10 @@ class Translator:
         return bool(device.partition) and parts is not None and parts.takes_work
 
 
-def _is_index(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 6
+def _stated(labels: Mapping[str, str], names: Iterable[str]) -> int | None:
+    """The index that the first of the labels with one says."""
+    stated = (labels.get(name, "") for name in names)
+    return next((int(text) for text in stated if text.isascii() and text.isdigit() and len(text) <= 6), None)
 
 
 def _time(at_s: float | None, now: datetime) -> datetime:

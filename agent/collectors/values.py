@@ -22,7 +22,6 @@ NEEDS_TWO_SAMPLES = "a rate needs two samples"
 # An accelerator has more memory than this, and uses it in larger pieces: less is a figure in MiB that calls itself bytes.
 LEAST_MEMORY_BYTES = 2.0**28
 LEAST_USED_BYTES = 2.0**16
-MOST_MEMORY_BYTES = 1e13
 # Values of one device under different labels (a line for each tenant) count as the same within this.
 SAME = 1e-6
 ROUNDING = 1e-9
@@ -143,6 +142,9 @@ class DeviceSamples:
         ]
         if not samples:
             raise UnknownError(UnknownKind.NOT_EXPORTED, NOT_EXPORTED)
+        for item in self._table.passed_over:
+            if term.family in item.families:
+                samples = [sample for sample in samples if not item.low <= sample.value <= item.high] or samples
         return _distinct(samples)
 
     def _one(self, samples: Sequence[Sample], term: Term, alternative: Alternative) -> float:

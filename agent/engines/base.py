@@ -5,9 +5,10 @@ A run here is the part of a run that lies in this domain: ``ranks`` are this dom
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -17,6 +18,8 @@ from agent.parts import Part
 from meridian.errors import FieldError, InvalidArgumentError
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_LAST_PORT = 65_535
+USUAL_GRACE_S = 5.0
 
 
 def why_unsafe(name: str) -> str:
@@ -57,6 +60,12 @@ class RunLimits:
     cpus: float = 0
     memory_bytes: int = 0
     max_run_time_s: float = 0
+
+    def wrongs(self) -> Iterator[FieldError]:
+        """Each limit that is none: a rank under it would be ended at once, or never."""
+        for name in ("cpus", "memory_bytes", "max_run_time_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                yield FieldError(f"/{name}", "is not a number from 0 (no limit) on")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +114,16 @@ class LaunchRequest:
             errors.append(FieldError("/ranks", "must be distinct, from 0, below world_size, and at least one"))
         if any(not 1 <= placement.accelerator_milli <= 1000 for placement in self.ranks):
             errors.append(FieldError("/ranks", "accelerator_milli must be 1-1000"))
+        if any(min((0, placement.local_rank, *placement.accelerator_indices)) < 0 for placement in self.ranks):
+            errors.append(FieldError("/ranks", "local_rank and accelerator_indices are numbers from 0 on"))
+        errors += [
+            FieldError(f"/{name}", f"is no port: 0 (none) to {_LAST_PORT}")
+            for name in ("master_port", "service_port")
+            if not 0 <= getattr(self, name) <= _LAST_PORT
+        ]
+        if self.restore_step < 0:
+            errors.append(FieldError("/restore_step", "is negative"))
+        errors += self.limits.wrongs()
         if errors:
             raise InvalidArgumentError("the run cannot be started as ordered", errors=tuple(errors))
 
@@ -117,7 +136,7 @@ class StopRequest:
     job_id: str
     unit_index: int
     epoch: int
-    grace_s: float = 5.0
+    grace_s: float = USUAL_GRACE_S
     reason: str = "stop was ordered"
 
 

@@ -11,6 +11,7 @@ Rules that hold whatever comes, twice or late:
    come one after another (`Answering.concerns`).
 6. Whoever was refused hears of whatever may have become free since it was asked for: a refusal goes out under the number that the
    domain had before the scheduler was asked, unless only less was free afterwards.
+7. What an answer has no room for is not granted: it is refused, and asked for again while others of the answer were placed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import NamedTuple
 
 from agent.engines.own_scheduler import DeviceKind, Held, OwnScheduler, Refusal, Room, UnitName
 from agent.journal import Record
+from agent.placing.answer_size import ANSWER_BYTES, begun_again, fitted
 from agent.placing.grant_book import Grant, GrantBook, Session
 from agent.placing.reading import ReadPositions
 from agent.placing.wording import (
@@ -50,9 +52,18 @@ class Answering:
     """One domain; see the module. ``term`` is the agent's incarnation, greater with each start."""
 
     def __init__(
-        self, domain_id: str, term: int, book: GrantBook, scheduler: OwnScheduler, *, emulated: bool = False
+        self,
+        domain_id: str,
+        term: int,
+        book: GrantBook,
+        scheduler: OwnScheduler,
+        *,
+        emulated: bool = False,
+        most_bytes: int = ANSWER_BYTES,
     ) -> None:
+        """``most_bytes``: of an answer."""
         self.domain_id, self.term = domain_id, term
+        self._most_bytes = most_bytes
         self._book, self._scheduler, self._emulated = book, scheduler, emulated
         self._changed = 0
         self._gave = 0
@@ -115,6 +126,16 @@ class Answering:
             self._changed += 1
             self._gave += 1
 
+    def too_large(self, number: int) -> bool:
+        """The bus did not take an answer because of its size: a brief one stands for it, and those that follow have half of it at most.
+        False when it is as brief as can be."""
+        answer = self._book.unanswered[number]
+        self._most_bytes = min(self._most_bytes, answer.ByteSize() // 2)
+        brief = begun_again(answer)
+        if brief is not None:
+            self._book.write([self._book.answer(number, brief)])
+        return brief is not None
+
     def summary(self) -> scheduler_pb2.DomainSummary:
         """The domain as it is now."""
         return self._summary(self._changed)
@@ -154,7 +175,7 @@ class Answering:
             refused = [_refused(_name_of(item), why) for item in request.wanted]
             answer = self._answer(request.shard, Session(number), request.round, [], refused)
             answer.begin_again = True
-            return answer, now
+            return fitted(answer, self._most_bytes)[0], now
         session = known if known is not None and not request.begins else Session(number)
         # The grants as they will be when the changes are written; no other request changes those of this shard meanwhile.
         grants = dict(self._book.grants)
@@ -173,10 +194,9 @@ class Answering:
         self._notice()
         before = _Version(self._changed, self._gave)
         known_here |= await self._place(request, to_place, grants, changes)
-        self._notice()
-        after = _Version(self._changed, self._gave)
         if not request.round:
-            return None, after
+            self._notice()
+            return None, _Version(self._changed, self._gave)
         placed, refused = [], []
         for wanted in request.wanted:
             found = known_here[_name_of(wanted)]
@@ -184,9 +204,19 @@ class Answering:
                 refused.append(_refused(_name_of(wanted), found.reason))
             else:
                 placed.append(scheduler_pb2.PlacedUnit(name=found.holding.name, ranks=found.holding.ranks))
-        heard = after if after.gave == before.gave or not refused else before
-        self._refused_some = self._refused_some or bool(refused)
-        return self._answer(request.shard, session, request.round, placed, refused, heard.changed), heard
+        answer, untold = fitted(self._answer(request.shard, session, request.round, placed, refused), self._most_bytes)
+        for item in untold:
+            # Where some were told the rest is to be asked for again at once; what is too large by itself is so then, too.
+            grant = grants.get((item.job_id, item.unit_index))
+            if grant is not None:
+                await self._drop(grant, grants, changes, gives=bool(answer.placed))
+        self._notice()
+        after = _Version(self._changed, self._gave)
+        refused_some = bool(refused or untold)
+        heard = after if after.gave == before.gave or not refused_some else before
+        self._refused_some = self._refused_some or refused_some
+        answer.summary.CopyFrom(self._summary(heard.changed))
+        return answer, heard
 
     async def _reconcile(
         self,
@@ -285,11 +315,13 @@ class Answering:
         self._changed += 1
         self._running += 1
 
-    async def _drop(self, grant: Grant, grants: dict[tuple[str, int], Grant], changes: list[Record]) -> None:
+    async def _drop(
+        self, grant: Grant, grants: dict[tuple[str, int], Grant], changes: list[Record], *, gives: bool = True
+    ) -> None:
         del grants[grant.name.key]
         changes.append(self._book.ended(grant.name.key))
         self._changed += 1
-        self._gave += 1
+        self._gave += gives
         self._running -= 1
         await self._scheduler.release(grant.name)
 

@@ -17,7 +17,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 
-from agent.bus_clients import AGAIN_S, METADATA_MAX_AGE_MS, Producer, fetched, until_taken
+from agent.bus_clients import AGAIN_S, METADATA_MAX_AGE_MS, TOO_LARGE, Producer, fetched, until_taken
 from agent.engines.own_scheduler import OwnScheduler
 from agent.partitions import AllPartitions
 from agent.placing.answering import Answering
@@ -150,6 +150,11 @@ class Placing:
                     time=self._clock.now(),
                 )
                 await sent
+            except TOO_LARGE as error:
+                _log.error("an answer to a shard is larger than its topic takes, and cut: %s", error)
+                if self.answering.too_large(number):
+                    await self.book.durable()
+                    continue
             except KafkaError as error:
                 _log.warning("answer to a shard not sent: %s", error)
                 await asyncio.sleep(AGAIN_S)

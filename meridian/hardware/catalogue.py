@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -224,13 +224,3 @@ def _year(where: str, text: str) -> int:
     if year != int(year) or not 1970 <= year < 2200:
         raise InvalidCatalogueError(f"{where}, year: {text[:40]!r} is no year")
     return int(year)
-
-
-def alias_conflicts(aliases: Iterable[tuple[str, tuple[str, ...]]]) -> list[str]:
-    """Aliases that two lines give to different chips (spelt differently or not)."""
-    seen: dict[str, tuple[str, ...]] = {}
-    conflicts = []
-    for name, ids in aliases:
-        if seen.setdefault(canonical(name), ids) != ids:
-            conflicts.append(name)
-    return conflicts

@@ -121,9 +121,9 @@ def _numbers(text: str) -> set[float]:
 
 
 def _last_columns(text: str, families: Iterable[str]) -> list[float]:
-    """The values of lines that name one of the families: the first column behind the labels."""
+    """The values of lines that name one of the families: the first column behind the labels. A mark of the byte order is none of a name."""
     values = []
-    for line in text.split("\n"):
+    for line in text.removeprefix("\ufeff").split("\n"):
         if not any(line.lstrip(" \t").startswith(family) for family in families):
             continue
         columns = line.rpartition("}")[2].split() if "}" in line else line.split()[1:]

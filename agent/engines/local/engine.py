@@ -86,7 +86,7 @@ class LocalEngine(RecordedRuns[_ActiveRun], EmulatedMachines):
 
     async def start(self) -> None:
         self._tell_again()
-        hit = leftovers.end_leftovers(self._book)
+        hit = await asyncio.to_thread(leftovers.end_leftovers, self._book)
         if hit:
             _log.warning("ended %d processes that an earlier agent left", hit)
         for run in list(self._book.begun.values()):
@@ -174,7 +174,7 @@ class LocalEngine(RecordedRuns[_ActiveRun], EmulatedMachines):
         return tuple(
             NodeStatus(
                 node_id,
-                NodeState.EXITED if link.gone else NodeState.RUNNING if link.ready else NodeState.STARTING,
+                NodeState.EXITED if link.lost.is_set() else NodeState.RUNNING if link.ready else NodeState.STARTING,
                 link.incarnation,
                 link.silence_s(),
                 tuple(runs_on.get(node_id, ())),

@@ -15,12 +15,15 @@ from pathlib import Path
 from agent.node import proc, wire
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[3]
+PATIENCE_S = 30.0
+"""So long what was killed is waited for."""
 
 
 class NodeLink(asyncio.Protocol):
     """One incarnation of a node. ``on_message`` gets what it says, ``on_lost`` is called once when it is gone.
 
-    When ``on_lost`` is called, nothing of the node's session lives any more.
+    When ``on_lost`` is called, nothing of the node's session lives any more, or only what hangs in the kernel: it was killed
+    ``PATIENCE_S`` ago and executes nothing of its program.
     """
 
     def __init__(
@@ -42,6 +45,8 @@ class NodeLink(asyncio.Protocol):
         self._decoder = wire.LineDecoder()
         self._transport: asyncio.Transport | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._closed = asyncio.Event()
+        self._ending: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int:
@@ -82,10 +87,12 @@ class NodeLink(asyncio.Protocol):
             self._transport.write(wire.encode(message))
 
     def kill(self) -> None:
-        """The machine dies: ``SIGKILL`` to the node and everything in its session."""
-        session = self.pid
-        proc.kill_process(session, signal.SIGKILL)
-        proc.kill_until_gone(lambda: proc.session_members(session))
+        """The machine dies: ``SIGKILL`` to the node and everything in its session; `lost` says when nothing of it lives any more."""
+        if self._ending is None:
+            self._kill_all()
+            self._ending = asyncio.get_running_loop().create_task(self._end())
+            # What ``on_lost`` raises is told by the loop at once.
+            self._ending.add_done_callback(lambda task: task.cancelled() or task.result())
 
     def silence_s(self) -> float:
         """Time since the node was last heard."""
@@ -117,12 +124,38 @@ class NodeLink(asyncio.Protocol):
         self.gone = True
         self.ready = False
         self.settled.set()
-        self.lost.set()
+        self._closed.set()
         self.kill()
+
+    # ending
+
+    def _kill_all(self) -> bool:
+        """``SIGKILL`` to what lives of the session; whether anything did."""
+        left = proc.session_members(self.pid)
+        for pid in left:
+            proc.kill_process(pid, signal.SIGKILL)
+        return bool(left)
+
+    async def _end(self) -> None:
+        """Kill until nothing is left: processes fork meanwhile, and one that was killed lives until it gets the processor to end
+        with, or the kernel lets go of it."""
+        loop = asyncio.get_running_loop()
+        ends_at, pause_s = loop.time() + PATIENCE_S, 0.0
+        while (left := self._kill_all()) and loop.time() < ends_at:
+            await asyncio.sleep(pause_s)
+            pause_s = min(1.2 * pause_s + 0.001, 0.5)
+        if left and self._transport is not None:
+            self._transport.abort()
+        await self._closed.wait()
         assert self._process is not None
-        code = self._process.wait()
-        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        self._on_lost(self, f"process of node {self.node_id} ended {how}")
+        code = self._process.poll()
+        if code is None:
+            how = "does not end"
+        else:
+            how = f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        hangs = f"; what was killed {PATIENCE_S:g} s ago hangs in the kernel" if left else ""
+        self.lost.set()
+        self._on_lost(self, f"process of node {self.node_id} {how}{hangs}")
 
     def process_mark(self) -> tuple[int, int]:
         """Process number and start time (clock ticks since boot; 0 when it is gone already)."""

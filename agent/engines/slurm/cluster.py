@@ -60,8 +60,8 @@ class SlurmSettings:
 
 
 class Cluster:
-    """See the module. ``jobs`` are the user's, also those that have ended a short time ago; ``nodes`` all that Slurm has. ``heard_at_s`` (nodes) and
-    ``jobs_at_s`` are the loop's times of these words."""
+    """See the module. ``jobs`` are the user's, also those that have ended a short time ago; ``nodes`` all that Slurm
+    has. ``heard_at_s`` (nodes) and ``jobs_at_s`` are the loop's times of these words."""
 
     def __init__(self, settings: SlurmSettings) -> None:
         self.settings = settings

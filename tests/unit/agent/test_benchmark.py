@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -77,3 +78,13 @@ def test_the_command_prints_what_it_measured() -> None:
     assert done.exit_code == 0, done.output
     for part in ('"chip_id": "epyc-9654"', '"task": "gemm"', '"program": "meridian-probe/1 512/', '"sent": null'):
         assert part in done.output
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_what_was_measured_is_shown_though_it_could_not_be_sent(tmp_path: Path, arguments: list[str]) -> None:
+    """No network is there; a full run takes minutes."""
+    measured = ["probe", "--device", "cpu", "--quick", "--chip", "EPYC 9654", "--send"]
+    done = CliRunner().invoke(main, ["--data-dir", str(tmp_path), *measured, *arguments])
+    assert done.exit_code != 0
+    assert "gemm" in done.stdout
+    assert "error: " in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -112,6 +113,26 @@ def test_a_start_becomes_a_request() -> None:
     order.job_id = "../../etc"
     with pytest.raises(InvalidArgumentError):
         contract_messages.launch_request(order, Path("/d"))
+
+
+def test_a_limit_that_is_none_is_refused_with_its_field() -> None:
+    order = run_pb2.Assignment(
+        run_id="job-1.0.1", job_id="job-1", epoch=1, command=["true"], cpus=math.nan, memory_bytes=-1
+    )
+    order.max_run_time_s = math.inf
+    order.ranks.add(node_id="n1")
+    with pytest.raises(InvalidArgumentError) as caught:
+        contract_messages.launch_request(order, Path("/d"))
+    assert [error.pointer for error in caught.value.errors] == ["/cpus", "/memory_bytes", "/max_run_time_s"]
+
+
+@pytest.mark.parametrize(
+    ("ordered_s", "taken_s"), [(0.0, 0.0), (2.5, 2.5), (math.nan, 5.0), (math.inf, 5.0), (-1.0, 5.0)]
+)
+def test_a_stop_is_carried_out_whatever_its_grace(ordered_s: float, taken_s: float) -> None:
+    """A timer of no time would keep the run, or mix up all timers of the agent."""
+    order = run_pb2.Assignment(run_id="job-1.0.1", job_id="job-1", epoch=1, grace_s=ordered_s)
+    assert contract_messages.stop_request(order).grace_s == taken_s
 
 
 @pytest.mark.parametrize("kind", FailureKind)

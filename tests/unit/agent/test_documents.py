@@ -221,6 +221,48 @@ def test_memory_and_cores_of_accelerators_are_not_counted_as_accelerators() -> N
         assert _read(text)["n1", None, Metric.CAPACITY_FREE] == (0.875, None)
 
 
+@pytest.mark.parametrize(
+    ("gres", "used", "free"),
+    [
+        # A type that is not given, as Slurm 21.08 writes it.
+        ("gpu:8(S:0-1)", "gpu:(null):2(IDX:0,2)", 0.75),
+        ("gpu:8(S:0-1)", "gpu:(null):0(IDX:N/A)", 1),
+        # Shares of accelerators: a quarter of them is taken; one of four whole, and an eighth of all in shares.
+        ("gpu:a100:8,shard:a100:64(S:0-1)", "gpu:a100:0(IDX:N/A),shard:a100:16(8/8,8/8,0/8,0/8,0/8,0/8,0/8,0/8)", 0.75),
+        ("gpu:tesla:4,mps:tesla:400", "gpu:tesla:1(IDX:0),mps:tesla:50(IDX:1)", 0.625),
+        ("hpu:gaudi2:8", "hpu:gaudi2:8(IDX:0-7)", 0),
+    ],
+)
+def test_what_slurm_has_given_of_a_nodes_accelerators(gres: str, used: str, free: float) -> None:
+    node = {"name": "n1", "state": ["MIXED"], "cpus": 128, "alloc_cpus": 64, "gres": gres, "gres_used": used}
+    found = _read(json.dumps({"nodes": [node], "meta": {}, "errors": []}))
+    assert found["n1", None, Metric.CAPACITY_FREE] == (free, None)
+
+
+def test_memory_that_nobody_configured_in_slurm_is_not_known() -> None:
+    # slurm.conf(5): RealMemory, "the default value is 1".
+    node = {"name": "n1", "state": ["IDLE"], "cpus": 8, "alloc_cpus": 0, "real_memory": 1, "free_memory": 227}
+    found = _read(json.dumps({"nodes": [node], "meta": {}, "errors": []}))
+    assert found["n1", None, Metric.MEMORY_LIMIT] == (None, UnknownKind.PLACEHOLDER)
+    assert found["n1", None, Metric.MEMORY_USAGE] == (None, UnknownKind.PLACEHOLDER)
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "google_com_tpu", "habana_ai_gaudi", "amd_com_cpx_nps4", "cambricon_com_mlu370", "nvidia_com_gpu_shared",
+        "iluvatar_ai_vgpu", "rebellions_ai_ATOM", "furiosa_ai_rngd", "kunlunxin_com_xpu", "gpu_intel_com_xe",
+    ],
+)  # fmt: skip
+def test_accelerators_by_the_names_of_their_plugins(resource: str) -> None:
+    text = (
+        f'kube_node_status_allocatable{{node="n1",resource="{resource}"}} 4\n'
+        'kube_pod_status_phase{namespace="d",pod="a",uid="a",phase="Running"} 1\n'
+        f'kube_pod_container_resource_requests{{namespace="d",pod="a",uid="a",node="n1",resource="{resource}"}} 1\n'
+    )
+    assert _read(text)["n1", None, Metric.CAPACITY_FREE] == (0.75, None)
+
+
 def test_a_sample_with_a_time_that_is_no_number_does_not_hide_the_others() -> None:
     def dumped(index: int, stamp: str) -> str:
         labels = f'[{{"name": "id", "value": "{index}"}}]'

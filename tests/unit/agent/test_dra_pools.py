@@ -167,3 +167,37 @@ def test_a_document_of_a_split_device_has_one_accelerator() -> None:
     readings = sense(json.dumps({"kind": "List", "items": items}), NOW).readings
     free = {(item.accelerator_index, item.partition): item.value for item in readings if item.metric is Metric.CAPACITY_FREE and item.accelerator_index is not None}  # fmt: skip
     assert free == {(0, ""): 0, (0, "gpu-0-partition-0"): 0, (0, "gpu-0-partition-1"): 1}
+
+
+def _amd_part(card: int, address: str, kind: str = "amdgpu-partition") -> Listed:
+    """AMD's driver on a card that was divided beforehand: nothing whole is listed, and no counters."""
+    name = f"gpu-{card}-{128 + card}" if kind != "vfio" else f"gpu-vfio-{card}"
+    return _gpu(name, type=kind, partitionProfile="cpx_nps4", **{"resource.kubernetes.io/pciBusID": address})
+
+
+def test_partitions_without_counters_are_parts_of_what_is_at_their_address() -> None:
+    addresses = ["0000:85:00.0", "0000:05:00.0"]
+    listed = [_amd_part(8 * place + part, address) for place, address in enumerate(addresses) for part in range(8)]
+    for ordered in (listed, listed[::-1]):
+        devices = devices_of(ordered)
+        assert {device.whole for device in devices} == set(addresses)
+        assert all(device.is_part for device in devices)
+        assert numbers_of(devices) == {"0000:85:00.0": 0, "0000:05:00.0": 1}, "in the order of the cards' numbers"
+    free = free_shares(devices_of(listed), {"gpu-3-131": [{}]}, [])
+    assert (free["gpu-3-131"], free["gpu-4-132"]) == (0, 1)
+    # One of them that is left is a partition still.
+    assert [device.is_part for device in devices_of(listed[:1])] == [True]
+
+
+def test_a_device_for_passthrough_is_the_one_at_its_address() -> None:
+    pair = [_amd_part(0, "0000:05:00.0", "amdgpu"), _amd_part(0, "0000:05:00.0", "vfio")]
+    devices = devices_of(pair)
+    assert {(device.name, device.whole, device.is_part) for device in devices} == {
+        ("gpu-0-128", "gpu-0-128", False),
+        ("gpu-vfio-0", "gpu-0-128", True),
+    }
+    assert free_shares(devices, {"gpu-vfio-0": [{}]}, []) == {"gpu-0-128": 0, "gpu-vfio-0": 0}
+    assert [device.is_part for device in devices_of(pair[1:])] == [False], "a card that is passed through only"
+    # Two whole devices that say the same address are not told to be one.
+    same = [_amd_part(card, "0000:05:00.0", "amdgpu") for card in (0, 1)]
+    assert [device.is_part for device in devices_of(same)] == [False, False]

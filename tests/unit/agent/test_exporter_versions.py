@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
 import pytest
 
+from agent.collectors.exposition import parse_exposition
 from agent.collectors.metrics import Metric
-from agent.collectors.peaks import peak_source
+from agent.collectors.peaks import catalogue_peak_flops, peak_source
 from agent.collectors.sensing import sense
+from agent.collectors.table_file import load_table
+from agent.collectors.translation import Translator
 from agent.collectors.unknown import UnknownKind
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -174,3 +178,190 @@ def test_node_exporter_before_0_16_is_read_too() -> None:
     assert found[None, "", M.NETWORK_IO] == pytest.approx(200)
     assert found[None, "", M.BOOT_TIME] == 1.5e9
     assert found[None, "", M.CPU_LOAD] == 0.5
+
+
+def test_a_zero_of_a_divided_amd_chip_is_no_utilisation() -> None:
+    # gpu_gfx_activity is of undivided chips; until 1.3 the exporter says zero where the driver has nothing.
+    def card(mode: str, **values: float) -> str:
+        labels = f'gpu_id="0",gpu_partition_id="0",gpu_compute_partition_type="{mode}",gpu_uuid="u"'
+        return _page(labels, gpu_package_power=180, **values)
+
+    assert _found(card("spx", gpu_gfx_activity=0))[0, "", M.GPU_UTILIZATION] == 0
+    assert _found(card("cpx", gpu_gfx_activity=0))[0, "", M.GPU_UTILIZATION] is UnknownKind.PLACEHOLDER
+    assert _found(card("cpx", gpu_gfx_activity=83))[0, "", M.GPU_UTILIZATION] == pytest.approx(0.83)
+    cores = card("dpx", gpu_gfx_activity=0) + "".join(
+        _page(
+            f'gpu_id="0",gpu_partition_id="0",gpu_compute_partition_type="dpx",gpu_uuid="u",xcc_index="{core}"',
+            gpu_gfx_busy_instantaneous=busy,
+        )
+        for core, busy in enumerate([100, 50, 0, 50])
+    )
+    assert _found(cores)[0, "", M.GPU_UTILIZATION] == pytest.approx(0.5)
+
+
+def test_amd_smi_exporter_numbers_gpus_by_the_names_of_its_families() -> None:
+    # Microwatts and thousandths of a degree, as in the rules that come with it.
+    def gpu(number: int, **values: float) -> str:
+        return "".join(
+            f'amd_gpu_{name}{{gpu_{name}="{number}",productname="AMD Instinct MI250X"}} {value!r}\n'
+            for name, value in values.items()
+        )
+
+    page = (
+        gpu(0, dev_id=29704, power_avg=92e6, power_cap=560e6, current_temperature=41000, use_percent=37)
+        + gpu(1, dev_id=29704, power_avg=2.0**64, current_temperature=0, use_percent=2**32 - 1, memory_use_percent=4)
+        + 'amd_num_gpus{num_gpus=""} 2\namd_socket_power{socket_power="0"} 120000\n'
+    )
+    assert _found(page) == {
+        (0, "", M.POWER): 92,
+        (0, "", M.TEMPERATURE): 41,
+        (0, "", M.GPU_UTILIZATION): 0.37,
+        (1, "", M.POWER): UnknownKind.SENTINEL,
+        (1, "", M.TEMPERATURE): UnknownKind.PLACEHOLDER,
+        (1, "", M.GPU_UTILIZATION): UnknownKind.SENTINEL,
+        (1, "", M.MEMORY_BANDWIDTH_UTILIZATION): 0.04,
+    }
+    assert _found(gpu(3, power=300e6))[3, "", M.POWER] == 300, "the newer name of power_avg"
+
+
+def test_the_total_that_dcgm_tells_goes_before_a_sum() -> None:
+    # Where the driver counts its reserve as used, the sum of all three would count it twice.
+    page = _page(
+        'gpu="0",UUID="g",modelName="Tesla T4"', DCGM_FI_DEV_FB_FREE=15000, DCGM_FI_DEV_FB_USED=360,
+        DCGM_FI_DEV_FB_RESERVED=360, DCGM_FI_DEV_FB_TOTAL=15360,
+    )  # fmt: skip
+    assert _found(page)[0, "", M.GPU_MEMORY_LIMIT] == 15360 * MIB
+
+
+def test_mlu_exporter_of_2020_counts_slots() -> None:
+    page = _page(
+        'slot="1",model="MLU270-X5K",boardid="1001"', mlu_board_utilization=12, mlu_mem_total_bytes=2.0**34,
+        mlu_mem_used_bytes=2.0**30, mlu_board_power=39, mlu_board_health=1,
+    )  # fmt: skip
+    assert _found(page) == {
+        (1, "", M.GPU_UTILIZATION): 0.12,
+        (1, "", M.GPU_MEMORY_LIMIT): 2**34,
+        (1, "", M.GPU_MEMORY_USAGE): 2**30,
+        (1, "", M.POWER): 39,
+        (1, "", M.HEALTH): 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "peak"),
+    [("NVIDIA A100", 312e12), ("Ascend910B", None), ("NVIDIA H100", None), ("Ascend 910B3", 304.3e12)],
+)
+def test_a_name_of_chips_with_different_peaks_has_none(model: str, peak: float | None) -> None:
+    assert catalogue_peak_flops(model) == peak
+
+
+def test_the_queue_by_user_and_state() -> None:
+    page = "".join(
+        f'slurm_user_state_total{{state="{state}",username="{user}"}} {count}\n'
+        for state, user, count in [("PENDING", "a", 3), ("PENDING", "b", 2), ("RUNNING", "b", 9)]
+    )
+    assert _found(page)[None, "", M.QUEUE_DEPTH] == 5
+
+
+def test_nvidia_gpu_exporter_numbers_gpus_by_a_label_of_their_names() -> None:
+    # Only the fields asked for are told, and the index may not be among them.
+    page = "".join(
+        f'nvidia_smi_gpu_info{{uuid="{uuid}",index="{index}",name="NVIDIA H200",serial="[N/A]"}} 1\n'
+        f'nvidia_smi_utilization_gpu_ratio{{uuid="{uuid}"}} {share}\n'
+        for uuid, index, share in [("a", 1, 0.5), ("b", 0, 0.25)]
+    )
+    assert _found(page) == {(1, "", M.GPU_UTILIZATION): 0.5, (0, "", M.GPU_UTILIZATION): 0.25}
+
+
+def test_mig_instances_of_nvml_are_parts() -> None:
+    instance = 'uuid="a",gpu_instance_id="3"'
+    page = (
+        _page('uuid="a"', nvidia_smi_index=2, nvidia_smi_mig_mode_current=1, nvidia_smi_power_draw_watts=410)
+        + _page(
+            instance, nvidia_smi_mig_graphics_activity_ratio=0.5, nvidia_smi_mig_memory_used_bytes=2.0**30,
+            nvidia_smi_mig_memory_total_bytes=2.0**34,
+        )
+        + f'nvidia_smi_mig_info{{{instance},mig_uuid="m",compute_instance_id="0",profile="1g.18gb"}} 1\n'
+    )  # fmt: skip
+    readings = sense(page, NOW, peak_of=peak_source()).readings
+    part = {item.metric: item.value for item in readings if item.partition == "3" and item.value is not None}
+    assert part == {M.GPU_UTILIZATION: 0.5, M.GPU_MEMORY_USAGE: 2**30, M.GPU_MEMORY_LIMIT: 2**34}
+    assert {item.profile for item in readings if item.partition == "3"} == {"1g.18gb"}
+    assert {item.accelerator_index for item in readings if item.accelerator_index is not None} == {2}
+    whole = {item.metric: item for item in readings if item.accelerator_index == 2 and not item.partition}
+    assert whole[M.POWER].value == 410
+    assert whole[M.GPU_UTILIZATION].kind is UnknownKind.PARTITIONED
+
+
+@pytest.mark.parametrize(
+    ("xid", "age_s", "health"), [(48, 100, 0.5), (48, 400, 1), (31, 100, 1), (79, 0, 0.5), (79, -3600, 1)]
+)
+def test_an_xid_tells_by_its_own_time(xid: int, age_s: float, health: float) -> None:
+    page = (
+        _page('uuid="a"', nvidia_smi_index=0, nvidia_smi_remapped_rows_failure=0)
+        + f'nvidia_smi_xid_last_timestamp_seconds{{uuid="a",xid="{xid}"}} {NOW.timestamp() - age_s}\n'
+        + f'nvidia_smi_xid_errors_total{{uuid="a",xid="{xid}"}} 4\n'
+    )
+    assert _found(page)[0, "", M.HEALTH] == health
+
+
+@pytest.mark.parametrize(("xid", "count", "health"), [(48, 1, 0.5), (48, 0, 1), (31, 7, UnknownKind.NOT_EXPORTED)])
+def test_xids_within_the_window_of_dcgm_exporter(xid: int, count: int, health: Figure) -> None:
+    labels = f'gpu="0",UUID="g",window_size_in_ms="300000",xid="{xid}"'
+    page = _page(labels, DCGM_EXP_XID_ERRORS_COUNT=count) + _page('gpu="0",UUID="g"', DCGM_FI_DEV_GPU_UTIL=5)
+    assert _found(page).get((0, "", M.HEALTH), UnknownKind.NOT_EXPORTED) == health
+
+
+def _node(speeds: dict[str, float], received: dict[str, float], idle: float) -> str:
+    return (
+        "".join(f'node_network_speed_bytes{{device="{name}"}} {value!r}\n' for name, value in speeds.items())
+        + "".join(
+            f'node_network_{way}_bytes_total{{device="{name}"}} {value!r}\n'
+            for name, value in received.items()
+            for way in ("receive", "transmit")
+        )
+        + f'node_cpu_seconds_total{{cpu="0",mode="idle"}} {idle}\nnode_memory_MemTotal_bytes 1e11\n'
+    )
+
+
+def test_a_port_without_a_cable_takes_nothing_from_what_the_others_have() -> None:
+    # sysfs says -1 for it, which node_exporter makes -125000 bytes a second.
+    unplugged = {"eth0": 1.25e9, "eth1": -125000}
+    before, after = (_node(unplugged, {"eth0": value, "eth1": 0}, idle) for value, idle in ((0, 10), (1.5e9, 20)))
+    assert _found(after, before)[None, "", M.NET_BANDWIDTH_AVAILABLE] == pytest.approx(8 * (1.25e9 - 2e8))
+    none = {"eth0": -125000}
+    before, after = (_node(none, {"eth0": value}, idle) for value, idle in ((0, 10), (1.5e9, 20)))
+    assert _found(after, before)[None, "", M.NET_BANDWIDTH_AVAILABLE] is UnknownKind.SENTINEL
+
+
+def test_a_page_of_several_machines_is_not_added_up() -> None:
+    page = "".join(
+        f'node_memory_MemTotal_bytes{{instance="{name}:9100"}} {total}\nnode_load1{{instance="{name}:9100"}} {load}\n'
+        for name, total, load in [("a", 1e11, 1), ("b", 2e11, 2)]
+    )
+    known = [item for item in sense(page, NOW).readings if item.value is not None]
+    assert {(item.node_id, item.metric): item.value for item in known} == {
+        ("a:9100", M.MEMORY_LIMIT): 1e11,
+        ("b:9100", M.MEMORY_LIMIT): 2e11,
+        ("a:9100", M.CPU_LOAD): 1,
+        ("b:9100", M.CPU_LOAD): 2,
+    }
+    # An agent has the exporter of one machine: what several say is not known.
+    found = Translator(load_table("node-exporter"), "n1").translate(parse_exposition(page).samples, NOW)
+    assert {item.kind for item in found} == {UnknownKind.INCONSISTENT}
+
+
+def test_a_query_over_a_range_and_a_mark_of_byte_order() -> None:
+    labels = {"__name__": "DCGM_FI_DEV_GPU_UTIL", "gpu": "0", "UUID": "g"}
+    pairs = [[NOW.timestamp() - 30, "4"], [NOW.timestamp() - 2, "7"]]
+    answer = {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": labels, "values": pairs}]}}
+    for text in (json.dumps(answer), '\ufeffDCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="g"} 7\n'):
+        assert _found(text)[0, "", M.GPU_UTILIZATION] == pytest.approx(0.07)
+
+
+def test_gaudi_without_numbers_is_counted_in_the_order_of_its_names() -> None:
+    page = "".join(
+        _page(f'UUID="01P0-HL2080A0-{serial}",device="AN{serial}"', habanalabs_power_mW=power)
+        for serial, power in [("16", 99000), ("15", 98000)]
+    )
+    assert _found(page) == {(0, "", M.POWER): 98, (1, "", M.POWER): 99}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import sys
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.errors import MessageSizeTooLargeError
 
 from agent.heartbeats import Heartbeats
 from agent.lease import Lease
@@ -118,3 +120,24 @@ def test_after_a_standstill_one_beat_is_made_up_for_and_no_more(tmp_path: Path) 
 def test_a_standstill_longer_than_the_lease_ends_the_runs(tmp_path: Path) -> None:
     _, lost = beats_within(20.0, tmp_path, stall_at=10, stall_s=9.0)
     assert lost == 1
+
+
+class _SmallBus(_Bus):
+    """Takes no heartbeat: each is larger than its topic takes."""
+
+    async def send(self, message: Heartbeat, **_: Any) -> asyncio.Future[None]:
+        taken = await super().send(message)
+        refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        refused.set_exception(MessageSizeTooLargeError("too large"))
+        return taken if len(self.sent) == self._stall[0] else refused
+
+
+def test_a_heartbeat_that_is_too_large_is_told_and_not_five_times_a_second(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A domain of too many nodes never beats, and nobody would know why."""
+    monkeypatch.setattr(sys.modules[__name__], "_Bus", _SmallBus)
+    beats_within(130.0, tmp_path)
+    told = [record.getMessage() for record in caplog.records if "larger" in record.getMessage()]
+    assert len(told) == 3, "at once, and once a minute"
+    assert told[0].startswith("heartbeats of 0 nodes are larger than their topic takes")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sys
 
 import pytest
 
-from agent.engines.base import LaunchRequest, RankPlacement
+from agent.engines.base import LaunchRequest, RankPlacement, RunLimits
 from agent.engines.local.environment import base_environment, rank_environment, resolve_command, run_environment
 from meridian.errors import InvalidArgumentError
 
@@ -40,6 +41,18 @@ def _request(**changes: object) -> LaunchRequest:
         ({"ranks": ()}, "/ranks"),
         ({"ranks": (RankPlacement(0, "n1"), RankPlacement(0, "n2"))}, "/ranks"),
         ({"ranks": (RankPlacement(4, "n1"),)}, "/ranks"),
+        ({"ranks": (RankPlacement(0, "n1", -1),)}, "/ranks"),
+        ({"ranks": (RankPlacement(0, "n1", 0, (0, -1)),)}, "/ranks"),
+        ({"limits": RunLimits(cpus=math.nan)}, "/cpus"),
+        ({"limits": RunLimits(cpus=math.inf)}, "/cpus"),
+        ({"limits": RunLimits(cpus=-0.5)}, "/cpus"),
+        ({"limits": RunLimits(memory_bytes=-1)}, "/memory_bytes"),
+        ({"limits": RunLimits(max_run_time_s=math.nan)}, "/max_run_time_s"),
+        ({"limits": RunLimits(max_run_time_s=math.inf)}, "/max_run_time_s"),
+        ({"limits": RunLimits(max_run_time_s=-1.0)}, "/max_run_time_s"),
+        ({"master_port": -1}, "/master_port"),
+        ({"service_port": 65_536}, "/service_port"),
+        ({"restore_step": -1}, "/restore_step"),
     ],
 )
 def test_a_bad_field_is_named(changes: dict[str, object], pointer: str) -> None:

@@ -77,3 +77,12 @@ def test_a_recommendation_is_asked_for_and_shown(monkeypatch: pytest.MonkeyPatch
     assert asked[1][1] == {"workload": {"kind": "training", "max_price_per_hour": 0.0}}, (
         "nothing that costs is asked for"
     )
+
+
+@pytest.mark.parametrize("option", ["--parameters", "--tokens", "--deadline-s", "--memory-gib", "--max-round-trip-ms", "--max-price-per-hour"])  # fmt: skip
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "many"])
+def test_an_amount_without_end_is_a_usage_error(option: str, value: str) -> None:
+    done = CliRunner().invoke(main, ["recommend", "training", f"{option}={value}"])
+    assert done.exit_code == 2
+    assert option in done.output
+    assert value in done.output
