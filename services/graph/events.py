@@ -13,7 +13,7 @@ from meridian.contracts.failover.v1 import failover_pb2
 from meridian.contracts.identity.v1 import identity_pb2
 from meridian.contracts.telemetry.v1 import telemetry_pb2
 from meridian.outbox import Transaction
-from services.graph import store
+from services.graph import leaving, store
 from services.graph.publication import Publication
 from services.graph.update_plan import TrackedDomain
 
@@ -27,6 +27,7 @@ INPUTS: tuple[type[Message], ...] = (
     failover_pb2.NodeForgotten,
     failover_pb2.DomainUnreachable,
     failover_pb2.DomainReachable,
+    failover_pb2.DomainForgotten,
 )
 _PLACED = {identity_pb2.IDENTITY_KIND_NODE, identity_pb2.IDENTITY_KIND_DEVICE}
 
@@ -58,7 +59,12 @@ class GraphIntake:
             for identity_id, domain_id in touched.items()
         ]
         await store.save_certificates(connection, rows)
+        newest = {event.domain_id: event for event in events}
+        left = [name for name, event in newest.items() if isinstance(event, failover_pb2.DomainForgotten)]
+        for domain_id in left:
+            domains[domain_id].leave(now_s)
         await self._publication.publish(transaction, list(domains.values()), now_s)
+        await leaving.remove(connection, left, self._publication.recent)
 
     @staticmethod
     def _fold(domain: TrackedDomain, event: Message, touched: dict[str, str], now_s: float) -> None:

@@ -206,7 +206,8 @@ class DomainFacts:
         | failover_pb2.NodeRecovered
         | failover_pb2.NodeForgotten
         | failover_pb2.DomainUnreachable
-        | failover_pb2.DomainReachable,
+        | failover_pb2.DomainReachable
+        | failover_pb2.DomainForgotten,
     ) -> None:
         """What failover found."""
         at_s = event.at.ToNanoseconds() / 1e9
@@ -214,6 +215,10 @@ class DomainFacts:
             self.silence = event.reason or "the agent of the domain is not heard"
         elif isinstance(event, failover_pb2.DomainReachable):
             self.silence = ""
+        elif isinstance(event, failover_pb2.DomainForgotten):
+            self.silence, self.incidents = "", {}
+            if self.inventory is not None:
+                self.inventory.ClearField("nodes")
         elif isinstance(event, failover_pb2.NodeRecovered | failover_pb2.NodeForgotten):
             self.incidents.pop(event.node_id, None)
         else:

@@ -282,13 +282,6 @@ async def save_certificates(connection: AsyncConnection, rows: Sequence[tuple[st
     await connection.execute(statement, parameters)
 
 
-async def owners_of(connection: AsyncConnection, identity_ids: Iterable[str]) -> dict[str, str]:
-    """The domain of each identity that was seen before."""
-    statement = _statement("SELECT identity_id, domain_id FROM certificates WHERE identity_id = ANY(:ids)", ids=_TEXTS)
-    rows = await connection.execute(statement, {"ids": sorted(set(identity_ids))})
-    return {row.identity_id: row.domain_id for row in rows}
-
-
 # -- what is due -----------------------------------------------------------------------------------------------------
 
 

@@ -65,6 +65,13 @@ class TrackedDomain:
                 found.append(node_id)
         return found
 
+    def leave(self, now_s: float) -> None:
+        """It left the network: only that its nodes are gone is told, no image follows."""
+        if self.published.nodes:
+            self.image_published_at_s = now_s
+        else:
+            self.facts.inventory = None
+
     def saved(self, now_s: float) -> None:
         """All of it was stored."""
         self.stored = {node_id: self.state_of(node_id) for node_id in self.published.nodes}
@@ -105,7 +112,8 @@ def plan_updates(
 
     1. A domain that was never shown, and one that lost a link, is shown whole.
     2. Otherwise what changed in structure or state is told at once, metrics alone at their pace, or when all are newer by so much.
-    3. The whole image follows regularly, for those who missed something.
+    3. The whole image follows regularly, for those who missed something; not of a silent domain whose nodes are gone, which is on its
+       way to be forgotten by all.
     """
     facts = domain.facts
     if facts.inventory is None:
@@ -134,7 +142,8 @@ def plan_updates(
             domain.image_published_at_s = domain.image_logged_at_s = now_s
     if _due(domain.image_published_at_s, now_s, pace.image_interval_s):
         logged = _due(domain.image_logged_at_s, now_s, pace.log_image_interval_s)
-        planned.append(PlannedUpdate(whole(domain.published), ChangeKind.IMAGE, logged))
+        if domain.published.nodes or not facts.silence:
+            planned.append(PlannedUpdate(whole(domain.published), ChangeKind.IMAGE, logged))
         domain.image_published_at_s = now_s
         if logged:
             domain.image_logged_at_s = now_s

@@ -15,6 +15,8 @@ from services.identity.credentials import NOBODY, secret_matches
 from services.identity.token_keys import Grant, TokenKeys
 
 SCOPES = ("jobs:read", "jobs:write", "resources:read", "operator", "admin")
+# Of those that are asked for here, as at the gateway: who may administer may do what operators may.
+_CONTAINED_IN = {"operator": "admin"}
 
 
 class OAuthError(MeridianError):
@@ -62,15 +64,21 @@ class Access:
     """Issues tokens and checks those that come back."""
 
     def __init__(
-        self, database: Database, clock: Clock, new_token_id: Callable[[], str], keys: TokenKeys, *, ttl_s: float
+        self,
+        database: Database,
+        clock: Clock,
+        new_token_id: Callable[[], str],
+        keys: TokenKeys,
+        hashing: asyncio.Semaphore,
+        *,
+        ttl_s: float,
     ) -> None:
         self._database = database
         self._clock = clock
         self._new_token_id = new_token_id
         self._keys = keys
         self._ttl = timedelta(seconds=ttl_s)
-        # scrypt takes 16 MiB and tens of milliseconds each: a flood of requests must wait.
-        self._hashing = asyncio.Semaphore(2)
+        self._hashing = hashing
 
     async def grant(self, client_id: str, secret: str, scope: str) -> tuple[str, Grant]:
         """A token with all scopes of the client or the named ones. OAuthError says why there is none."""
@@ -95,11 +103,12 @@ class Access:
         return token, grant
 
     async def authorize(self, token: str, scope: str) -> Grant:
-        """The grant of a standing token that has ``scope``; UnauthenticatedError or PermissionDeniedError else."""
+        """The grant of a standing token that has ``scope``, or one that contains it; UnauthenticatedError or
+        PermissionDeniedError else."""
         grant = self._keys.read(token, self._clock.now())
         async with self._database.reading() as connection:
             if not await access_store.token_stands(connection, grant):
                 raise UnauthenticatedError("the token was revoked")
-        if scope not in grant.scopes:
+        if not {scope, _CONTAINED_IN.get(scope, scope)} & set(grant.scopes):
             raise PermissionDeniedError(f"this needs the scope {scope}")
         return grant

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from functools import partial
 
@@ -27,6 +28,8 @@ from services.identity.token_keys import TokenKeys
 
 _UPKEEP_INTERVAL_S = 60.0
 _KEEP_EXPIRED = timedelta(days=30)
+# scrypt takes 16 MiB and tens of milliseconds each, for whoever asks: a flood of requests must wait.
+_HASHED_AT_ONCE = 2
 
 
 def build(kernel: Kernel) -> None:
@@ -49,15 +52,17 @@ def build(kernel: Kernel) -> None:
         key_ttl_s=settings.token_key_ttl_s,
         token_ttl_s=settings.token_ttl_s,
     )
+    hashing = asyncio.Semaphore(_HASHED_AT_ONCE)
     enrolment = Enrolment(
         outbox,
         clock,
         authority,
         mint_compute_id,
+        hashing,
         ttl_s=settings.certificate_ttl_s,
         backdate_s=settings.certificate_backdate_s,
     )
-    access = Access(database, clock, partial(kernel.new_id, "tok"), keys, ttl_s=settings.token_ttl_s)
+    access = Access(database, clock, partial(kernel.new_id, "tok"), keys, hashing, ttl_s=settings.token_ttl_s)
     revocation = Revocation(outbox, clock, partial(kernel.new_id, "rev"))
     tenancy = Tenancy(outbox, clock, settings.trust_domain)
 

@@ -65,6 +65,7 @@ class Enrolment:
         clock: Clock,
         authority: CertificateAuthority,
         mint: MintId,
+        hashing: asyncio.Semaphore,
         *,
         ttl_s: float,
         backdate_s: float,
@@ -73,13 +74,15 @@ class Enrolment:
         self._clock = clock
         self._authority = authority
         self._mint = mint
+        self._hashing = hashing
         self._ttl = timedelta(seconds=ttl_s)
         self._backdate = timedelta(seconds=backdate_s)
         self.join_token_salt = b""
 
     async def register(self, join_token: str, domain_id: str, csr_pem: str, nodes: Sequence[ClaimedNode]) -> Enrolled:
         """Register; every error of the steps names its field, and then nothing has changed."""
-        token_hash = await asyncio.to_thread(hash_secret, join_token, self.join_token_salt)
+        async with self._hashing:
+            token_hash = await asyncio.to_thread(hash_secret, join_token, self.join_token_salt)
         key = public_key_of_csr(csr_pem, "/agent_csr_pem")
         fingerprint = fingerprint_of(key)
         check_claims(nodes)

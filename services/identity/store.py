@@ -88,15 +88,20 @@ async def forget_certificates(connection: AsyncConnection, expired_before: datet
 _KNOWN = (
     sa.text(
         """
-    WITH live_agents AS (
-        SELECT DISTINCT a.identity_id FROM identities a JOIN certificates c ON c.identity_id = a.identity_id
-        WHERE a.kind = 'agent' AND a.status = 'issued' AND c.revoked_at IS NULL AND c.not_after > :now
-    ),
-    wanted AS (
+    WITH wanted AS (
         SELECT identity_id FROM identities WHERE domain_id = :domain_id AND kind IN ('node', 'device')
         UNION
         SELECT x.identity_id FROM aliases x JOIN unnest(:schemes, :values) AS w (scheme, value)
         ON x.scheme = w.scheme AND x.value = w.value WHERE x.exclusive
+    ),
+    -- Of the agents that are asked about only: all agents of the network have very many certificates.
+    live_agents AS (
+        SELECT a.identity_id FROM identities a
+        WHERE a.identity_id IN (SELECT i.agent_id FROM identities i JOIN wanted USING (identity_id))
+            AND a.kind = 'agent' AND a.status = 'issued' AND EXISTS (
+                SELECT FROM certificates c
+                WHERE c.identity_id = a.identity_id AND c.revoked_at IS NULL AND c.not_after > :now
+            )
     )
     SELECT i.*, i.agent_id IN (SELECT identity_id FROM live_agents) AS agent_live,
         coalesce((SELECT jsonb_agg(jsonb_build_array(x.scheme, x.value)) FROM aliases x

@@ -5,14 +5,14 @@
    alarm that no rule raises below `Limits.certain`: false alarms cost more than late ones.
 3. Where both name the same state, the rule decides, and its reason says that the model agrees.
 4. Otherwise the model decides, once it has said the same thing often enough: to raise an alarm once, to end one `Limits.calm`
-   times in a row, else twice. Until then what was decided stands, also against an unsure word.
+   times in a row (whatever else it names), else twice. Until then what was decided stands, also against an unsure word.
 5. The model alone takes no node out of service: unreachable and asleep it cannot give (failover and the declaration do), and
    failing counts as degraded unless the node itself reports poor health.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from services.graph.node_state import Assessment, NodeState, Rule
 
@@ -57,16 +57,17 @@ class Opinion:
 
 @dataclass(frozen=True, slots=True)
 class Leaning:
-    """What the model has said last, and how often in a row."""
+    """What the model has said last, and how often in a row; ``calm``: how often in a row it surely named no alarm, or was unsure."""
 
     state: NodeState = NodeState.UNSPECIFIED
     times: int = 0
+    calm: int = field(default=0, compare=False)
 
     def then(self, opinion: Opinion, limits: Limits | None = None) -> Leaning:
         """After one more opinion; an unsure one counts as no state."""
         sure = opinion.confidence >= (limits or Limits()).sure
         state = opinion.state if sure else NodeState.UNSPECIFIED
-        return Leaning(state, self.times + 1 if state is self.state else 1)
+        return Leaning(state, self.times + 1 if state is self.state else 1, 0 if state in _ALARMS else self.calm + 1)
 
 
 def judged(
@@ -96,7 +97,9 @@ def judged(
         decision = Assessment(wanted, BY_MODEL[wanted], reason)
     standing = _STATE_BY_RULE.get(before) if before is not None else None
     present = standing or rule.state
-    if decision.state is present or leaning.times >= _needed(decision.state, present, limits):
+    # A load that comes and goes calls an alarm off with other words each time.
+    ended = present in _ALARMS and decision.state not in _ALARMS and leaning.calm >= limits.calm
+    if decision.state is present or ended or leaning.times >= _needed(decision.state, present, limits):
         return decision
     return rule if standing is None else Assessment(standing, BY_MODEL[standing], said)
 

@@ -72,6 +72,21 @@ async def test_administration_needs_the_scope(identity: RunningService) -> None:
     assert (await identity.http.post("/v1/tenants", json=body, headers=broken)).status_code == 401
 
 
+async def test_who_may_administer_may_read_what_operators_may_and_not_the_other_way_round(
+    identity: RunningService, admin: dict[str, str]
+) -> None:
+    http, headers = identity.http, {}
+    for scope in ("admin", "operator"):
+        body = {"tenant_id": "operators", "scopes": [scope]}
+        made = (await http.post("/v1/clients", json=body, headers=admin)).json()
+        client = {name: made[name] for name in ("client_id", "client_secret")}
+        headers[scope] = {"Authorization": f"Bearer {await token_of(http, **client)}"}
+    for scope, codes in (("admin", [200, 200, 200]), ("operator", [200, 200, 403])):
+        routes = ("/v1/identities", "/v1/revocations", "/v1/tenants")
+        answers = [await http.get(route, headers=headers[scope]) for route in routes]
+        assert [answer.status_code for answer in answers] == codes, scope
+
+
 async def test_life_of_a_tenant(stack: Environment, identity: RunningService, admin: dict[str, str]) -> None:
     http = identity.http
     body = {"tenant_id": "lab", "name": "A laboratory"}

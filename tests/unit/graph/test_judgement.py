@@ -97,6 +97,30 @@ def test_an_unsure_word_or_agreement_does_not_end_an_alarm_at_once() -> None:
     assert decided(FIT, NodeState.HEALTHY, 0.99, 3, Rule.MODEL_DEGRADED).rule is Rule.FIT
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        [(NodeState.HEALTHY, 0.9), (NodeState.BUSY, 0.9)],
+        [(NodeState.HEALTHY, 0.9), (NodeState.HEALTHY, 0.5)],
+        [(NodeState.BUSY, 0.9), (NodeState.DEGRADED, 0.5)],
+    ],
+)
+def test_an_alarm_ends_though_what_calls_it_off_changes(words: list[tuple[NodeState, float]]) -> None:
+    # A node whose load comes and goes is told busy and healthy in turn, and never three times the same.
+    leaning, rule = Leaning(NodeState.DEGRADED, 4), Rule.MODEL_DEGRADED
+    states = []
+    for state, confidence in [*words, *words]:
+        opinion = said(state, confidence)
+        leaning = leaning.then(opinion)
+        found = judged(FIT, opinion, leaning, rule)
+        rule = found.rule
+        states.append(found.state is NodeState.DEGRADED)
+    assert states == [True, True, False, False]
+    # One more alarm in between, and it is counted anew.
+    again = leaning.then(said(NodeState.DEGRADED, 0.9)).then(said(NodeState.HEALTHY, 0.9))
+    assert judged(FIT, said(NodeState.HEALTHY, 0.9), again, Rule.MODEL_DEGRADED).state is NodeState.DEGRADED
+
+
 @pytest.mark.parametrize("state", [NodeState.UNREACHABLE, NodeState.ASLEEP])
 def test_the_model_alone_takes_no_node_away(state: NodeState) -> None:
     found = decided(FIT, state, 0.99, 9)

@@ -214,6 +214,21 @@ def test_a_node_that_comes_again_after_it_was_forgotten_is_a_new_one() -> None:
     assert state(domain) is NodeState.HEALTHY
 
 
+def test_of_a_silent_domain_without_nodes_no_image_follows() -> None:
+    """Whoever has forgotten it would have it again."""
+    domain = fresh()
+    told(domain, NOW_S, observation([node("a")]))
+    told(domain, NOW_S + 1, failover_pb2.DomainUnreachable(domain_id="beijing", at=stamp(NOW_S + 1)))
+    assert [item.update.full for item in told(domain, NOW_S + 70)] == [True]
+    assert domain.facts.inventory is not None
+    domain.facts.inventory.ClearField("nodes")
+    [gone] = told(domain, NOW_S + 71)
+    assert list(gone.update.removed_node_ids) == ["a"]
+    assert told(domain, NOW_S + 200) == []
+    assert told(domain, NOW_S + 201, failover_pb2.DomainForgotten(domain_id="beijing", at=stamp(NOW_S + 201))) == []
+    assert (domain.facts.silence, domain.facts.incidents) == ("", {})
+
+
 def test_the_image_follows_every_minute() -> None:
     domain = fresh()
     seen = []

@@ -15,7 +15,16 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from meridian.errors import ConfigurationError, InvalidArgumentError, NotFoundError
 from services.identity.authority import CertificateAuthority, RevokedSerial
-from services.identity.x509_profile import Leaf, fingerprint_of, key_usage, public_key_of_csr, verify_svid
+from services.identity.key_files import read_ec_key
+from services.identity.x509_profile import (
+    Leaf,
+    fingerprint_of,
+    key_usage,
+    public_key_of_csr,
+    sign_authority,
+    sign_leaf,
+    verify_svid,
+)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -67,8 +76,6 @@ def signed_by(authority: CertificateAuthority, tmp_path: Path, *extensions: tupl
     """A certificate of the issuing CA with any extensions."""
     [path] = (tmp_path / "ca").glob("issuing-*.crt")
     issuer = x509.load_pem_x509_certificate(path.read_bytes())
-    from services.identity.key_files import read_ec_key
-
     builder = (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x")]))
@@ -87,6 +94,14 @@ def names(*uris: str) -> tuple[Any, bool]:
     return x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri) for uri in uris]), False
 
 
+def usage(*, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
+    """A leaf's, which may sign more than it should."""
+    return x509.KeyUsage(
+        True, False, False, False, False, key_cert_sign=key_cert_sign, crl_sign=crl_sign,
+        encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+
+
 NO_CA = (x509.BasicConstraints(ca=False, path_length=None), True)
 USAGE = (key_usage(authority=False), True)
 
@@ -103,6 +118,8 @@ USAGE = (key_usage(authority=False), True)
         ([names(NAME), NO_CA], "no key usage"),
         ([names(NAME), NO_CA, (key_usage(authority=False), False)], "critical"),
         ([names(NAME), NO_CA, (key_usage(authority=True), True)], "digitalSignature"),
+        ([names(NAME), NO_CA, (usage(key_cert_sign=True), True)], "sign certificates or CRLs"),
+        ([names(NAME), NO_CA, (usage(crl_sign=True), True)], "sign certificates or CRLs"),
     ],
 )
 def test_each_broken_rule_is_refused(
@@ -131,6 +148,43 @@ def test_time_and_chain_are_checked(authority: CertificateAuthority, tmp_path: P
         verify_svid([chain[0]], roots, "meridian.local", NOW)
     with pytest.raises(InvalidArgumentError, match="empty"):
         verify_svid([], roots, "meridian.local", NOW)
+
+
+def test_an_authority_signs_no_other_below_the_depth_it_was_given(tmp_path: Path) -> None:
+    authority = opened(tmp_path / "ca")
+    [path] = (tmp_path / "ca").glob("issuing-*.crt")
+    issuing = x509.load_pem_x509_certificate(path.read_bytes())
+    key = ec.generate_private_key(ec.SECP256R1())
+    deeper = sign_authority(
+        "deeper", "meridian.local", key.public_key(), issuer=issuing,
+        issuer_key=read_ec_key(path.with_suffix(".key")), now=NOW, ttl=HOUR,
+    )  # fmt: skip
+    chain = [sign_leaf(leaf(), deeper, key), deeper, issuing]
+    with pytest.raises(InvalidArgumentError, match="longer than an authority allows"):
+        verify_svid(chain, [authority.root], "meridian.local", NOW)
+
+
+def test_a_root_that_has_expired_is_no_root(tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    short, long = (
+        sign_authority("root", "meridian.local", key.public_key(), issuer=None, issuer_key=key, now=NOW, ttl=ttl)
+        for ttl in (HOUR / 2, HOUR)
+    )
+    chain = [sign_leaf(leaf(), long, key)]
+    at = NOW + HOUR * 0.75
+    assert str(verify_svid(chain, [long], "meridian.local", at)) == NAME
+    with pytest.raises(InvalidArgumentError, match="known root"):
+        verify_svid(chain, [short], "meridian.local", at)
+
+
+def test_an_issuing_authority_that_has_expired_signs_nothing_any_more(tmp_path: Path) -> None:
+    first = opened(tmp_path / "ca").issuers()
+    later = NOW + timedelta(days=31)
+    authority = opened(tmp_path / "ca", later)
+    assert len(authority.issuers()) == 1
+    assert not set(authority.issuers()) & set(first)
+    with pytest.raises(NotFoundError):
+        authority.revocation_list(first[0], [], 1, later, HOUR)
 
 
 def test_the_authority_lasts_and_renews_its_issuer_at_half_life(tmp_path: Path) -> None:

@@ -114,6 +114,18 @@ def test_a_chip_keeps_its_id_when_it_moves() -> None:
     assert plan.retire == {}
 
 
+def test_a_chip_that_another_live_key_of_the_domain_holds_is_not_taken_from_it() -> None:
+    registry = Registry()
+    first = ids(registry.register("one", "beijing", [node("a", "u1")]))
+    plan = registry.register("two", "beijing", [node("b", "u1")])
+    [(_, device)] = plan.nodes[0].devices
+    assert (device.action, device.status) == (Action.MINT, Status.QUARANTINED)
+    assert device.identity_id != first["a", 0]
+    assert list(plan.quarantine) == [first["a", 0]]
+    held = registry.known[first["a", 0]]
+    assert (held.agent_id, held.node_id, held.status) == ("one", "a", Status.QUARANTINED)
+
+
 def test_another_chip_in_a_slot_is_another_identity() -> None:
     registry = Registry()
     first = ids(registry.register("agent", "beijing", [node("a", "u1")]))
