@@ -52,7 +52,18 @@ _PRIOR_SPREAD, _OFFSET_SPREAD = 0.35, 0.12
 _MOST_ROWS = 90
 # Families that no fit sees: read in after the served parameters were fixed; and experts, whose steps hold a wait for the
 # host that no term describes, which would bend the rates of links and memory.
-HELD_OUT = frozenset(("dgxc-bf16", "dgxc-fp8", "tpu-v6e", "torchtitan", "paddle-a100", "bridge-moe"))
+HELD_OUT = frozenset(
+    (
+        "dgxc-bf16",
+        "dgxc-fp8",
+        "tpu-v6e",
+        "torchtitan",
+        "paddle-a100",
+        "bridge-moe",
+        "bridge-25.11-dense",
+        "bridge-25.11-moe",
+    )
+)
 
 
 @dataclass(frozen=True)

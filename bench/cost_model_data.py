@@ -140,7 +140,11 @@ _BRIDGE_MODELS = {
     "Qwen3_30B_a3B": "qwen3-30b-a3b",
     "Qwen3_235B_a22B": "qwen3-235b-a22b",
     "LLAMA3_70B": "llama3-70b",
+    "LLAMA3_8B": "llama3-8b",
+    "DeepSeekV3 (w/o MTP)": "deepseek-v3",
 }
+# Tables of these releases have one heading for each system, which stands where later ones name the model.
+_BRIDGE_SYSTEM = "System: "
 
 
 def bridge(folder: Path) -> Iterator[Row]:
@@ -170,12 +174,43 @@ def bridge(folder: Path) -> Iterator[Row]:
         }
 
 
+def bridge_2025(folder: Path) -> Iterator[Row]:
+    """The same of release 25.11, whose tables state full sharding (`FSDP`) and one precision, or a second in brackets.
+
+    Gradients are summed in 16 bit (`grad_reduce_in_fp32 = False` of its performance scripts).
+    """
+    for row in _table(folder, "nemo_megatron_bridge_perf.csv"):
+        model = _BRIDGE_MODELS.get(row["Model"])
+        if not row["model"].startswith(_BRIDGE_SYSTEM) or model is None or not row["Precision"]:
+            continue
+        rates = re.findall(r"[\d.]+", row["Tokens / sec / GPU"])
+        precisions = re.findall(r"FP8-CS|FP8-MX|BF16", row["Precision"])
+        tokens = float(row["GBS"]) * float(row["Sequence Length"])
+        for rate, precision in zip(rates, precisions, strict=False):
+            yield {
+                "group": "bridge-25.11-dense" if model.startswith("llama") else "bridge-25.11-moe",
+                "accelerator": row["model"].removeprefix(_BRIDGE_SYSTEM).removeprefix("DGX-"),
+                "model": model,
+                "n_accel": row["#-GPUs"],
+                "seq": row["Sequence Length"],
+                **{name.lower(): row[name] for name in ("TP", "PP", "CP", "EP", "MBS", "GBS")},
+                "vpp": row["VP"],
+                "precision": precision,
+                "gradients": "bf16+fp32",
+                "recompute": "",
+                # All of Llama 3 8B on H100 is on one node, sharded there too.
+                "zero": "3" if row["FSDP"] not in {"", "0"} else "",
+                "step_s": repr(tokens / (float(rate) * float(row["#-GPUs"]))),
+            }
+
+
 def _experts(row: Row) -> Row:
     """How the recipes of Qwen3 run experts (Megatron-Bridge, `scripts/performance/configs/qwen` and pull requests).
 
     Nothing is recomputed (`set_qwen3_common_configs`). Tokens go by HybridEP, but by all-to-all in 235B, where it overlaps
-    (`moe_a2a_overlap`, also in the first recipe of 30B on H100, two stages), and in the first of B200 (micro batch 1). From release 26.06 on Blackwell captures the whole
-    step as one graph, overlaps the exchange and fuses the kernels of experts (#4249, #4606).
+    (`moe_a2a_overlap`, also in the first recipe of 30B on H100, two stages), and in the first of B200 (micro batch 1).
+    From release 26.06 on Blackwell captures the whole step as one graph, overlaps the exchange and fuses the kernels of
+    experts (#4249, #4606).
     """
     newer = row["release"] >= "26.06" and "H100" not in row["System"]
     large = "235B" in row["model"]
@@ -334,6 +369,7 @@ def all_rows(folder: Path) -> list[Row]:
         mosaic(folder),
         literature(folder),
         bridge(folder),
+        bridge_2025(folder),
         dgxc(folder),
         tpu(folder),
         torchtitan(folder),

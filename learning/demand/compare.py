@@ -3,7 +3,8 @@
     python -m learning.demand.compare JOBS.csv --test CLUSTER --test CLUSTER [--seeds 5] [--json OUT] [--export MODEL.onnx]
 
 JOBS.csv is a list of jobs as `meridian evaluate demand` reads it. Clusters that are not named by --test are trained on, with
-generated lists; the last fifth of each list is for validation. Seeds are those of the training; the replays are the same. Intervals (95 %) are bootstrapped over days of the test.
+generated lists; the last fifth of each list is for validation. Seeds are those of the training; the replays are the
+same. Intervals (95 %) are bootstrapped over days of the test.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ _RECENT = 1440.0
 def chosen(expected: Array, arrived: Array, horizon: int) -> Array:
     """Arrivals within ``horizon`` windows of each origin, [series, origin], NaN before two horizons have passed.
 
-    ``expected`` by the rates and ``arrived`` are [series, origin]. Each origin takes the shares of the two that had the least absolute error over
-    the origins whose arrivals are known by then.
+    ``expected`` by the rates and ``arrived`` are [series, origin]. Each origin takes the shares of the two that had the
+    least absolute error over the origins whose arrivals are known by then.
     """
     series, origins = expected.shape
     made = np.full((len(_SHARES), series, origins), np.nan)

@@ -53,6 +53,12 @@ def _common(command: Callable[..., None]) -> Callable[..., None]:
     show_default=True,
     help="Activations.",
 )
+@click.option(
+    "--gradients",
+    type=click.Choice(["fp32", "bf16+fp32", "bf16", "both"]),
+    help="How gradients are kept: 16 bit with a copy in 32 for the step, 16 bit alone, or both whole. [default: fp32]",
+)
+@click.option("--stage-layers", metavar="N,N,...", help="Layers of each pipeline stage. [default: as even as can be]")
 @click.option("--steps", type=_COUNT, help="Also say how long so many steps take.")
 def estimate(
     model: str,
@@ -73,12 +79,14 @@ def estimate(
     zero: int,
     sp: bool | None,
     recompute: str,
+    gradients: str | None,
+    stage_layers: str | None,
     steps: int | None,
 ) -> None:
     """Estimate one training layout: step time, memory and traffic, each split into its parts."""
     from services.forecast.cost_model import TrainingLayout
     from services.forecast.cost_model import estimate as estimated
-    from services.forecast.cost_model.layout import precision_named, recompute_named
+    from services.forecast.cost_model.layout import gradients_named, precision_named, recompute_named
 
     shape, machine = _shape(model), _machine(accelerator, fabric_gbps, node_size)
     layout = TrainingLayout(
@@ -88,12 +96,14 @@ def estimate(
         tp=tp,
         pp=pp,
         vpp=vpp,
+        stage_layers=_stage_layers(stage_layers),
         dp=dp,
         cp=cp,
         ep=ep,
         zero=zero,
         sequence_parallel=tp > 1 if sp is None else sp,
         precision=precision_named(precision),
+        gradients=gradients_named(gradients) if gradients else None,
         recompute=recompute_named(recompute),
     )
     found = estimated(shape, layout, machine)
@@ -211,6 +221,15 @@ def as_body(layout: TrainingLayout, found: Estimate) -> dict[str, Any]:
     }
 
 
+def _stage_layers(text: str | None) -> tuple[int, ...]:
+    if not text:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise click.BadParameter(f"{text!r} is no list of whole numbers", param_hint="--stage-layers")
+    return tuple(int(part) for part in parts)
+
+
 def _shape(model: str) -> ModelShape:
     from services.forecast.cost_model.hugging_face import model_of_config
     from services.forecast.cost_model.known_models import model_named
@@ -241,6 +260,10 @@ def _brief(layout: TrainingLayout) -> str:
     sizes = {"tp": layout.tp, "pp": layout.pp, "vpp": layout.vpp, "dp": layout.dp, "cp": layout.cp, "ep": layout.ep}
     words = [f"{name}={size}" for name, size in sizes.items() if size > 1 or name == "dp"]
     words.append(f"mbs={layout.micro_batch}")
+    if layout.stage_layers:
+        words.append(f"layers={','.join(map(str, layout.stage_layers))}")
+    if layout.gradients is not None:
+        words.append(f"gradients={layout.gradients.value}")
     if layout.zero:
         words.append(f"zero={layout.zero}")
     if layout.recompute.value != "none":
@@ -281,7 +304,7 @@ def _explain(model: str, machine: Machine, layout: TrainingLayout, found: Estima
     word = "fits" if found.verdict.fits else "does not fit"
     click.echo(
         f"memory {found.memory.total / _GIB:.1f} of {machine.memory_bytes / _GIB:.0f} GiB: {word} "
-        f"({found.verdict.confidence:.0%} sure)"
+        f"({found.verdict.confidence:.0%} sure); {found.memory.needed / _GIB:.1f} GiB are needed, the rest is reserve"
     )
     for name, size in found.memory.parts().items():
         click.echo(f"  {name:<16}{size / _GIB:10.2f} GiB")

@@ -8,8 +8,9 @@ open at that moment.
 
 A bound that is hit exactly holds its target. Where demand mostly stays as it is, few errors are left to be past a bound on
 either side, and a band of both 10 % bounds holds far more than its share. So the share that each bound leaves out follows the
-targets that the whole band held (adaptive conformal inference, Gibbs & Candes, NeurIPS 2021, with half of the miscoverage on either side): it
-grows while the band holds too many. A band never leaves out its own forecast, so it holds no fewer than are forecast exactly.
+targets that the whole band held (adaptive conformal inference, Gibbs & Candes, NeurIPS 2021, with half of the
+miscoverage on either side): it grows while the band holds too many. A band never leaves out its own forecast, so it
+holds no fewer than are forecast exactly.
 """
 
 from __future__ import annotations

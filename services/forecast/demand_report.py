@@ -35,6 +35,7 @@ def rows_of(table: DemandTable, horizons: Sequence[tuple[str, float]], draws: np
         Row("series", "series_usable_count", float(len(table.series)), n=len(table.series)),
         Row("series", "series_unknown_count", float(len(table.unusable)), n=len(table.unusable)),
         Row("series", "lines_left_aside_count", float(table.left_aside.total), n=table.left_aside.total),
+        Row("series", "cells_taken_for_empty_count", float(table.unread.total), n=table.unread.total),
     ]
     for label, horizon_s in horizons:
         unknown = dict(table.unusable)
@@ -59,6 +60,18 @@ def rows_of(table: DemandTable, horizons: Sequence[tuple[str, float]], draws: np
             for name, reason in unknown.items()
         ]
     return rows
+
+
+def unfit(table: DemandTable, horizons: Sequence[tuple[str, float]]) -> list[str]:
+    """A sentence for each series and horizon at which it cannot be judged."""
+    found = []
+    for one in table.series:
+        for label, horizon_s in horizons:
+            try:
+                check_horizon(one, horizon_s)
+            except UnfitHorizonError as error:
+                found.append(f"series {one.name} is not judged {label} ahead: {error}")
+    return found
 
 
 def further_ahead(table: DemandTable, horizons: Sequence[tuple[str, float]]) -> list[str]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
 from services.forecast.past import Array
-from services.forecast.tables import LeftAside, lines_of
+from services.forecast.tables import LeftAside, cells_taken_for_empty, lines_of
 
 NEEDED = ("series", "time", "value")
+OPTIONAL = ("capacity",)
 # A series with fewer windows is not judged: too little to learn from before the last fifth of it.
 LEAST_WINDOWS = 50
 # A series of which more than this share of lines contradict each other, or of windows is empty, is not judged.
@@ -42,11 +43,12 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class DemandTable:
-    """What a file holds: usable series, those that are not with the reason, lines left aside."""
+    """What a file holds: usable series, those that are not with the reason, lines left aside, cells taken for empty."""
 
     series: list[Series]
     unusable: dict[str, str]
     left_aside: LeftAside
+    unread: LeftAside = field(default_factory=cells_taken_for_empty)
 
 
 class _Samples:
@@ -58,14 +60,15 @@ class _Samples:
 
 def read_demand(path: Path) -> DemandTable:
     """Read ``path``. Left aside and counted are lines without a time, with a value that is no finite number from 0 to
-    `LARGEST_VALUE`, and those not after the last line of their series. InvalidTableError where a column is missing."""
-    aside = LeftAside()
+    `LARGEST_VALUE`, and those not after the last line of their series; a capacity that is no such number is taken for none, and
+    counted. InvalidTableError where a column is missing."""
+    aside, unread = LeftAside(), cells_taken_for_empty()
     found: dict[str, _Samples] = {}
-    for line, cells in lines_of(path, NEEDED):
+    for line, cells in lines_of(path, NEEDED, OPTIONAL, aside):
         if not cells["series"]:
             aside.add("no series", line)
             continue
-        _take(found.setdefault(cells["series"], _Samples()), cells, line, aside)
+        _take(found.setdefault(cells["series"], _Samples()), cells, line, aside, unread)
     series: list[Series] = []
     unusable: dict[str, str] = {}
     for name, samples in found.items():
@@ -74,10 +77,10 @@ def read_demand(path: Path) -> DemandTable:
             unusable[name] = one
         else:
             series.append(one)
-    return DemandTable(series, unusable, aside)
+    return DemandTable(series, unusable, aside, unread)
 
 
-def _take(samples: _Samples, cells: dict[str, str], line: int, aside: LeftAside) -> None:
+def _take(samples: _Samples, cells: dict[str, str], line: int, aside: LeftAside, unread: LeftAside) -> None:
     samples.seen += 1
     time_s, value = time_of(cells["time"]), _number(cells["value"])
     if math.isnan(time_s):
@@ -94,7 +97,16 @@ def _take(samples: _Samples, cells: dict[str, str], line: int, aside: LeftAside)
         samples.contradicting += 1
         aside.add("time is there twice" if time_s == samples.rows[-1][0] else "time goes back", line)
     else:
-        samples.rows.append((time_s, value, _number(cells.get("capacity", ""))))
+        samples.rows.append((time_s, value, _capacity(cells.get("capacity", ""), line, unread)))
+
+
+def _capacity(text: str, line: int, unread: LeftAside) -> float:
+    capacity = _number(text)
+    if 0 <= capacity <= LARGEST_VALUE:
+        return capacity
+    if text:
+        unread.add(f"capacity is no number from 0 to {LARGEST_VALUE:g}", line)
+    return math.nan
 
 
 def time_of(text: str) -> float:

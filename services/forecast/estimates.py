@@ -11,13 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from meridian.database import Database
 from meridian.errors import FieldError, InvalidArgumentError
-from services.forecast.cost_model import Machine, ModelShape, TrainingLayout, machine_of
+from services.forecast.cost_model import Estimate, Machine, ModelShape, TrainingLayout, machine_of
 from services.forecast.cost_model import estimate as cost_estimate
 from services.forecast.cost_model.known_models import model_named
-from services.forecast.cost_model.layout import Recompute, precision_named
+from services.forecast.cost_model.layout import Gradients, Recompute, precision_named
 from services.forecast.cost_model.search import Work, best_layouts
-from services.forecast.cost_model.step_time import StepTime
-from services.forecast.requirement import Layout, Model, estimate, with_stated_names
+from services.forecast.requirement import Layout, Model, Requirement, estimate, with_stated_names
 from services.forecast.store import Store
 
 # Accelerators of the largest pool whose layouts are searched while somebody waits.
@@ -61,6 +60,13 @@ class ModelBody(BaseModel):
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
     recompute: bool | Recompute = False
     fused_attention: Annotated[bool, Field(description="attention that never writes the matrix of scores")] = True
+    gradient_precision: Annotated[
+        Gradients | None,
+        Field(description="of gradients as they are kept; unset: fp32, with fp16 bf16+fp32 (docs/cost-model.md)"),
+    ] = None
+    stage_layers: Annotated[
+        list[Split], Field(max_length=10_000, description="layers of each pipeline stage; empty: as even as can be")
+    ] = []
     # The schedule of a job file; it bears on the phases, not on what a step needs.
     warm_up_steps: Annotated[int, Field(ge=0, le=10**12)] = 0
     batch_ramp_start: Count = 0
@@ -113,6 +119,8 @@ class ModelBody(BaseModel):
             context_parallel=context,
             expert_parallel=max(1, self.expert_parallel),
             fused_attention=self.fused_attention,
+            gradients=self.gradient_precision,
+            stage_layers=tuple(self.stage_layers),
         )
 
     def _recompute(self) -> Recompute:
@@ -195,6 +203,9 @@ class EstimateBody(BaseModel):
     total_flops: float
     memory_bytes_per_accelerator: float
     memory_parts_bytes: dict[str, float]
+    memory_reserve_bytes: float = Field(
+        description="of the buffers: what an allocator takes where there is room, and gives back"
+    )
     traffic_bytes_per_step: dict[str, float]
     formula: str
     notes: list[str]
@@ -241,21 +252,29 @@ class LayoutsBody(BaseModel):
     layouts: list[LayoutBody]
 
 
-def _verdict(needed: float, parts: dict[str, float], offered: float) -> Verdict:
+def _verdict(found: Requirement, offered: float) -> Verdict:
+    parts, reserve = found.memory_parts_bytes, found.memory_reserve_bytes
     largest = max(parts, key=lambda name: parts[name])
+    needed = found.memory_bytes_per_accelerator - reserve
     margin = offered - needed
     word = "fits" if margin >= 0 else "does not fit"
     reason = (
         f"{word}: {needed / 2**30:.1f} GiB needed, {offered / 2**30:.1f} GiB on the chip; "
         f"the largest part is {largest} with {parts[largest] / 2**30:.1f} GiB"
     )
+    if reserve > 0:
+        reason += f"; an allocator takes {reserve / 2**30:.1f} GiB more where there is room"
     return Verdict(fits=margin >= 0, margin_bytes=margin, reason=reason)
 
 
-def _step(step: StepTime, utilisation: float, machine: Machine) -> StepTimeBody:
-    assumptions = list(machine.assumptions)
+def _step(found: Estimate, machine: Machine) -> StepTimeBody:
+    step = found.step
     return StepTimeBody(
-        step_s=step.total_s, **asdict(step), utilisation=utilisation, chip=machine.chip, assumptions=assumptions
+        step_s=step.total_s,
+        **asdict(step),
+        utilisation=found.utilisation,
+        chip=machine.chip,
+        assumptions=list(found.assumptions),
     )
 
 
@@ -285,7 +304,7 @@ def _step_time(shape: ModelShape, layout: TrainingLayout, machine: Machine, note
     except InvalidArgumentError as error:
         notes.append(f"no step time: {error.detail}")
         return None
-    return _step(found.step, found.utilisation, machine)
+    return _step(found, machine)
 
 
 def estimate_of(request: EstimateRequest, offered: float | None) -> EstimateBody:
@@ -303,7 +322,7 @@ def estimate_of(request: EstimateRequest, offered: float | None) -> EstimateBody
     step = None
     if machine is not None and model.has_shape and model.sequence and layout.global_batch:
         step = _step_time(model.shape(), layout.training(model.sequence), machine, notes)
-    verdict = _verdict(found.memory_bytes_per_accelerator, found.memory_parts_bytes, offered) if offered else None
+    verdict = _verdict(found, offered) if offered else None
     return EstimateBody(**{**asdict(found), "notes": notes}, verdict=verdict, step_time=step)
 
 
@@ -339,7 +358,7 @@ def layouts_of(request: LayoutsRequest) -> LayoutsBody:
             sequence_parallel=layout.sequence_parallel,
             recompute=layout.recompute,
             recompute_share=layout.recompute_share,
-            step_time=_step(each.step, each.utilisation, machine),
+            step_time=_step(each, machine),
             memory_bytes_per_accelerator=each.memory.total,
             memory_parts_bytes=each.memory.parts(),
             fits_with_confidence=each.verdict.confidence,

@@ -34,8 +34,9 @@ def cost_model(rows_path: Path, probes: int, seed: int, out: Path | None, list_r
 
     Columns: accelerator, n_accel, seq, tp, pp, vpp, dp, cp, ep, mbs, gbs, precision, recompute, step_s, mem_gib ("oom"
     where it ran out), group; the model as `model` (a name of the catalogue, or the path of a Hugging Face config.json) or
-    as layers, hidden, heads, kv_heads, ffn, gated, vocab, experts, top_k. Optional: recompute_share (of the layers), zero,
-    sp, attention (unfused, fused, or a generation of FlashAttention: flash1, flash2, flash3), eager (1 where norms, rotary
+    as layers, hidden, heads, kv_heads, ffn, gated, vocab, tied (1 where input and output embedding are one), experts, top_k.
+    Optional: recompute_share (of the layers), zero, gradients (fp32, bf16+fp32, bf16 or both: docs/cost-model.md),
+    stage_layers (of each pipeline stage: 16;16;16;13), sp, attention (unfused, fused, or a generation of FlashAttention: flash1, flash2, flash3), eager (1 where norms, rotary
     embedding and activation are not fused), captured (1 where a step is one CUDA graph), expert_overlap (1 where the
     exchange with experts overlaps computation), dispatch_once (0 where a token is sent to each of its experts instead of
     once to each chip), fused_experts (1 where one kernel runs an expert), fabric_gbps (GB/s per accelerator between nodes),

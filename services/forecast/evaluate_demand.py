@@ -85,7 +85,7 @@ def demand(
     one_thread()
     import numpy as np
 
-    from services.forecast.demand_report import further_ahead, rows_of
+    from services.forecast.demand_report import further_ahead, rows_of, unfit
     from services.forecast.demand_series import read_demand
     from services.forecast.job_list import is_job_list
     from services.forecast.tables import InvalidTableError
@@ -100,13 +100,14 @@ def demand(
     except InvalidTableError as error:
         raise refused("FILE.csv", str(error)) from None
     if not table.series and not table.unusable:
-        raise refused("FILE.csv", f"{path.name}: no line names a series")
+        raise refused("FILE.csv", "; ".join([f"{path.name}: no line names a series", *table.left_aside.sentences()]))
     rows = rows_of(table, list(dict.fromkeys(horizons)), np.random.default_rng(seed))
     write_result(out, [path], seed, rows)
-    for sentence in table.left_aside.sentences():
+    for sentence in (*table.left_aside.sentences(), *table.unread.sentences()):
         click.echo(sentence, err=True)
     unusable = [f"series {name} is left aside: {reason}" for name, reason in table.unusable.items()]
     say_each(unusable, "series (all are in the rows of --json)")
+    say_each(unfit(table, list(dict.fromkeys(horizons))), "series and horizons (all are in the rows of --json)")
     say_each(further_ahead(table, list(dict.fromkeys(horizons))), "series and horizons")
     print_table([row for row in rows if all_rows or row.slice == "all"])
 

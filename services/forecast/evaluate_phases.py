@@ -33,11 +33,11 @@ def phases(path: Path, seed: int, out: Path | None, all_rows: bool) -> None:
     except InvalidTableError as error:
         raise refused("CURVES.csv", str(error)) from None
     if not found.curves and not found.unusable:
-        raise refused("CURVES.csv", f"{path.name}: no line names a run")
+        raise refused("CURVES.csv", "; ".join([f"{path.name}: no line names a run", *found.left_aside.sentences()]))
     judged = judge(found)
     rows = rows_of(found, judged, np.random.default_rng(seed))
     write_result(out, [path], seed, rows)
-    for sentence in found.left_aside.sentences():
+    for sentence in (*found.left_aside.sentences(), *found.unread.sentences()):
         click.echo(sentence, err=True)
     _say_unknown(judged.unknown)
     print_table([row for row in rows if all_rows or _worth_printing(row)])

@@ -44,7 +44,9 @@ def read_jobs(path: Path) -> JobTable:
     user, domain = (next((name for name in group if name in names), "") for group in (USER, DOMAIN))
     aside = LeftAside()
     rows: list[tuple[float, float, float, str, str]] = []
-    for line, cells in lines_of(path, (start, duration, accelerators)):
+    for line, cells in lines_of(
+        path, (start, duration, accelerators), [name for name in (user, domain) if name], aside
+    ):
         at_s = time_of(cells[start])
         length_s, amount = _positive(cells[duration]), _positive(cells[accelerators])
         if math.isnan(at_s):
@@ -57,7 +59,7 @@ def read_jobs(path: Path) -> JobTable:
             where = cells.get(domain) or "all"
             rows.append((at_s, length_s, amount, cells.get(user) or where, where))
     if not rows:
-        raise InvalidTableError(f"{path.name}: no line is a job")
+        raise InvalidTableError("; ".join([f"{path.name}: no line is a job", *aside.sentences()]))
     rows.sort(key=lambda row: row[0])
     begin_s = math.floor(rows[0][0] / _DAY_S) * _DAY_S
     starts = np.array([row[0] for row in rows]) - begin_s

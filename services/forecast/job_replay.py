@@ -91,8 +91,8 @@ class ColdJob:
 class Replay:
     """Forecasts by origin, all [horizon, domain, origin] but ``value`` [domain, window] and ``level`` [domain, origin].
 
-    ``value`` is the mean over a window, ``level`` what runs at its end, ``spread`` the structure's standard deviation. ``coming`` is what was expected to be asked for by
-    jobs that start within the horizon, ``arrived`` what was.
+    ``value`` is the mean over a window, ``level`` what runs at its end, ``spread`` the structure's standard deviation.
+    ``coming`` is what was expected to be asked for by jobs that start within the horizon, ``arrived`` what was.
     """
 
     value: Array

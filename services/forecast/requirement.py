@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from meridian.errors import FieldError, InvalidArgumentError
-from services.forecast.cost_model.layout import Recompute, TrainingLayout, check, precision_named
+from services.forecast.cost_model.layout import Gradients, Recompute, TrainingLayout, check, precision_named
 from services.forecast.cost_model.memory import Memory, local_parameters, memory_of, state_memory
 from services.forecast.cost_model.shapes import ModelShape, shape_of
 from services.forecast.cost_model.traffic import volumes
@@ -26,6 +26,7 @@ _FIELDS = {
     "/ep": "/expert_parallel",
     "/gbs": "/global_batch",
     "/zero": "/zero_stage",
+    "/gradients": "/gradient_precision",
 }
 _KINDS = {
     "dp": "data_parallel",
@@ -98,6 +99,10 @@ class Layout:
     context_parallel: int = 1
     expert_parallel: int = 1
     fused_attention: bool = True
+    # None: as is usual with the precision.
+    gradients: Gradients | None = None
+    # Of each pipeline stage; empty: as even as can be.
+    stage_layers: tuple[int, ...] = ()
 
     def training(self, sequence: int) -> TrainingLayout:
         """The layout for the cost model; where sequence or batch is unknown, the smallest that the groups allow."""
@@ -116,6 +121,8 @@ class Layout:
             precision=precision_named(self.precision),
             recompute=self.recompute,
             fused_attention=self.fused_attention,
+            gradients=self.gradients,
+            stage_layers=self.stage_layers,
         )
 
 
@@ -131,6 +138,8 @@ class Requirement:
     total_flops: float
     memory_bytes_per_accelerator: float
     memory_parts_bytes: dict[str, float]
+    # Of the buffers: what an allocator holds beyond what is in use, and gives back under pressure.
+    memory_reserve_bytes: float
     # Sent by each accelerator in one step; zero by kinds that the layout does not have or that are unknown.
     traffic_bytes_per_step: dict[str, float]
     accelerators: int
@@ -178,6 +187,7 @@ def estimate(model: Model, layout: Layout) -> Requirement:
         total_flops=flops * tokens * layout.steps,
         memory_bytes_per_accelerator=sum(parts.values()),
         memory_parts_bytes=parts,
+        memory_reserve_bytes=min(memory.reserve, parts["buffers"]),
         traffic_bytes_per_step=traffic,
         accelerators=training.accelerators,
         notes=tuple(notes),

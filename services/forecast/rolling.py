@@ -89,7 +89,8 @@ class Current:
     """The newest forecasts, all [horizon, series], NaN where there is none.
 
     ``method`` is the place of the method whose forecast the history's is, ``share`` that of what is not
-    history in what is ``expected``. ``skill`` is 1 - error / error of persistence, ``wape`` the error over the demand; ``errors`` counts them.
+    history in what is ``expected``. ``skill`` is 1 - error / error of persistence, ``wape`` the error over the demand;
+    ``errors`` counts them.
     """
 
     method: NDArray[np.intp]

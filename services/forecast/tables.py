@@ -17,8 +17,10 @@ class InvalidTableError(ValueError):
 
 @dataclass(slots=True)
 class LeftAside:
-    """What was not used: how many lines and the first of them, by reason."""
+    """What was not used: how many lines (or of their cells, ``noun``) and the first of the lines, by reason."""
 
+    noun: str = "line"
+    said: str = "left aside"
     lines: dict[str, list[int]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -37,11 +39,16 @@ class LeftAside:
     def sentences(self) -> list[str]:
         """One for each reason, with its first lines."""
         return [
-            f"{count} line{'s' if count > 1 else ''} left aside: {reason}"
+            f"{count} {self.noun}{'s' if count > 1 else ''} {self.said}: {reason}"
             f" (line{'s' if count > 1 else ''} {', '.join(map(str, self.lines[reason]))}"
             f"{', ...' if count > len(self.lines[reason]) else ''})"
             for reason, count in self.counts.items()
         ]
+
+
+def cells_taken_for_empty() -> LeftAside:
+    """For cells of optional columns that cannot be read, in lines that are used without them."""
+    return LeftAside("cell", "taken for empty")
 
 
 def columns_of(path: Path) -> list[str]:
@@ -56,25 +63,35 @@ def columns_of(path: Path) -> list[str]:
         raise InvalidTableError(f"{path.name}: not a table of text ({error})") from None
 
 
-def lines_of(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+def lines_of(
+    path: Path, needed: Sequence[str], optional: Sequence[str], aside: LeftAside
+) -> Iterator[tuple[int, dict[str, str]]]:
     """The lines of a CSV file (also .gz) with a header, as (line number, cells by column; a missing cell is empty).
 
-    Raises InvalidTableError where a column of ``needed`` is missing or twice there, or where it is no text table.
+    A line with more cells than the header has columns (from decimal commas, say) is added to ``aside``. Raises InvalidTableError
+    where a column of ``needed`` is missing, one of these or of ``optional`` is twice there, or where it is no text table.
     """
+    last = 0
     try:
         with (
             gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as raw,
             io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as stream,
         ):
-            rows = csv.reader(stream)
+            # Not strict, a quote that is not closed would make one cell of all lines after it.
+            rows = csv.reader(stream, strict=True)
             names = [name.strip() for name in next(rows, [])]
-            for name in needed:
-                if names.count(name) != 1:
+            for name in (*needed, *optional):
+                if names.count(name) > 1 or (name in needed and name not in names):
                     problem = "is missing" if name not in names else "is there twice"
                     raise InvalidTableError(f"{path.name}, line 1: the column {name} {problem}")
             for row in rows:
-                if row:
+                last = rows.line_num
+                if any(cell.strip() for cell in row[len(names) :]):
+                    aside.add("more cells than columns", last)
+                elif row:
                     cells = dict.fromkeys(names, "") | dict(zip(names, map(str.strip, row), strict=False))
-                    yield rows.line_num, cells
-    except (UnicodeDecodeError, csv.Error, EOFError, zlib.error, gzip.BadGzipFile) as error:
+                    yield last, cells
+    except csv.Error as error:
+        raise InvalidTableError(f"{path.name}, line {last + 1}: not a table of text ({error})") from None
+    except (UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InvalidTableError(f"{path.name}: not a table of text ({error})") from None

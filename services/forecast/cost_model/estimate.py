@@ -9,6 +9,7 @@ from services.forecast.cost_model.layout import TrainingLayout, check
 from services.forecast.cost_model.machine import Machine
 from services.forecast.cost_model.memory import Memory, Verdict, memory_of, verdict
 from services.forecast.cost_model.shapes import ModelShape
+from services.forecast.cost_model.stages import is_even, layers_of_stages
 from services.forecast.cost_model.step_time import StepTime, step_time
 from services.forecast.cost_model.traffic import Traffic, traffic_of
 
@@ -59,4 +60,7 @@ def assumptions_of(shape: ModelShape, layout: TrainingLayout, machine: Machine) 
     instead = machine.multiplies_in(layout.precision)
     if instead != layout.precision:
         notes.append(f"{machine.chip} has no stated peak for {layout.precision}: that for {instead} is taken")
+    stages = layers_of_stages(shape, layout)
+    if not layout.stage_layers and not is_even(stages):
+        notes.append(f"stages of {', '.join(map(str, stages))} layers assumed; the fullest sets the pace")
     return tuple(notes)

@@ -24,9 +24,11 @@ _COLLECTIVE_KERNELS = 2
 _ROUTING_KERNELS = 40
 _HEAD_NORM_KERNELS = 2
 _SCORE_BYTES = 8
-# An input of an 8-bit product is read in 16 bit and written in 8, half of which the kernel before does with its own work
-# (norm, activation). Grouped products of experts cast by themselves what was permuted, unless their kernels are fused.
-_CAST_BYTES, _FUSED, _UNFUSED = 3.0, 0.5, 1.0
+# What an 8-bit product takes is read in 16 bit and written in 8, and once more transposed for the gradient of the weights
+# (`cast_transpose` of Transformer Engine: 8-bit products of Hopper take one order of operands only, scales by block of Blackwell
+# go along one). Half of an input's the kernel before does with its own work (norm, activation), of a gradient nothing, but in
+# compiled programs. Grouped products of experts cast by themselves what was permuted, unless their kernels are fused.
+_CAST_BYTES, _FUSED, _UNFUSED = 4.0, 0.5, 1.0
 # Values that a gated layer moves forward beyond fused kernels where nothing is fused, by the reference code of Llama 2
 # (`RMSNorm`, `apply_rotary_emb`, `FeedForward`), in values of 16 bit: a norm converts to 32 bit, squares, averages, scales,
 # converts back and weighs (18 where 2 would do); a rotation converts, multiplies and converts back (10 for 2), of queries
@@ -104,9 +106,11 @@ class Kernels:
         self, rows: float, columns: float, depth: float, count: float = 1.0, *, wide: bool = False, cast: float = _FUSED
     ) -> Pass:
         """A weight matrix, forward and backward (gradient of the input, gradient of the weights)."""
+        of_gradients = cast if self._layout.fused_experts or self._machine.compiled else _UNFUSED
         forward = self.product(rows, columns, depth, count, wide=wide, cast=cast)
-        inputs = self.product(rows, depth, columns, count, wide=wide, cast=cast)
-        weights = self.product(depth, columns, rows, count, wide=wide, cast=cast)
+        inputs = self.product(rows, depth, columns, count, wide=wide, cast=of_gradients)
+        # Both of its operands were cast for the others.
+        weights = self.product(depth, columns, rows, count, wide=wide, cast=0.0)
         return Pass(forward, inputs + weights, summing=weights)
 
     def moving(self, moved_bytes: float) -> float:
@@ -121,8 +125,9 @@ class Kernels:
         flops = 4.0 * layout.micro_batch * heads * rows * layout.sequence * shape.head_size
         if layout.fused_attention:
             # Causal: half of the scores.
-            share = reached_share(self._machine, layout.attention_generation, layout.sequence, shape.head_size)
-            forward = flops / 2 / (self._wide_peak * share * self._e.attention) + self._e.gap_s
+            # Each step of a ring is a kernel over the part of the sequence that a chip has (Liu 2023).
+            share = reached_share(self._machine, layout.attention_generation, rows, shape.head_size)
+            forward = flops / 2 / (self._wide_peak * share * self._e.attention) + layout.cp * self._e.gap_s
             return Pass(forward, BACKWARD * forward, forward)
         depth = shape.head_size / (shape.head_size + self._e.half_depth)
         compute = flops / (self._wide_rate * depth)

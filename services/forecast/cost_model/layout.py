@@ -19,13 +19,31 @@ class Recompute(StrEnum):
     FULL = "full"
 
 
+class Gradients(StrEnum):
+    """In which precision gradients are kept and summed where weights are in 16 bit.
+
+    Megatron-Core: `grad_reduce_in_fp32` (its default is 32 bit; NeMo's performance recipes say 16) and
+    `use_precision_aware_optimizer`; PaddlePaddle: `amp_master_grad`.
+    """
+
+    FP32 = "fp32"
+    HALF_AND_FP32 = "bf16+fp32"
+    """16 bit, and each shard in 32 bit for the optimiser's step."""
+    HALF = "bf16"
+    """16 bit, which the optimiser reads as they are."""
+    BOTH = "both"
+    """32 bit, and beside them those of the backward pass in 16 (`BF16_Optimizer` of DeepSpeed)."""
+
+
 @dataclass(frozen=True, slots=True)
 class StateBytes:
-    """Bytes per parameter: weights as they multiply, gradients, optimiser (Adam; master weights included)."""
+    """Bytes per parameter: weights as they multiply, gradients as they are summed, optimiser (Adam; master weights included)."""
 
     weights: int
     gradients: int
     optimiser: int
+    # Of gradients that are kept beside those.
+    beside: int = 0
 
 
 _MIXED = StateBytes(2, 4, 12)
@@ -39,6 +57,13 @@ _STATE = {
     "tf32": StateBytes(4, 4, 8),
     "fp32": StateBytes(4, 4, 8),
     "fp64": StateBytes(8, 8, 16),
+}
+# Where gradients are stated: weights in 16 bit, and the optimiser's 12 bytes.
+_STATE_WITH = {
+    Gradients.FP32: _MIXED,
+    Gradients.HALF_AND_FP32: StateBytes(2, 2, 16),
+    Gradients.HALF: StateBytes(2, 2, 12),
+    Gradients.BOTH: StateBytes(2, 4, 12, 2),
 }
 PRECISIONS = tuple(_STATE)
 _PRECISION_NAMES = {
@@ -55,6 +80,13 @@ _PRECISION_NAMES = {
     "nvfp4": "fp4",
     "mxfp4": "fp4",
     "float32": "fp32",
+}
+_GRADIENT_NAMES = {
+    "float32": Gradients.FP32,
+    "fp16+fp32": Gradients.HALF_AND_FP32,
+    "fp16": Gradients.HALF,
+    "bfloat16": Gradients.HALF,
+    **{each.value: each for each in Gradients},
 }
 _RECOMPUTE_NAMES = {
     "": Recompute.NONE,
@@ -92,6 +124,14 @@ def recompute_named(name: str) -> Recompute:
     return found
 
 
+def gradients_named(name: str) -> Gradients:
+    """How ``name`` says that gradients are kept; InvalidArgumentError when it is no such word."""
+    found = _GRADIENT_NAMES.get(name.strip().lower())
+    if found is None:
+        raise _no_such("gradients", f"{name!r} is none of {', '.join(Gradients)}")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingLayout:
     """One way to train. Sizes are group sizes; ``ep`` divides experts within the data- and context-parallel ranks."""
@@ -103,6 +143,8 @@ class TrainingLayout:
     pp: int = 1
     # Model chunks per pipeline stage; 1: plain 1F1B.
     vpp: int = 1
+    # Layers of each pipeline stage, where they are stated (`stages.layers_of_stages` derives them).
+    stage_layers: tuple[int, ...] = ()
     dp: int = 1
     cp: int = 1
     ep: int = 1
@@ -110,6 +152,8 @@ class TrainingLayout:
     # 3 is fully sharded data parallelism.
     zero: int = 0
     precision: str = "bf16"
+    # None: in 32 bit; with fp16 in 16, and each shard in 32 bit for the optimiser's step.
+    gradients: Gradients | None = None
     recompute: Recompute = Recompute.NONE
     # Of the layers; the others keep everything.
     recompute_share: float = 1.0
@@ -143,7 +187,10 @@ class TrainingLayout:
     @property
     def state(self) -> StateBytes:
         """Bytes per parameter."""
-        return _STATE[self.precision]
+        usual = _STATE[self.precision]
+        if self.gradients is None or usual.weights != _MIXED.weights:
+            return usual
+        return _STATE_WITH[self.gradients]
 
     @property
     def replicas(self) -> int:
@@ -163,6 +210,8 @@ def check(shape: ModelShape | None, layout: TrainingLayout, accelerators: int | 
             wrong(name, "must be at least 1")
     if layout.precision not in _STATE:
         wrong("precision", f"{layout.precision!r} is none of {', '.join(PRECISIONS)}")
+    elif layout.gradients not in {None, Gradients.FP32} and _STATE[layout.precision].weights != _MIXED.weights:
+        wrong("gradients", f"weights in {layout.precision} have gradients in no less than fp32")
     if not 0 <= layout.zero <= 3:
         wrong("zero", "must be 0, 1, 2 or 3")
     if not 0 <= layout.recompute_share <= 1:
@@ -194,15 +243,28 @@ def _check_division(shape: ModelShape, layout: TrainingLayout, wrong: Callable[[
         wrong("tp", f"{shape.heads} heads cannot be divided by tp = {layout.tp}")
     elif not divides_heads(shape, layout.tp):
         wrong("tp", f"{shape.kv_heads} key-value heads can be neither divided by tp = {layout.tp} nor repeated for it")
-    stages = layout.pp * layout.vpp
-    if layout.pp > 1 and not divides_layers(shape, stages):
-        wrong("pp", f"{shape.layers} layers cannot be divided by pp x vpp = {stages}")
+    _check_stages(shape, layout, wrong)
     if layout.ep > 1 and not shape.experts:
         wrong("ep", "the model has no experts")
     elif shape.experts and shape.experts % layout.ep:
         wrong("ep", f"{shape.experts} experts cannot be divided by ep = {layout.ep}")
     elif layout.ep > 1 and (layout.tp * layout.replicas) % layout.ep:
         wrong("ep", f"tp x dp x cp = {layout.tp * layout.replicas} is not a multiple of ep = {layout.ep}")
+
+
+def _check_stages(shape: ModelShape, layout: TrainingLayout, wrong: Callable[[str, str], None]) -> None:
+    """Stages may differ, and may hold the embedding or the output layer alone; none may be empty."""
+    places = shape.layers + 2 + shape.predicting_layers
+    if layout.pp > 1 and layout.pp * layout.vpp > places:
+        wrong("pp", f"{shape.layers} layers leave some of pp x vpp = {layout.pp * layout.vpp} stages empty")
+    if not layout.stage_layers:
+        return
+    if len(layout.stage_layers) != layout.pp:
+        wrong("stage_layers", f"{len(layout.stage_layers)} stages are stated, not pp = {layout.pp}")
+    elif min(layout.stage_layers) < 0:
+        wrong("stage_layers", "every stage must have at least 0 layers")
+    elif sum(layout.stage_layers) != shape.layers:
+        wrong("stage_layers", f"all stages have {sum(layout.stage_layers)} layers, the model has {shape.layers}")
 
 
 def divides_heads(shape: ModelShape, tp: int) -> bool:
@@ -213,10 +275,11 @@ def divides_heads(shape: ModelShape, tp: int) -> bool:
     return shape.heads % tp == 0 and (shape.kv_heads % tp == 0 or tp % shape.kv_heads == 0)
 
 
-def divides_layers(shape: ModelShape, stages: int) -> bool:
-    """Whether layers fill the stages evenly; embedding, output layer and those that predict further tokens may count each.
+def places_beside(shape: ModelShape, stages: int) -> int | None:
+    """How many of embedding, output layer and layers that predict further tokens have to count as a layer each for the layers
+    to fill the stages evenly; None where they do not even so.
 
     Llama 3.1 405B has 126 layers for that (arXiv:2407.21783), BLOOM 70 on 12 stages (arXiv:2211.05100); DeepSeek-V3 is
     trained on 16 stages with 61 layers and one that predicts (arXiv:2412.19437 sections 3.2 and 4.2).
     """
-    return any((shape.layers + extra) % stages == 0 for extra in range(3 + shape.predicting_layers))
+    return next((n for n in range(3 + shape.predicting_layers) if (shape.layers + n) % stages == 0), None)

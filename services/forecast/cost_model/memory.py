@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from services.forecast.cost_model.layout import TrainingLayout
 from services.forecast.cost_model.shapes import ModelShape
+from services.forecast.cost_model.stages import layers_of_stages
 
 # Context of the device (A100: 1,573 MiB, BigScience chronicles), libraries and their workspaces.
 CONTEXT_BYTES = 1.6 * 2**30
@@ -42,6 +43,11 @@ class Memory:
         """All parts."""
         return self.parameters + self.gradients + self.optimiser + self.activations + self.buffers
 
+    @property
+    def needed(self) -> float:
+        """All parts without the reserve: with less it does not run."""
+        return self.total - self.reserve
+
     def parts(self) -> dict[str, float]:
         """Parts by name."""
         return {
@@ -55,7 +61,11 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the layout fits; ``confidence`` is the probability of the verdict, 0.5 to 1."""
+    """Whether the layout fits; ``confidence`` is the probability of the verdict, 0.5 to 1.
+
+    What an allocator holds in reserve it gives back when there is no more, so a layout fits without it; ``margin_bytes`` is
+    what is left beyond.
+    """
 
     fits: bool
     confidence: float
@@ -65,34 +75,54 @@ class Verdict:
 
 def verdict(memory: Memory, offered_bytes: float) -> Verdict:
     """The verdict for chips of ``offered_bytes``; errors of estimates are taken as log-normal."""
-    margin = offered_bytes - memory.total
+    margin = offered_bytes - memory.needed
     parts = memory.parts()
-    distance = abs(math.log(offered_bytes / memory.total)) / LOG_ERROR
+    distance = abs(math.log(offered_bytes / memory.needed)) / LOG_ERROR
     confidence = 0.5 * (1 + math.erf(distance / math.sqrt(2)))
     return Verdict(margin >= 0, confidence, margin, max(parts, key=lambda name: parts[name]))
 
 
-def local_parameters(shape: ModelShape, layout: TrainingLayout) -> tuple[float, float]:
-    """Parameters on a chip of the first stage before ZeRO: those all ranks have alike, and those of experts."""
-    layers = math.ceil(shape.layers / layout.pp)
+def local_parameters(shape: ModelShape, layout: TrainingLayout, stage: int | None = None) -> tuple[float, float]:
+    """Parameters on a chip of a stage before ZeRO: those all ranks have alike, and those of experts.
+
+    ``stage`` counts from 0; None: the one that has the most.
+    """
+    if stage is None:
+        found = (local_parameters(shape, layout, each) for each in _fullest(layers_of_stages(shape, layout)))
+        return max(found, key=sum)
+    layers = layers_of_stages(shape, layout)[stage]
     expert_share = shape.expert_layers / shape.layers
     shared = shape.attention_matrix_weights + (1 - expert_share) * shape.dense_ffn_weights
     shared += expert_share * shape.shared_weights
-    embeddings = shape.embedding_weights * (1 if shape.tied or layout.pp > 1 else 2)
+    tables = (stage == 0) + (stage == layout.pp - 1 and not (shape.tied and layout.pp == 1))
+    embeddings = tables * shape.embedding_weights
     dense = (layers * shared + embeddings) / layout.tp + layers * shape.small_weights
     expert = layers * expert_share * shape.expert_weights / (layout.ep if layout.ep > 1 else layout.tp)
     return dense, expert
 
 
+def _fullest(stages: tuple[int, ...]) -> list[int]:
+    """The stages of which one has the most of everything: the first, the last, and of those between the first with most layers."""
+    between = max(range(len(stages)), key=lambda stage: (0 < stage < len(stages) - 1, stages[stage], -stage))
+    return sorted({0, between, len(stages) - 1})
+
+
 def memory_of(shape: ModelShape, layout: TrainingLayout) -> Memory:
     """Memory of the fullest chip of a possible layout."""
-    dense, expert = local_parameters(shape, layout)
+    stages = layers_of_stages(shape, layout)
+    return max(
+        (_of_stage(shape, layout, each, stages[each]) for each in _fullest(stages)), key=lambda found: found.total
+    )
+
+
+def _of_stage(shape: ModelShape, layout: TrainingLayout, stage: int, layers: int) -> Memory:
+    dense, expert = local_parameters(shape, layout, stage)
     state = layout.state
-    activations = _activations(shape, layout)
+    activations = _activations(shape, layout, stage, layers)
     gathered = 0.0
-    if layout.zero == 3:
+    if layout.zero == 3 and layers:
         # Two layers are whole at a time: the one that computes and the one that is fetched.
-        per_layer = (dense + expert) / math.ceil(shape.layers / layout.pp)
+        per_layer = (dense + expert) / layers
         gathered = 2 * per_layer * (state.weights + state.gradients / 2)
     held = state_memory(layout, dense, expert)
     reserve = STATE_RESERVE * (held.parameters + held.gradients + held.optimiser) + FRAGMENTATION * activations
@@ -127,7 +157,7 @@ def state_memory(layout: TrainingLayout, dense: float, expert: float = 0.0) -> M
 
     return Memory(
         parameters=held(state.weights, 3),
-        gradients=held(state.gradients, 2),
+        gradients=held(state.gradients + state.beside, 2),
         optimiser=held(state.optimiser, 1),
         activations=0.0,
         buffers=CONTEXT_BYTES,
@@ -162,18 +192,24 @@ def layer_activations(shape: ModelShape, layout: TrainingLayout) -> tuple[float,
     return layout.recompute_share * kept + (1 - layout.recompute_share) * whole, whole
 
 
-def _activations(shape: ModelShape, layout: TrainingLayout) -> float:
+def _activations(shape: ModelShape, layout: TrainingLayout, stage: int, layers: int) -> float:
+    """Bytes of all that a stage keeps; on the last one with the logits."""
     kept, whole = layer_activations(shape, layout)
-    layers = math.ceil(shape.layers / layout.pp)
-    # 1F1B keeps as many micro batches on the first stage as there are stages; interleaving (p - 1) / (p v) more.
-    in_flight = min(layout.pp, layout.micro_batches)
-    factor = float(in_flight)
-    if layout.vpp > 1:
-        factor = in_flight * (1 + (layout.pp - 1) / (layout.pp * layout.vpp))
     again = whole - kept if layout.recompute.value != "none" else 0.0
-    # The last stage has one micro batch in flight per chunk.
-    last = kept * layers * (1.0 if layout.pp > 1 else factor) + again + logits_bytes(shape, layout)
-    return max(kept * layers * factor + again, last)
+    logits = logits_bytes(shape, layout) if stage == layout.pp - 1 else 0.0
+    return kept * layers * in_flight(layout, stage) + again + logits
+
+
+def in_flight(layout: TrainingLayout, stage: int) -> float:
+    """Micro batches that a stage keeps at a time.
+
+    1F1B: as many as there are stages from it to the last. In v chunks, interleaved: 2 (stages after it) + (v - 1) p + 1 chunks
+    (Megatron-Core, `get_forward_backward_func`), which on the first is (p - 1) / v more than p (Korthikanti 2022, section
+    4.2.3).
+    """
+    after = layout.pp - 1 - stage
+    most = after + 1.0 if layout.vpp == 1 else (2 * after + (layout.vpp - 1) * layout.pp + 1) / layout.vpp
+    return min(most, layout.micro_batches)
 
 
 def logits_bytes(shape: ModelShape, layout: TrainingLayout) -> float:

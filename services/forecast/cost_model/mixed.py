@@ -178,8 +178,7 @@ def _layer_seconds(shape: ModelShape, layout: TrainingLayout, machine: Machine, 
     layer = Kernels(machine, efficiency, layout).layer(shape, experts=bool(shape.expert_layers))
     share = shape.expert_layers / shape.layers
     exposed = per_micro_batch(shape, layout, Links(machine, efficiency), efficiency, layer, share)
-    layers = shape.layers / layout.pp
-    return layer.forward + layer.backward + layer.recomputed(layout) + (exposed["tp"] + exposed["ep"]) / layers
+    return layer.forward + layer.backward + layer.recomputed(layout) + exposed["tp"] + exposed["ep"]
 
 
 def _most_layers(shape: ModelShape, layout: TrainingLayout, machine: Machine, position: int) -> int:
@@ -191,7 +190,8 @@ def _most_layers(shape: ModelShape, layout: TrainingLayout, machine: Machine, po
     if shape.experts:
         weights = shape.attention_matrix_weights + shape.shared_weights + shape.expert_weights
     state = layout.state
-    each = (1 + STATE_RESERVE) * (state.weights + state.gradients + state.optimiser / (layout.dp if layout.zero else 1))
+    whole_state = state.weights + state.gradients + state.beside
+    each = (1 + STATE_RESERVE) * (whole_state + state.optimiser / (layout.dp if layout.zero else 1))
     per_layer = each * (weights / layout.tp + shape.small_weights) + kept * in_flight * (1 + FRAGMENTATION)
     # The first stage holds the input embedding, the last the output layer.
     ends = each * shape.embedding_weights / layout.tp if position in (0, layout.pp - 1) else 0.0

@@ -1,6 +1,7 @@
 """Layout search: the best layouts of a model on a pool of equal chips.
 
-1. Enumerate the group sizes that divide heads, layers, experts, sequence and batch; tensor groups stay within a node.
+1. Enumerate the group sizes that divide heads, experts, sequence and batch, whether or not layers fill the stages evenly;
+   tensor groups stay within a node.
 2. Drop what does not fit the memory; of each group sizes keep the least recomputation that fits.
 3. Estimate the rest, best first. Layouts that no bound excludes are all tried: no local search, so no local optimum.
 """
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from meridian.errors import FieldError, InvalidArgumentError
 from services.forecast.cost_model.efficiency import Efficiency, fitted
 from services.forecast.cost_model.estimate import Estimate, estimate
-from services.forecast.cost_model.layout import Recompute, TrainingLayout, check, divides_heads, divides_layers
+from services.forecast.cost_model.layout import Recompute, TrainingLayout, check, divides_heads, places_beside
 from services.forecast.cost_model.machine import Machine
 from services.forecast.cost_model.memory import memory_of
 from services.forecast.cost_model.shapes import ModelShape
@@ -101,7 +102,7 @@ def _group_sizes(shape: ModelShape, work: Work, machine: Machine, accelerators: 
             if accelerators % (tp * cp) or work.sequence % (2 * cp):
                 continue
             for pp in _divisors(accelerators // (tp * cp)):
-                if pp <= shape.layers and divides_layers(shape, pp):
+                if pp <= shape.layers:
                     dp = accelerators // (tp * cp * pp)
                     yield from _with_batches(
                         shape,
@@ -123,7 +124,8 @@ def _with_batches(shape: ModelShape, work: Work, base: TrainingLayout) -> Iterat
     if work.global_batch % base.dp:
         return
     per_replica = work.global_batch // base.dp
-    experts = _powers(math.gcd(shape.experts, base.tp * base.replicas)) if shape.experts else [1]
+    groups = math.gcd(shape.experts, base.tp * base.replicas) if shape.experts else 1
+    experts = [size for size in _powers(groups) if groups % size == 0]
     stages = [1] if base.replicas == 1 else ([1, 3] if base.pp == 1 else [1])
     for micro in _MICRO_BATCHES:
         if per_replica % micro:
@@ -139,11 +141,11 @@ def _with_batches(shape: ModelShape, work: Work, base: TrainingLayout) -> Iterat
 
 
 def _chunks(shape: ModelShape, stages: int) -> list[int]:
-    """Numbers of chunks per stage: those that divide the layers as `layout.check` does."""
+    """Numbers of chunks per stage: those that divide the layers evenly, and one."""
     if stages == 1:
         return [1]
     most = math.ceil((shape.layers + shape.predicting_layers) / stages)
-    return [n for n in range(1, most + 1) if divides_layers(shape, stages * n)]
+    return [n for n in range(1, most + 1) if n == 1 or places_beside(shape, stages * n) is not None]
 
 
 def _powers(limit: int) -> list[int]:

@@ -16,6 +16,7 @@ from services.forecast.cost_model.links import Links, groups
 from services.forecast.cost_model.machine import Machine
 from services.forecast.cost_model.memory import local_parameters
 from services.forecast.cost_model.shapes import ModelShape
+from services.forecast.cost_model.stages import layers_of_stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,34 +54,34 @@ def step_time(shape: ModelShape, layout: TrainingLayout, machine: Machine, effic
     routed_share = shape.expert_layers / shape.layers
     layer = _mix(dense, routed, routed_share)
     output = kernels.output(shape)
-    layers = shape.layers / layout.pp
     m = layout.micro_batches
-
-    plain = layers * (layer.forward + layer.backward)
-    repeated = layers * _mix_recomputed(dense, routed, routed_share, layout)
+    stages = layers_of_stages(shape, layout)
     comm = per_micro_batch(shape, layout, links, efficiency, layer, routed_share)
-    stage = plain + repeated + comm["tp"] + comm["cp"] + comm["ep"]
-    # Embedding and output layer: as many layers less where the division leaves room for them.
-    last = output.forward + output.backward
-    spread = math.ceil(shape.layers / layout.pp) * layout.pp - shape.layers > 0 and layout.pp > 1
-    extra = 0.0 if spread else last
-    bubble = (layout.pp - 1) / layout.vpp * (stage + comm["pp"] / layout.vpp) + (0.0 if extra else last)
-    busy = m * (plain + extra)
+    again = _mix_recomputed(dense, routed, routed_share, layout)
+    each = layer.forward + layer.backward + again + comm["tp"] + comm["cp"] + comm["ep"]
+    # The fullest stage sets the pace; the last has the output layer, so fewer layers there may be as much.
+    times = [layers * each for layers in stages]
+    times[-1] += output.forward + output.backward
+    slowest = max(range(len(stages)), key=lambda stage: times[stage])
+    layers = stages[slowest]
+    at_the_end = output.forward + output.backward if slowest == layout.pp - 1 else 0.0
+    # Once through all the other stages.
+    through = sum(times) - times[slowest] + (layout.pp - 1) * comm["pp"] / layout.vpp
     exposed = {
-        "tp": m * comm["tp"],
-        "cp": m * comm["cp"],
-        "ep": m * comm["ep"],
+        "tp": m * layers * comm["tp"],
+        "cp": m * layers * comm["cp"],
+        "ep": m * layers * comm["ep"],
         "pp": m * comm["pp"],
-        "dp": data_parallel(shape, layout, links, efficiency, stage, m),
+        "dp": data_parallel(shape, layout, links, efficiency, layers * each, m),
     }
     dense_local, expert_local = local_parameters(shape, layout)
     shards = layout.replicas if layout.zero >= 1 else 1
     expert_shards = max(1, layout.replicas * layout.tp // layout.ep) if layout.zero >= 1 else 1
     found = StepTime(
-        compute_s=busy,
-        recompute_s=m * repeated,
+        compute_s=m * (layers * (layer.forward + layer.backward) + at_the_end),
+        recompute_s=m * layers * again,
         exposed_s=exposed,
-        bubble_s=bubble,
+        bubble_s=through / layout.vpp,
         optimiser_s=kernels.optimiser(dense_local / shards + expert_local / expert_shards),
         data_s=efficiency.step_s,
         straggling_s=0.0,
@@ -111,26 +112,25 @@ def per_micro_batch(
     layer: Pass,
     routed_share: float,
 ) -> dict[str, float]:
-    """Exposed seconds of one stage and micro batch by kind."""
+    """Exposed seconds of one micro batch by kind: of one layer, but of the stage for ``pp``."""
     group = groups(layout)
-    layers = shape.layers / layout.pp
     tokens = layout.micro_batch * layout.sequence / layout.cp
     block = layout.state.weights * tokens * shape.hidden
     passes = 2 + (layout.recompute_share if layout.recompute.value == "full" else 0.0)
-    tensor = layers * _tensor_parallel(layout, links, efficiency, layer, passes - 1, routed_share, block)
+    tensor = _tensor_parallel(layout, links, efficiency, layer, passes - 1, routed_share, block)
     context = 0.0
     if layout.cp > 1:
         keys = 2 * layout.state.weights * tokens * layout.cp * shape.kv_heads * shape.head_size / layout.tp
         ring = links.gather(keys, group["cp"])
         # The ring of keys and values moves while scores are computed (Liu 2023, arXiv:2310.01889).
-        context = layers * (max(0.0, ring - layer.attention) + max(0.0, 2 * ring - 2.5 * layer.attention))
+        context = max(0.0, ring - layer.attention) + max(0.0, 2 * ring - 2.5 * layer.attention)
     expert = 0.0
     if layout.ep > 1:
         sent = layout.state.weights * tokens / layout.tp * shape.top_k * shape.hidden
         each = links.exchange(sent, group["ep"], shape.top_k, once=layout.dispatch_once)
-        expert = layers * routed_share * 2 * passes * each
+        expert = routed_share * 2 * passes * each
         if layout.expert_overlap:
-            expert -= efficiency.overlap_gradients * min(expert, layers * (layer.forward + layer.backward))
+            expert -= efficiency.overlap_gradients * min(expert, layer.forward + layer.backward)
     pipeline = 2 * layout.vpp * links.send(block / layout.tp, group["pp"])
     if layout.vpp > 1:
         # Interleaving sends ahead while another chunk computes.

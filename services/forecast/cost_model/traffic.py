@@ -14,6 +14,7 @@ from services.forecast.cost_model.links import Links, groups, sent_away
 from services.forecast.cost_model.machine import Machine
 from services.forecast.cost_model.memory import local_parameters
 from services.forecast.cost_model.shapes import ModelShape
+from services.forecast.cost_model.stages import layers_of_stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +27,9 @@ class Traffic:
 
 
 def volumes(shape: ModelShape, layout: TrainingLayout) -> dict[str, float]:
-    """Bytes per chip and step of a possible layout, by kind of parallelism."""
+    """Bytes per chip of the fullest stage and step of a possible layout, by kind of parallelism."""
     m = layout.micro_batches
-    layers = shape.layers / layout.pp
+    layers = max(layers_of_stages(shape, layout))
     tokens = layout.micro_batch * layout.sequence / layout.cp
     block = layout.state.weights * tokens * shape.hidden
     passes = 2 + (layout.recompute_share if layout.recompute.value == "full" else 0.0)

@@ -8,8 +8,9 @@ Two slopes are looked at after each sample: that over the whole window of `truth
 2. *Soon*: the newer half lies below the border by its standard error, which is small enough to see the border at all, for
    0.5 % of the run. It is taken back when the newer half rises above the border by its standard error.
 3. *Sure*: the whole slope has stayed below the border for 2 % of the run as seen through the window (2.7 %): what the truth
-   asks for. It is taken back only where a whole slope rises above the peak, for then the peak was not the peak, and in a run
-   whose length is not known where it rises clearly above the border (`_CLEARLY`) and the run has become so long that the
+   asks for. A loss that rises, by more than its standard error and a quarter of the border, does not stand still. It is
+   taken back only where a whole slope rises above the peak, for then the peak was not the peak, and in a run whose
+   length is not known where it rises clearly above the border (`_CLEARLY`) and the run has become so long that the
    stretch below was not 2 % of it.
 """
 
@@ -26,6 +27,8 @@ _STANDING_SHARE = 0.5
 # Largest standard error of the newer half, in borders, and the share of the run for which it stays below the border.
 _SEES = 0.8
 _SOON = 0.005
+# A loss rises where its slope, less its standard error, is below this many borders downwards.
+_RISES = 0.25
 # A pace this many borders high, less as many standard errors, is above the border for sure.
 _CLEARLY = 2.0
 
@@ -93,7 +96,7 @@ class StableWatch:
         if self.sure:
             return True
         border = self.border
-        self._below_from = _since(self._below_from, step, below=border > 0 and whole.fall < border)
+        self._below_from = _since(self._below_from, step, below=border > 0 and self._stands_still(whole))
         if self._below_from is not None and step - self._below_from >= self._hold * length:
             self.stable = self.sure = self._still_below = True
             self._below_until = step
@@ -107,6 +110,9 @@ class StableWatch:
             self._soon_from = _since(self._soon_from, step, below=newer.fall + newer.error < border)
             self.stable = self._soon_from is not None and step - self._soon_from >= _SOON * length
         return self.stable
+
+    def _stands_still(self, slope: Slope) -> bool:
+        return -_RISES * self.border - slope.error <= slope.fall < self.border
 
     def _was_too_short(self, step: float, whole: Slope, least: float) -> bool:
         """Whether the stretch that made it sure is over and was less than the share to hold of a run of ``least`` steps."""

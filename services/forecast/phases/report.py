@@ -21,7 +21,7 @@ from services.forecast.phases.scoring import (
     where_told,
 )
 from services.forecast.phases.table import Curves
-from services.forecast.phases.truth import Boundaries, UnknownPhasesError, boundaries
+from services.forecast.phases.truth import SHARE_OF_PEAK, Boundaries, UnknownPhasesError, boundaries
 
 SENSITIVITY = (0.05, 0.10, 0.20)
 # Draws of noise with which the truth is found again.
@@ -58,6 +58,7 @@ def rows_of(found: Curves, judged: Judged, chance: np.random.Generator) -> list[
         Row("curves", "runs_scored_count", float(len(judged.curves)), n=len(judged.curves)),
         Row("curves", "runs_unknown_count", float(len(judged.unknown)), n=len(judged.unknown)),
         Row("curves", "lines_left_aside_count", float(found.left_aside.total), n=found.left_aside.total),
+        Row("curves", "cells_taken_for_empty_count", float(found.unread.total), n=found.unread.total),
     ]
     told = {
         AWARE: [detect(curve, schedule_known=True)[0] for curve in judged.curves],
@@ -65,6 +66,7 @@ def rows_of(found: Curves, judged: Judged, chance: np.random.Generator) -> list[
         FIXED: [fixed_fractions(curve) for curve in judged.curves],
     }
     as_served = [served(curve) for curve in judged.curves]
+    other = _other_shares(judged, told[AWARE])
     again = [[noisier(curve, chance) for _ in range(_DRAWS)] for curve in judged.curves]
     families = sorted({curve.family for curve in judged.curves})
     slices: list[tuple[str, list[int]]] = [("all", list(range(len(judged.curves))))]
@@ -75,7 +77,7 @@ def rows_of(found: Curves, judged: Judged, chance: np.random.Generator) -> list[
     slices += [(f"run={curve.run}", [i]) for i, curve in enumerate(judged.curves)]
     for name, members in slices:
         if members:
-            rows += _slice_rows(name, members, judged, told, as_served)
+            rows += _slice_rows(name, members, judged, told, as_served, other)
             if not name.startswith("run="):
                 picked = [(judged.curves[i], judged.truths[i], again[i]) for i in members]
                 rows += [replace(row, slice=name) for row in _noise_rows(picked)]
@@ -98,7 +100,12 @@ def _served_rows(curves: Sequence[Curve], truths: Sequence[Boundaries], told: Se
 
 
 def _slice_rows(
-    name: str, members: list[int], judged: Judged, told: dict[str, list[Array]], as_served: list[Array]
+    name: str,
+    members: list[int],
+    judged: Judged,
+    told: dict[str, list[Array]],
+    as_served: list[Array],
+    other: dict[float, list[tuple[Boundaries, Array]]],
 ) -> list[Row]:
     curves, truths = [judged.curves[i] for i in members], [judged.truths[i] for i in members]
     most = majority(curves, truths)
@@ -111,7 +118,8 @@ def _slice_rows(
         rows += [replace(row, slice=name, baseline=baseline) for row in _figures(subject, scores)]
     rows += [replace(row, slice=name) for row in _served_rows(curves, truths, [as_served[i] for i in members])]
     if not name.startswith("run="):
-        rows += [replace(row, slice=name) for row in _truth_rows(curves, truths)]
+        picked = {share: [found[i] for i in members] for share, found in other.items()}
+        rows += [replace(row, slice=name) for row in _truth_rows(curves, truths, picked)]
     else:
         rows += [replace(row, slice=name) for row in _boundary_rows(curves[0], truths[0])]
     return rows
@@ -141,18 +149,28 @@ def _figures(subject: str, scores: Sequence[RunScore]) -> list[Row]:
     return rows
 
 
-def _truth_rows(curves: Sequence[Curve], truths: Sequence[Boundaries]) -> list[Row]:
+def _other_shares(judged: Judged, aware: Sequence[Array]) -> dict[float, list[tuple[Boundaries, Array]]]:
+    """The truth of each run at other shares of the peak, and the table (see `RunScore`, with tolerance) of what is told at them."""
+    found: dict[float, list[tuple[Boundaries, Array]]] = {}
+    for share in SENSITIVITY:
+        found[share] = []
+        for curve, known in zip(judged.curves, aware, strict=True):
+            told = known if share == SHARE_OF_PEAK else detect(curve, schedule_known=True, share_of_peak=share)[0]
+            truth = boundaries(curve, share)
+            found[share].append((truth, score(curve, truth, told).tolerant))
+    return found
+
+
+def _truth_rows(
+    curves: Sequence[Curve], truths: Sequence[Boundaries], other: dict[float, list[tuple[Boundaries, Array]]]
+) -> list[Row]:
     """How firm the truth is: told from every other sample, and with other shares of the peak."""
     rows = [_agreement("truth_from_half_the_samples", curves, truths, lambda curve: boundaries(_halved(curve)))]
-    for share in SENSITIVITY:
-        found = [boundaries(curve, share) for curve in curves]
-        never = float(np.mean([not np.isfinite(each.stable_from) for each in found]))
+    for share, found in other.items():
+        never = float(np.mean([not np.isfinite(truth.stable_from) for truth, _ in found]))
         rows.append(Row(f"truth_at_{round(share * 100)}pct_of_peak", "never_stable_ratio", never, n=len(found)))
         subject = f"{AWARE}_at_{round(share * 100)}pct_of_peak"
-        tables = [
-            score(curve, truth, detect(curve, schedule_known=True, share_of_peak=share)[0]).tolerant
-            for curve, truth in zip(curves, found, strict=True)
-        ]
+        tables = [table for _, table in found]
         rows.append(Row(subject, "accuracy_within_2pct_ratio", accuracy(tables), n=len(tables)))
     return rows
 

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from services.forecast.phases.curve import Array, Curve
 from services.forecast.phases.detector import LARGEST_LOSS
-from services.forecast.tables import LeftAside, lines_of
+from services.forecast.tables import LeftAside, cells_taken_for_empty, lines_of
 
 NEEDED = ("run", "step", "train_loss")
+OPTIONAL = ("lr", "gbs", "total_steps", "group")
 # A run of which more than this share of the lines contradict each other is not judged.
 _CONTRADICTING = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """What a file holds: usable curves, runs that are not usable with the reason, and lines left aside."""
+    """What a file holds: usable curves, runs that are not usable with the reason, lines left aside, cells taken for empty."""
 
     curves: list[Curve]
     unusable: dict[str, str]
     left_aside: LeftAside
+    unread: LeftAside = field(default_factory=cells_taken_for_empty)
 
 
 def family_of(run: str, group: str) -> str:
@@ -43,17 +45,18 @@ class _Lines:
 
 
 def read_curves(path: Path) -> Curves:
-    """Read ``path``. A line without a step or with a loss that is no finite number up to `LARGEST_LOSS` is left aside, and so is one whose step
-    is not after all earlier ones of its run (a duplicate, or work repeated after a restart). InvalidTableError where a
-    column is missing."""
-    aside = LeftAside()
+    """Read ``path``. A line without a step or with a loss that is no finite number up to `LARGEST_LOSS` is left aside,
+    and so is one whose step is not after all earlier ones of its run (a duplicate, or work repeated after a restart). A
+    learning rate or batch size that is no number is taken for none, and counted. InvalidTableError where a column is
+    missing."""
+    aside, unread = LeftAside(), cells_taken_for_empty()
     runs: dict[str, _Lines] = {}
-    for line, cells in lines_of(path, NEEDED):
+    for line, cells in lines_of(path, NEEDED, OPTIONAL, aside):
         if not cells["run"]:
             aside.add("no run", line)
             continue
         found = runs.setdefault(cells["run"], _Lines(family_of(cells["run"], cells.get("group", ""))))
-        _take(found, cells, line, aside)
+        _take(found, cells, line, aside, unread)
     curves: list[Curve] = []
     unusable: dict[str, str] = {}
     for run, found in runs.items():
@@ -61,10 +64,10 @@ def read_curves(path: Path) -> Curves:
             unusable[run] = reason
         else:
             curves.append(_curve(run, found))
-    return Curves(curves, unusable, aside)
+    return Curves(curves, unusable, aside, unread)
 
 
-def _take(found: _Lines, cells: dict[str, str], line: int, aside: LeftAside) -> None:
+def _take(found: _Lines, cells: dict[str, str], line: int, aside: LeftAside, unread: LeftAside) -> None:
     step, loss = number(cells["step"]), number(cells["train_loss"])
     total = cells.get("total_steps", "")
     if total:
@@ -89,7 +92,11 @@ def _take(found: _Lines, cells: dict[str, str], line: int, aside: LeftAside) -> 
         same = step == found.rows[-1][0]
         aside.add("step is there twice" if same else "step goes back", line)
     else:
-        found.rows.append((step, loss, number(cells.get("lr", "")), number(cells.get("gbs", ""))))
+        lr, gbs = (number(cells.get(name, "")) for name in ("lr", "gbs"))
+        for name, value in (("lr", lr), ("gbs", gbs)):
+            if math.isnan(value) and cells.get(name):
+                unread.add(f"{name} is no finite number", line)
+        found.rows.append((step, loss, lr, gbs))
 
 
 def _problem(found: _Lines) -> str:

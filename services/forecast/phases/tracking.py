@@ -2,7 +2,8 @@
 
 For each report, in the order in which they come:
 1. A report of an older run, without a loss that is a number, or whose step is not after all earlier ones, is left aside and counted.
-   So is a step beyond the declared end, and one that leaps ahead of the others, unless the next report confirms it.
+   So is a step beyond the declared end, and one that leaps ahead of the others, unless the next report confirms it. One of the
+   newest steps that is reported again is another rank's word of it: it changes nothing.
 2. A run that starts again from a checkpoint repeats steps: they were judged already, and the phase stays. One that starts again
    from the beginning is judged anew.
 3. The others go through the detector (``detector``) with what is declared and reported of the schedule.
@@ -40,6 +41,9 @@ _EARLY = 10.0
 # A leap is more than this share of the run and this many times the longest distance so far.
 _LEAP_SHARE = 0.1
 _LEAP_TIMES = 10.0
+# Ranks of a gang are so many steps apart at most, and so many reports come before the next step; else the steps stand still.
+_RANKS_APART = 8
+_RANKS_REPORT = 64
 
 FORMAT = 1
 
@@ -82,6 +86,8 @@ class _Use(Enum):
     REPEATED = 1
     """A step that an earlier run has made, up to which this one has to come again."""
     UNUSABLE = 2
+    OF_ANOTHER_RANK = 3
+    """One of the newest steps again; the first report of it counts."""
 
 
 _BEGIN = Told(0, None, "no report yet")
@@ -105,6 +111,9 @@ class _Facts:
     taken: int = 0
     left_aside: int = 0
     rates: bool = False
+    # The newest steps of the run, and reports since that were of one of them.
+    recent: list[int] = field(default_factory=list)
+    again: int = 0
     newest: list[bool] = field(default_factory=list)
     # Steps and seconds seen in each phase ("" unknown), within runs.
     steps_in: dict[str, float] = field(default_factory=dict)
@@ -166,6 +175,9 @@ class UnitPhases:
             self._begin_run(report)
         facts = self._facts
         use = self._use_of(report)
+        if use is _Use.OF_ANOTHER_RANK:
+            facts.again += 1
+            return None
         facts.newest = [*facts.newest[-(_NEWEST - 1) :], use is not _Use.UNUSABLE]
         if use is _Use.UNUSABLE:
             facts.left_aside += 1
@@ -190,6 +202,7 @@ class UnitPhases:
             )
         facts.epoch, facts.at_step, facts.pending = report.epoch, -1, -1
         facts.newest, facts.contradiction, facts.total = [], "", max(0, report.total_steps)
+        facts.recent, facts.again = [], 0
 
     def _use_of(self, report: Report) -> _Use:
         facts = self._facts
@@ -198,6 +211,8 @@ class UnitPhases:
         elif report.total_steps > 0:
             facts.total = report.total_steps
         total = self.total_steps
+        if report.step in facts.recent and facts.again < _RANKS_REPORT:
+            return _Use.OF_ANOTHER_RANK
         if not abs(report.loss) <= LARGEST_LOSS or report.step <= facts.at_step or (total and report.step > total):
             return _Use.UNUSABLE
         if report.step <= facts.last:
@@ -219,6 +234,7 @@ class UnitPhases:
             facts.steps_in[name] = facts.steps_in.get(name, 0.0) + report.step - facts.at_step
             facts.seconds_in[name] = facts.seconds_in.get(name, 0.0) + report.at_s - facts.at_s
         facts.at_step, facts.at_s = report.step, report.at_s
+        facts.recent, facts.again = [*facts.recent[-(_RANKS_APART - 1) :], report.step], 0
 
     def _take(self, report: Report) -> None:
         facts = self._facts

@@ -338,7 +338,8 @@ async def test_estimates_over_http(stack: Environment) -> None:
 
         for model, others, pointer in [
             ({"tensor_parallel": 5}, {}, "/model/tensor_parallel"),
-            ({"pipeline_parallel": 7}, {}, "/model/pipeline_parallel"),
+            ({"pipeline_parallel": 64}, {}, "/model/pipeline_parallel"),
+            ({"pipeline_parallel": 4, "stage_layers": [8, 8, 8]}, {}, "/model/stage_layers"),
             ({"zero_stage": 9}, {}, "/model/zero_stage"),
             ({"precision": "int8"}, {}, "/model/precision"),
             ({"layres": 3}, {}, "/model/layres"),

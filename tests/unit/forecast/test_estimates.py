@@ -98,7 +98,7 @@ def test_a_search_gives_layouts_that_fit_fastest_first_and_that_an_estimate_conf
         ({"model": {"name": "mixtral-8x7b", "sequence": 8}}, "/model/global_batch"),
         ({"model": {"sequence": 8, "global_batch": 8}}, "/model/layers"),
         ({"accelerator_type": "X1"}, "/accelerator_type"),
-        ({"accelerators": 7}, "/accelerators"),
+        ({"accelerators": 37}, "/accelerators"),
     ],
 )
 def test_an_impossible_search_names_the_field(change: dict[str, object], pointer: str) -> None:
@@ -106,3 +106,21 @@ def test_an_impossible_search_names_the_field(change: dict[str, object], pointer
     with pytest.raises(InvalidArgumentError) as caught:
         layouts_of(LayoutsRequest.model_validate(body))
     assert caught.value.errors[0].pointer == pointer
+
+
+def test_gradients_and_layers_of_stages_may_be_stated() -> None:
+    model = {"name": "kimi-k2", "sequence": 4096, "global_batch": 256, "pipeline_parallel": 4, "expert_parallel": 8}
+    usual = estimate_of(asked(model, accelerators=32), None)
+    stated = {**model, "gradient_precision": "bf16", "stage_layers": [15, 16, 15, 15]}
+    found = estimate_of(asked(stated, accelerators=32), None)
+    assert found.memory_parts_bytes["gradients"] == pytest.approx(usual.memory_parts_bytes["gradients"] / 2)
+    on_chips = estimate_of(asked(model, accelerators=32, accelerator_type="GB300"), None)
+    assert on_chips.step_time is not None
+    assert any("stages of 15, 16, 15, 15 layers" in note for note in on_chips.step_time.assumptions)
+    with pytest.raises(InvalidArgumentError) as caught:
+        estimate_of(asked({**stated, "stage_layers": [15, 16, 15, 16]}, accelerators=32), None)
+    assert [item.pointer for item in caught.value.errors] == ["/model/stage_layers"]
+    half = {**model, "precision": "fp32", "gradient_precision": "bf16"}
+    with pytest.raises(InvalidArgumentError) as caught:
+        estimate_of(asked(half, accelerators=32), None)
+    assert [item.pointer for item in caught.value.errors] == ["/model/gradient_precision"]

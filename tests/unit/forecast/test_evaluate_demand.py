@@ -213,6 +213,21 @@ def test_values_up_to_the_largest_have_figures(tmp_path: Path) -> None:
     [
         ([], "series,time,amount", ["a,1,2"], "the column value is missing"),
         ([], "series,time,value", [], "no line names a series"),
+        ([], "series,time,value,capacity,capacity", ["a,1,2,3,4"], "the column capacity is there twice"),
+        ([], "start,duration_s,accelerators,user,user", ["1,2,3,a,b"], "the column user is there twice"),
+        (
+            [],
+            "start,duration_s,accelerators",
+            ["1,-2,3"],
+            "no line is a job; 1 line left aside: duration_s is no positive",
+        ),
+        (
+            [],
+            "series,time,value",
+            ["a,1,2,5"],
+            "no line names a series; 1 line left aside: more cells than columns (line 2)",
+        ),
+        ([], "series,time,value", ["a,1,2", 'a,2,"3', "a,3,4"], "line 3: not a table of text (unexpected end of data)"),
         (["--horizon", "10"], "series,time,value", ["a,1,2"], "'10' is no length of time"),
         (["--horizon", "0m"], "series,time,value", ["a,1,2"], "'0m' is no length of time"),
     ],
@@ -249,3 +264,34 @@ def test_series_scored_together_are_scored_as_alone() -> None:
         for name, forecast in alone.forecasts.items():
             assert np.allclose(scored.forecasts[name], forecast, equal_nan=True)
         assert np.allclose(scored.high, alone.high, equal_nan=True)
+
+
+def test_a_capacity_that_cannot_be_read_is_counted_and_listed(tmp_path: Path) -> None:
+    cells = {3: "n/a", 7: "-5", 9: "inf", 11: "1e200", 13: ""}
+    lines = [f"a,{600 * t},{t % 7},{cells.get(t, '300')}" for t in range(100)]
+    path = table(tmp_path / "d.csv", lines, "series,time,value,capacity")
+    result = run(path, "--horizon", "1h", "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    found = figures(tmp_path / "out.json")
+    assert found["series", "cells_taken_for_empty_count", "all"]["value"] == 4
+    assert found["series", "lines_left_aside_count", "all"]["value"] == 0
+    assert "4 cells taken for empty: capacity is no number from 0 to 1e+100 (lines 5, 9, 11, 13)" in result.output
+    (series,) = read_demand(path).series
+    assert series.capacity is not None
+    assert np.flatnonzero(np.isnan(series.capacity)).tolist() == sorted(cells)
+
+
+def test_decimal_commas_are_left_aside_and_not_cut_off(tmp_path: Path) -> None:
+    lines = [*daily("a", 200), "a,120000,61,5", "a,120600,60,"]
+    result = run(table(tmp_path / "d.csv", lines), "--horizon", "1h", "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    assert "1 line left aside: more cells than columns (line 202)" in result.output
+    assert figures(tmp_path / "out.json")["series", "lines_left_aside_count", "all"]["value"] == 1
+
+
+def test_a_series_that_is_not_judged_at_a_horizon_is_said(tmp_path: Path) -> None:
+    # Times in minutes, say: windows of ten seconds.
+    lines = [f"a,{10 * t},{t % 7}" for t in range(200)]
+    result = run(table(tmp_path / "d.csv", lines), "--json", tmp_path / "out.json")
+    assert "series a is not judged 1h ahead: 200 windows of 10 s are no longer than 3600 s" in result.output
+    assert "10m ahead" not in result.output

@@ -131,6 +131,12 @@ def test_a_negative_learning_rate_is_none(tmp_path: Path) -> None:
         ("run,step,loss", ["a,1,2"], "the column train_loss is missing"),
         ("run,step,step,train_loss", ["a,1,1,2"], "the column step is there twice"),
         ("run,step,train_loss", [], "no line names a run"),
+        ("run,step,train_loss,lr,lr", ["a,1,2,3,4"], "the column lr is there twice"),
+        (
+            "run,step,train_loss",
+            ["a,1,2,5"],
+            "no line names a run; 1 line left aside: more cells than columns (line 2)",
+        ),
     ],
 )
 def test_a_file_without_what_is_needed_is_refused(tmp_path: Path, header: str, lines: list[str], said: str) -> None:
@@ -144,3 +150,14 @@ def test_a_file_of_unknown_runs_only_still_lists_them(tmp_path: Path) -> None:
     result = run(table(tmp_path / "c.csv", ["a,1,2,9"]), "--json", tmp_path / "out.json")
     assert result.exit_code == 0, result.output
     assert figures(tmp_path / "out.json")["curves", "runs_scored_count", "all"]["value"] == 0
+
+
+def test_a_learning_rate_that_cannot_be_read_is_counted_and_listed(tmp_path: Path) -> None:
+    header = "run,step,train_loss,total_steps,lr,gbs"
+    lines = [f"{line},0.1,8" for line in curve("a/1")]
+    lines[4], lines[6] = lines[4].replace("0.1,8", "1e-3x,"), lines[6].replace("0.1,8", "nan,many")
+    result = run(table(tmp_path / "c.csv", lines, header), "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    assert "2 cells taken for empty: lr is no finite number (lines 6, 8)" in result.output
+    assert "1 cell taken for empty: gbs is no finite number (line 8)" in result.output
+    assert figures(tmp_path / "out.json")["curves", "cells_taken_for_empty_count", "all"]["value"] == 3

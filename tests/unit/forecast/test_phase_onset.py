@@ -173,3 +173,14 @@ def test_scores_count_what_was_taken_back_and_take_the_last_onset() -> None:
     told[60:] = Phase.FAST
     again = score(curve, Boundaries(0.0, 50.0), told)
     assert (again.missed, again.false, again.taken_back) == (1, 0, 1)
+
+
+def test_a_loss_that_rises_is_not_stable() -> None:
+    watch = watch_with_peak()
+    for step in range(100, 300, 10):
+        assert not watch.observe(float(step), Slope(-0.2, 0.01, 100), None, LENGTH)
+    # No more than its noise, or than a quarter of the border: the loss stands still.
+    for fall, error in ((-0.2, 0.19), (-0.02, 0.0)):
+        watch = watch_with_peak()
+        assert not watch.observe(100.0, Slope(fall, error, 100), None, LENGTH)
+        assert watch.observe(120.0, Slope(fall, error, 100), None, LENGTH)

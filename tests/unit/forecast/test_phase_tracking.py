@@ -81,7 +81,7 @@ def test_a_single_bad_report_changes_nothing_and_many_make_the_phase_unknown() -
     unit = UnitPhases()
     follow(unit, map(report, range(700)))
     assert unit.told.phase is Phase.FAST
-    assert follow(unit, [report(700, loss=math.nan), report(650), report(699), report(701)]) == []
+    assert follow(unit, [report(700, loss=math.nan), report(650), report(600), report(701)]) == []
     assert unit.left_aside == 3
     told = follow(unit, [report(step, loss=math.nan) for step in range(702, 708)])
     assert phases(told) == [None]
@@ -90,11 +90,26 @@ def test_a_single_bad_report_changes_nothing_and_many_make_the_phase_unknown() -
     assert phases(follow(unit, map(report, range(708, 716)))) == [Phase.FAST]
 
 
-def test_the_same_steps_from_several_ranks_are_no_phase() -> None:
+def test_ranks_that_all_report_are_one_run() -> None:
+    """Four ranks, up to two steps apart, each with a loss of its own: the first report of a step counts."""
+    alone, gang = UnitPhases(), UnitPhases()
+    expected = follow(alone, map(report, range(LENGTH)))
+    reports = (
+        report(step - behind, loss=loss_at(step - behind) + behind)
+        for step in range(LENGTH)
+        for behind in (0, 1, 0, 2)
+        if step >= behind
+    )
+    assert follow(gang, reports) == expected
+    assert (gang.taken, gang.left_aside) == (LENGTH, 0)
+
+
+def test_steps_that_stand_still_are_no_phase() -> None:
     unit = UnitPhases()
-    told = follow(unit, (report(step) for step in range(500) for _ in range(4)))
-    assert set(phases(told)) <= {None, Phase.WARM_UP}
-    assert unit.told.phase is None
+    follow(unit, map(report, range(700)))
+    told = follow(unit, (report(699) for _ in range(80)))
+    assert phases(told) == [None]
+    assert unit.left_aside == 80 - 64
 
 
 def test_a_run_that_starts_again_from_a_checkpoint_keeps_its_phase() -> None:

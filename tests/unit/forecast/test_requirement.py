@@ -152,7 +152,7 @@ def test_traffic_of_a_step() -> None:
     ("change", "pointer"),
     [
         ({"tensor_parallel": 5}, "/tensor_parallel"),
-        ({"pipeline_parallel": 11}, "/pipeline_parallel"),
+        ({"pipeline_parallel": 64}, "/pipeline_parallel"),
         ({"expert_parallel": 2}, "/expert_parallel"),
         ({"context_parallel": 3}, "/context_parallel"),
         ({"virtual_stages": 2}, "/virtual_stages"),

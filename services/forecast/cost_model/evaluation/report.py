@@ -17,6 +17,7 @@ from services.forecast.cost_model.evaluation.scores import (
     layout_regrets,
     memory_score,
     predicted_steps,
+    ran_and_fits,
     time_score,
 )
 from services.forecast.cost_model.evaluation.table import Rejected
@@ -134,6 +135,14 @@ def _regret_rows(subject: str, name: str, runs: Sequence[Run], predicted: np.nda
 
 
 def _memory_rows(name: str, runs: Sequence[Run]) -> list[Row]:
+    ran = ran_and_fits(runs)
+    share = sum(ran) / len(ran) if ran else None
+    reason = None if ran else "no row states step_s or mem_gib"
+    recalled = Row(COLD, "memory_ran_said_to_fit_share", share, name, n=len(ran), reason=reason)
+    return [*_stated_memory_rows(name, runs), recalled]
+
+
+def _stated_memory_rows(name: str, runs: Sequence[Run]) -> list[Row]:
     score = memory_score(runs)
     measures = (
         "memory_mape_ratio",

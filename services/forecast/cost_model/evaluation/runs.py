@@ -11,7 +11,14 @@ from meridian.errors import FieldError, InvalidArgumentError
 from services.forecast.cost_model.evaluation.table import Rejected, Table, read_table
 from services.forecast.cost_model.hugging_face import model_of_config
 from services.forecast.cost_model.known_models import model_named
-from services.forecast.cost_model.layout import Recompute, TrainingLayout, check, precision_named, recompute_named
+from services.forecast.cost_model.layout import (
+    Recompute,
+    TrainingLayout,
+    check,
+    gradients_named,
+    precision_named,
+    recompute_named,
+)
 from services.forecast.cost_model.machine import Machine, machine_of
 from services.forecast.cost_model.memory import memory_of
 from services.forecast.cost_model.shapes import ModelShape, shape_of
@@ -146,6 +153,14 @@ def _size(cells: Mapping[str, str], name: str) -> int:
     return value
 
 
+def _sizes(cells: Mapping[str, str], name: str) -> tuple[int, ...]:
+    """Whole numbers with ";" between them; none where nothing is stated."""
+    text = cells.get(name, "")
+    if text.lower() in _UNSTATED:
+        return ()
+    return tuple(_count({name: part.strip() or "?"}, name) for part in text.split(";"))
+
+
 def _flag(cells: Mapping[str, str], name: str, *, unstated: bool = False) -> bool:
     text = cells.get(name, "").lower()
     if text in _UNSTATED:
@@ -166,6 +181,7 @@ def _shape(cells: Mapping[str, str], folder: Path) -> tuple[ModelShape, str]:
             ffn=_count(cells, "ffn"),
             gated=_flag(cells, "gated"),
             vocabulary=_count(cells, "vocab"),
+            tied=_flag(cells, "tied") if cells.get("tied") else None,
             experts=_count(cells, "experts"),
             top_k=_count(cells, "top_k"),
         )
@@ -236,10 +252,12 @@ def _layout(
         tp=sizes["tp"],
         pp=sizes["pp"],
         vpp=sizes["vpp"],
+        stage_layers=_sizes(cells, "stage_layers"),
         dp=sizes["dp"],
         cp=sizes["cp"],
         ep=sizes["ep"],
         precision=precision_named(precision) if precision else "bf16",
+        gradients=gradients_named(cells["gradients"]) if cells.get("gradients") else None,
         recompute=recompute_named(recompute),
         recompute_share=_share(cells, "recompute_share"),
         eager=_flag(cells, "eager"),
@@ -268,6 +286,8 @@ def _with_derived(
     """Fill in ZeRO, micro batch, recomputation, sequence parallelism and kind of attention, by what fits the memory."""
     started_without = not layout.micro_batch
     layout = replace(layout, micro_batch=max(1, layout.micro_batch))
+    # Of what is impossible nothing can be derived.
+    check(shape, layout)
     if cells.get("zero"):
         layout = replace(layout, zero=_count(cells, "zero"))
     elif layout.replicas > 1:
@@ -287,8 +307,7 @@ def _with_derived(
 
     def fits(candidate: TrainingLayout) -> bool:
         # Who chose the layout knew that it fits, and an allocator under pressure gives back of its reserve.
-        found = memory_of(shape, candidate)
-        return found.total - found.reserve <= machine.memory_bytes
+        return memory_of(shape, candidate).needed <= machine.memory_bytes
 
     if not recompute_stated:
         # As few layers as fit.

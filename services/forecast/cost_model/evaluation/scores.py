@@ -45,6 +45,12 @@ class MemoryScore:
     precision_fits: float | None
 
 
+def ran_and_fits(runs: Sequence[Run]) -> list[bool]:
+    """Of the runs that are known to have run, because a time or a memory was measured: whether each is said to fit."""
+    ran = [run for run in runs if run.step_s is not None or run.memory_bytes is not None]
+    return [verdict(memory_of(run.shape, run.layout), run.machine.memory_bytes).fits for run in ran]
+
+
 def time_score(predicted: Sequence[float] | np.ndarray, measured: Sequence[float]) -> TimeScore:
     """Score of at least one run."""
     errors = np.asarray(predicted, dtype=float) / np.asarray(measured, dtype=float) - 1

@@ -11,8 +11,9 @@ from meridian.text_table import TextTable, UnreadableTableError
 
 _NEEDED = ("accelerator", "seq", "gbs")
 _MODEL = ("model", "layers")
-_OF_MODEL = (*_MODEL, "hidden", "heads", "kv_heads", "ffn", "gated", "vocab", "experts", "top_k")
-_OF_LAYOUT = ("tp", "pp", "vpp", "dp", "cp", "ep", "mbs", "precision", "recompute", "recompute_share", "zero", "sp")
+_OF_MODEL = (*_MODEL, "hidden", "heads", "kv_heads", "ffn", "gated", "vocab", "tied", "experts", "top_k")
+_OF_STATE = ("precision", "gradients", "recompute", "recompute_share", "zero")
+_OF_LAYOUT = ("tp", "pp", "vpp", "dp", "cp", "ep", "mbs", "sp", "stage_layers", *_OF_STATE)
 _OF_KERNELS = ("attention", "eager", "captured", "expert_overlap", "dispatch_once", "fused_experts")
 _OF_MACHINE = ("n_accel", "fabric_gbps", "node_size", "memory_gbps", "power_w")
 COLUMNS = frozenset((*_NEEDED, *_OF_MODEL, *_OF_LAYOUT, *_OF_KERNELS, *_OF_MACHINE, "step_s", "mem_gib", "group"))

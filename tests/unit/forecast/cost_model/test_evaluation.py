@@ -22,6 +22,7 @@ from services.forecast.cost_model.evaluation.scores import (
     layout_regrets,
     memory_score,
     predicted_steps,
+    ran_and_fits,
     spread_out,
     time_score,
 )
@@ -136,7 +137,11 @@ def test_a_model_by_its_sizes_or_by_a_file(tmp_path: Path) -> None:
         ({"model": "", "layers": "32", "hidden": "4096", "gated": "swiglu"}, "gated"),
         # 40 heads are divisible by 8, their 10 heads of keys and values are not, nor 8 by 10.
         ({"model": "phi-4", "tp": "8"}, "tp"),
-        ({"model": "llama2-7b", "pp": "5", "n_accel": "5"}, "pp"),
+        ({"model": "llama2-7b", "pp": "64", "n_accel": "64"}, "pp"),
+        ({"model": "llama2-7b", "pp": "4", "n_accel": "4", "stage_layers": "8;8;8"}, "stage_layers"),
+        # More stages than any list of them could hold.
+        ({"pp": "1000000000000", "n_accel": "", "dp": "1"}, "pp"),
+        ({"gradients": "int8"}, "gradients"),
     ],
 )
 def test_a_row_that_cannot_be_used_names_the_field(changes: dict[str, str], field: str) -> None:
@@ -220,6 +225,13 @@ def test_memory_and_verdicts() -> None:
     assert found.mape == pytest.approx(0.1)
     assert (found.count, found.verdicts, found.precision, found.precision_fits) == (1, 2, 0.5, 0.5)
     assert memory_score([run]) is None
+
+
+def test_runs_that_ran_are_to_be_said_to_fit() -> None:
+    small, large = {**BASE, "model": "llama2-7b", "zero": "3"}, {**BASE, "model": "llama2-70b", "zero": "0"}
+    told = [run_of(row) for row in (small, large, {**large, "step_s": "", "mem_gib": "oom"}, {**small, "step_s": ""})]
+    # What took a time ran; 70 B undivided are not said to fit. What ran out of memory, or states nothing, tells nothing here.
+    assert ran_and_fits(told) == [True, False]
 
 
 def test_calibration_does_not_score_the_runs_it_used() -> None:
@@ -393,6 +405,13 @@ def test_estimate_explains_and_answers_in_json() -> None:
     assert body["memory_bytes"] == pytest.approx(sum(body["memory_parts_bytes"].values()))
     failed = CliRunner().invoke(estimate_command, [*COMMON, "--tp", "3"])
     assert isinstance(failed.exception, InvalidArgumentError)
+    staged = CliRunner().invoke(estimate_command, [*COMMON, "--pp", "3", "--stage-layers", "12, 12,8"])
+    assert "layers=12,12,8" in staged.stdout, staged.output
+    assert CliRunner().invoke(estimate_command, [*COMMON, "--pp", "3", "--stage-layers", "12,x"]).exit_code == 2
+    halved = CliRunner().invoke(estimate_command, [*COMMON, "--gradients", "bf16", "--json"])
+    layout = json.loads(halved.stdout)
+    assert layout["layout"]["gradients"] == "bf16"
+    assert layout["memory_parts_bytes"]["gradients"] == layout["memory_parts_bytes"]["parameters"]
 
 
 def test_layouts_lists_what_fits_best_first() -> None:

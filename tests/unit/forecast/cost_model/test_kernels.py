@@ -115,6 +115,17 @@ def test_heads_that_are_normed_move_their_queries_and_keys_once_more() -> None:
     assert with_norms.backward - without.backward == pytest.approx(1.5 * moved)
 
 
+def test_steps_of_a_ring_are_as_long_as_a_part_of_the_sequence() -> None:
+    shape = model_named("llama3-8b")
+    whole, parts = (
+        Kernels(H100, PRIOR, TrainingLayout(sequence=8192, global_batch=1, cp=cp)).attention(shape).forward
+        for cp in (1, 4)
+    )
+    # A quarter of the scores, by kernels of 2,048 tokens: slower by 8,192 / 8,512 over 2,048 / 2,368; four of them start.
+    slower = 8192 / 8512 * 2368 / 2048
+    assert parts - 4 * PRIOR.gap_s == pytest.approx((whole - PRIOR.gap_s) / 4 * slower)
+
+
 def test_experts_cast_what_no_kernel_before_them_casts() -> None:
     shape = model_named("mixtral-8x7b")
     layout = TrainingLayout(sequence=4096, global_batch=4, dp=4, ep=4, precision="fp8")
@@ -122,12 +133,27 @@ def test_experts_cast_what_no_kernel_before_them_casts() -> None:
         Kernels(H100, PRIOR, replace(layout, fused_experts=on)).layer(shape, experts=True).forward
         for on in (False, True)
     )
-    # 4,096 tokens to two experts each: inputs of 4,096 and, after the activation, of 14,336 values, 1.5 of 3 bytes more.
-    cast = 1.5 * 4096 * 2 * (4096 + 14336) / (H100.memory_bytes_per_s * PRIOR.memory)
+    # 4,096 tokens to two experts each: inputs of 4,096 and, after the activation, of 14,336 values, 2 of 4 bytes more.
+    cast = 2 * 4096 * 2 * (4096 + 14336) / (H100.memory_bytes_per_s * PRIOR.memory)
     assert apart - fused == pytest.approx(cast)
     wide = replace(layout, precision="bf16")
     alike = {Kernels(H100, PRIOR, replace(wide, fused_experts=on)).layer(shape, experts=True) for on in (False, True)}
     assert len(alike) == 1
+
+
+def test_what_an_8_bit_product_takes_is_cast_in_both_orders() -> None:
+    kernels = Kernels(H100, PRIOR, TrainingLayout(sequence=4096, global_batch=1, precision="fp8"))
+    rows, columns, depth = 4096.0, 12288.0, 4096.0
+    found = kernels.matrix(rows, columns, depth)
+    bare = [kernels.product(*sizes, cast=0.0) for sizes in ((rows, columns, depth), (rows, depth, columns))]
+    per_byte = 1 / (H100.memory_bytes_per_s * PRIOR.memory)
+    # The input: 2 bytes read and 1 + 1 written per value, half with the norm before; its gradient's kernel does all four.
+    assert found.forward - bare[0] == pytest.approx(2 * rows * depth * per_byte)
+    assert found.backward - found.summing - bare[1] == pytest.approx(4 * rows * columns * per_byte)
+    assert found.summing == pytest.approx(kernels.product(depth, columns, rows, cast=0.0))
+    # XLA casts with what comes before.
+    compiled = Kernels(replace(H100, vendor="google"), PRIOR, TrainingLayout(4096, 1, precision="fp8"))
+    assert compiled.matrix(rows, columns, depth).backward < found.backward
 
 
 def test_sums_of_input_gradients_hide_behind_gradients_of_weights() -> None:
@@ -138,7 +164,7 @@ def test_sums_of_input_gradients_hide_behind_gradients_of_weights() -> None:
 
     def exposed(summing: float, changed: TrainingLayout) -> float:
         layer = Pass(1.0, 1.0, summing=summing)
-        return per_micro_batch(shape, changed, links, PRIOR, layer, 0.0)["tp"] / (shape.layers * each)
+        return per_micro_batch(shape, changed, links, PRIOR, layer, 0.0)["tp"] / each
 
     # Two all-reduces are four gathers' time: forward, again, and backward as far as it does not hide.
     assert exposed(0.0, layout) == pytest.approx(4 + 4 + 4)

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from meridian.errors import InvalidArgumentError
 from services.forecast.cost_model.known_models import model_named
-from services.forecast.cost_model.layout import Recompute, TrainingLayout, check, precision_named, recompute_named
+from services.forecast.cost_model.layout import (
+    Gradients,
+    Recompute,
+    TrainingLayout,
+    check,
+    precision_named,
+    recompute_named,
+)
 from services.forecast.cost_model.machine import machine_of
 from services.forecast.cost_model.memory import layer_activations, local_parameters, memory_of, verdict
 from services.forecast.cost_model.shapes import shape_of
@@ -105,10 +112,12 @@ def test_memory_of_bloom(layers: int, precision: str, tp: int, pp: int, dp: int,
         dp=dp,
         zero=1,
         precision=precision,
+        # DeepSpeed's BF16_Optimizer, which BLOOM was trained with (arXiv:2211.05100 section 3.4.3).
+        gradients=Gradients.BOTH if precision == "bf16" else None,
         recompute=Recompute.FULL,
         fused_attention=False,
     )
-    # The reserve was chosen with these in view; DeepSpeed's own buffers are not modelled.
+    # The reserve was chosen with these in view; DeepSpeed's other buffers are not modelled.
     assert memory_of(shape, layout).total / GIB == pytest.approx(measured, rel=0.20)
 
 
@@ -136,12 +145,15 @@ def test_more_recomputation_never_needs_more(name: str, tp: int, mbs: int) -> No
 
 def test_a_verdict_is_surer_the_farther_off() -> None:
     found = memory_of(model_named("llama3-8b"), TrainingLayout(sequence=2048, global_batch=8))
-    even, wide, none = (verdict(found, found.total * share) for share in (1.0, 1.5, 0.5))
+    # The reserve of an allocator is given back when it is needed.
+    assert found.reserve > 0
+    assert found.needed + found.reserve == pytest.approx(found.total)
+    even, wide, none = (verdict(found, found.needed * share) for share in (1.0, 1.5, 0.5))
     assert (even.fits, wide.fits, none.fits) == (True, True, False)
     assert even.confidence == pytest.approx(0.5)
     assert wide.confidence > 0.99
     assert none.confidence > 0.99
-    assert none.margin_bytes == pytest.approx(-found.total / 2)
+    assert none.margin_bytes == pytest.approx(-found.needed / 2)
 
 
 def test_traffic_by_hand() -> None:
@@ -179,7 +191,7 @@ def test_traffic_of_experts_by_hand() -> None:
     ("changes", "named"),
     [
         ({"tp": 5}, "/tp"),
-        ({"pp": 7}, "/pp"),
+        ({"pp": 64}, "/pp"),
         ({"vpp": 2}, "/vpp"),
         ({"dp": 3}, "/gbs"),
         ({"micro_batch": 3}, "/gbs"),
