@@ -79,6 +79,7 @@ class OfferedResource(BaseModel):
     currency: Annotated[str, Field(max_length=16)] = ""
     round_trip_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     reachable: bool = True
+    memory_bytes: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
 
 class RecommendationRequest(BaseModel):
@@ -236,6 +237,7 @@ def index_router(service: IndexService) -> APIRouter:
                 Offer(
                     each.domain_id, each.accelerator, chip, entry, each.available, each.total,
                     each.price_per_accelerator_hour, each.currency, each.round_trip_s, each.reachable,
+                    each.memory_bytes,
                 )
             )  # fmt: skip
         return {

@@ -6,7 +6,8 @@ log-normal prior, exact gradients; (4) each training chip is predicted from the 
 errors go together between columns is blended into the covariance of a new chip: what one task says about another,
 learned from chips that were measured; (5) cells of a new chip are predicted jointly, so that probe runs on some of them
 correct the others; (6) the mean is an average with that of a cautious model, which has next to no sensitivities of its own
-but the balance between compute-bound and memory-bound work: lines through few chips reach nowhere; (7) bands are widened until those of training chips left out hold.
+but the balance between compute-bound and memory-bound work: lines through few chips reach nowhere; (7) bands are
+widened until those of training chips left out hold.
 
 Sources: Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), chapters 2 and 5 (5.4.2 for leaving out);
 Ledoit and Wolf, A well-conditioned estimator for large-dimensional covariance matrices (2004), for the blending.

@@ -26,11 +26,13 @@ USABLE_MEMORY = 0.9
 SUSTAINED = 0.35
 """Share of peak that is reached in the long run; training reports of large models lie between 0.3 and 0.6."""
 _UNKNOWN = 0.5
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Accelerators of one type in one domain; ``chip`` and ``entry`` are None when the type is not known."""
+    """Accelerators of one type in one domain; ``chip`` and ``entry`` are None when the type is not known. ``memory_bytes`` is
+    what each of them has at least, as the domain says; None: it does not, and the catalogue's counts."""
 
     domain_id: str
     accelerator: str
@@ -42,6 +44,7 @@ class Offer:
     currency: str = ""
     round_trip_s: float | None = None
     reachable: bool = True
+    memory_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,13 @@ def ranked(requirement: Requirement, offers: Sequence[Offer]) -> list[Ranked]:
     return [*placed, *others]
 
 
+def _sized(offer: Offer, chip: Chip, memory: float) -> str:
+    """What is to be said of the memory that was counted with."""
+    if offer.memory_bytes is not None:
+        return f" of {memory / GIBI:.4g} GiB" if chip.members else ""
+    return f", which may have {memory / GIBI:g} GiB only" if memory < 0.99 * (chip.memory_bytes or memory) else ""
+
+
 def _examined(requirement: Requirement, offer: Offer, currency: str) -> tuple[int | None, list[str], list[str]]:
     """How many accelerators are needed, what speaks for the offer, and what stands against it. ``currency``: of the limit."""
     reasons: list[str] = []
@@ -120,12 +130,13 @@ def _examined(requirement: Requirement, offer: Offer, currency: str) -> tuple[in
         return None, reasons, [*obstacles, f"{offer.accelerator!r} is not in the catalogue, so nothing is known of it"]
     count = max(1, requirement.accelerators or 1)
     if requirement.memory_bytes is not None:
-        memory = chip.least_memory_bytes
+        memory = offer.memory_bytes or chip.least_memory_bytes
         if memory is None:
             return None, reasons, [*obstacles, f"the memory of {chip.name} is not known"]
-        needed = math.ceil(requirement.memory_bytes / (USABLE_MEMORY * memory))
-        least = f", which may have {memory / GIBI:g} GiB only" if memory < 0.99 * (chip.memory_bytes or memory) else ""
-        reasons.append(f"{requirement.memory_bytes / GIBI:.1f} GiB fit on {needed} x {chip.name}{least}")
+        needed = _whole(requirement.memory_bytes / (USABLE_MEMORY * memory))
+        reasons.append(
+            f"{requirement.memory_bytes / GIBI:.1f} GiB fit on {needed} x {chip.name}{_sized(offer, chip, memory)}"
+        )
         count = max(count, needed)
     peak = (
         chip.peak_flops("fp64") if requirement.precision == "fp64" else features.peak_flops(chip, requirement.precision)
@@ -133,7 +144,7 @@ def _examined(requirement: Requirement, offer: Offer, currency: str) -> tuple[in
     if peak is None:
         obstacles.append(f"no rate at {requirement.precision} is known of {chip.name}")
     elif requirement.flops is not None:
-        needed = math.ceil(requirement.flops / (SUSTAINED * peak))
+        needed = _whole(requirement.flops / (SUSTAINED * peak))
         reasons.append(f"{requirement.flops:.3g} FLOP/s need {needed} at {SUSTAINED:.0%} of peak")
         count = max(count, needed)
     if count > offer.total:
@@ -161,6 +172,11 @@ def _examined(requirement: Requirement, offer: Offer, currency: str) -> tuple[in
         if value is None
     ]
     return count, reasons, obstacles
+
+
+def _whole(amount: float) -> int:
+    """So many accelerators; a quotient misses a whole number by its rounding."""
+    return math.ceil(amount * (1 - _ROUNDING))
 
 
 def _speed(offer: Offer, count: int) -> float | None:

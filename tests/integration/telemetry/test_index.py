@@ -12,6 +12,7 @@ from meridian.contracts.telemetry.v1.telemetry_pb2 import ProbeReported
 from tests.harness import PATIENCE_S, Environment, RunningService, environment
 from tests.integration.gateway.conftest import image
 from tests.integration.gateway.issuer import Issuer, serving
+from tests.integration.gateway.test_jobs import placed
 
 
 @pytest_asyncio.fixture
@@ -114,7 +115,7 @@ async def test_recommendations_go_through_the_gateway(
     stack.settings["telemetry_url"] = telemetry.base_url
     async with stack.service("gateway") as gateway:
         await stack.bus.publish(image("beijing", model="Ascend 910B3"))
-        await stack.bus.publish(image("guiyang", model="T4"))
+        await stack.bus.publish(image("guiyang", model="T4", accelerator_memory_bytes=1 << 34))
         reader = {"authorization": f"Bearer {issuer.token(scope='resources:read')}"}
         question = {"workload": {"kind": "training", "parameters": 7e9}, "from_domain": "beijing"}
         async with asyncio.timeout(PATIENCE_S):
@@ -129,8 +130,21 @@ async def test_recommendations_go_through_the_gateway(
         assert any("125.2 GiB fit on 3 x Ascend 910B3" in reason for reason in first["reasons"])
         assert (last["domain_id"], last["fits"]) == ("guiyang", False)
         assert "9 accelerators are needed" in last["reasons"][0]
+        # Two of its eight are held by a run from now on: one of seven is short.
+        await stack.bus.publish(placed("job-1"))
+        question["workload"] = {"kind": "training", "parameters": 22e9}
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                answer = await gateway.http.post("/v1/recommendations", json=question, headers=reader)
+                [beijing] = [item for item in answer.json()["items"] if item["domain_id"] == "beijing"]
+                if not beijing["fits"]:
+                    break
+                await asyncio.sleep(0.05)
+        assert beijing["reasons"][0] == "7 accelerators are needed, 6 of 8 are free now"
         bad = await gateway.http.post("/v1/recommendations", json={"workload": {"kind": "knitting"}}, headers=reader)
         assert bad.status_code == 422
+        lost = await gateway.http.post("/v1/recommendations", json=question | {"from_domain": "bejing"}, headers=reader)
+        assert (lost.status_code, lost.json()["detail"]) == (422, "there is no domain 'bejing'")
         index = await gateway.http.get("/v1/index", params={"chip": ["T4", "L4"]}, headers=reader)
         assert [item["chip_id"] for item in index.json()["items"]] == ["t4", "l4"]
         refused = await gateway.http.post("/v1/probes", json=result("T4", 1.0), headers=reader)

@@ -130,6 +130,14 @@ def test_a_counter_that_stands_still_while_the_device_works_is_frozen_until_it_m
     assert _run([10, 20, 20, 20, 20, 20, 30], 0.9) == [[], [], [], [], frozen, frozen, []]
 
 
+def test_a_reading_that_is_reported_again_is_no_counter_that_stands_still() -> None:
+    known: Known = {}
+    for _ in range(8):
+        verdict = check([reading("hw.energy", 20, "J"), reading("hw.gpu.utilization", 0.9, "1")], known)
+        known.update(verdict.changed)
+        assert kinds(verdict) == []
+
+
 def test_a_counter_may_stand_still_on_an_idle_device() -> None:
     assert _run([20] * 8, 0.0) == [[]] * 8
 
@@ -143,6 +151,12 @@ def test_a_device_that_is_listed_but_no_longer_read_is_missed_for_a_while() -> N
     assert kinds(check([], known, NOW_S + 601)) == []
     gone = check_report(report([], [node("beijing-2")]), known, {}, None, NOW_S + 61, LIMITS, 15.0)
     assert kinds(gone) == []
+
+
+def test_a_series_whose_value_was_unknown_is_not_missed() -> None:
+    known: Known = dict(check([reading("hw.power", None, "W", reason="the exporter does not answer")]).changed)
+    assert [series.value for series in known.values()] == [None]
+    assert kinds(check([], known, NOW_S + 61)) == []
 
 
 def test_the_history_takes_one_value_per_interval() -> None:

@@ -225,3 +225,26 @@ def test_memory_fits_on_whichever_chip_a_name_without_variant_means(name: str, n
     requirement = asked(kind="hpc", memory_bytes=150 * GIBI)
     placed = ranked(requirement, [offer(requirement, "north", name)])[0]
     assert placed.accelerators == needed
+
+
+def test_the_memory_that_the_domain_states_counts() -> None:
+    """An A100 has 40 or 80 GB: 7e9 x 16 bytes x 1.2 are 134.4e9 bytes, of which 0.9 x 40 GiB hold 38.7e9, 0.9 x 80 GiB 77.3e9."""
+    requirement = asked(kind="training", parameters=7e9)
+    plain = offer(requirement, "north", "A100")
+    [least] = ranked(requirement, [plain])
+    assert least.accelerators == 4
+    assert any("variant not stated, which may have 40 GiB only" in reason for reason in least.reasons)
+    [stated] = ranked(requirement, [replace(plain, memory_bytes=80 * GIBI)])
+    assert stated.accelerators == 2
+    assert any("fit on 2 x A100, variant not stated of 80 GiB" in reason for reason in stated.reasons)
+    # Of a chip with a name of its own nothing has to be added.
+    [named] = ranked(requirement, [replace(offer(requirement, "north", "Ascend 910B3"), memory_bytes=64 * GIBI)])
+    assert any(reason.endswith("fit on 3 x Ascend 910B3") for reason in named.reasons)
+
+
+@pytest.mark.parametrize("count", [21, 37, 42, 47])
+def test_what_fills_a_number_of_accelerators_exactly_needs_no_more(count: int) -> None:
+    # 21 x 0.9 x 16 GiB over 0.9 x 16 GiB is 21.000000000000004.
+    requirement = asked(kind="hpc", precision="fp32", memory_bytes=count * 0.9 * 16 * GIBI)
+    [found] = ranked(requirement, [offer(requirement, "north", "V100-SXM2-16GB", free=64, total=64)])
+    assert found.accelerators == count
