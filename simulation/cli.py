@@ -119,33 +119,43 @@ class Outputs:
     plot: Path | None
     schedule: Path | None
 
-    def check(self) -> None:
-        """Find out before the simulation that a file cannot be written."""
+    def check(self, read: Sequence[tuple[str, str]]) -> None:
+        """Find out before the simulation that a file cannot be written, or is one of those ``read`` (option, path)."""
         named = [(name, path) for name in ("json", "plot", "schedule") if (path := getattr(self, name)) is not None]
         for name, path in named:
             if path.is_dir() or not path.parent.is_dir():
                 raise InvalidArgumentError(f"--{name}: {path} is not a file in an existing folder")
             if not os.access(path if path.exists() else path.parent, os.W_OK):
                 raise InvalidArgumentError(f"--{name}: {path} cannot be written")
+            for option, source in read:
+                if path.exists() and Path(source).exists() and path.samefile(source):
+                    raise InvalidArgumentError(f"--{name}: {path} is what --{option} reads")
         if len({path.resolve() for _, path in named}) < len(named):
             raise InvalidArgumentError("--json, --plot and --schedule must name different files")
 
 
 def _write(files: dict[Path, bytes]) -> None:
-    """All files or none: each is written beside its place first."""
+    """All files or none: each is written beside its place first. Raises `InvalidArgumentError`: the folder takes no file, the disk
+    is full."""
     with ExitStack() as stack:
-        made = []
-        for path, data in files.items():
-            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-            stack.callback(Path(name).unlink, missing_ok=True)
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-            umask = os.umask(0)
-            os.umask(umask)
-            Path(name).chmod(0o666 & ~umask)
-            made.append((Path(name), path))
+        made = [(_beside(path, data, stack), path) for path, data in files.items()]
         for temporary, path in made:
             temporary.replace(path)
+
+
+def _beside(path: Path, data: bytes, stack: ExitStack) -> Path:
+    """A file with the data in the folder of ``path``, which goes with the stack unless it is renamed."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        stack.callback(Path(name).unlink, missing_ok=True)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(name).chmod(0o666 & ~umask)
+    except OSError as error:
+        raise InvalidArgumentError(f"{path} cannot be written: {error.strerror}") from error
+    return Path(name)
 
 
 @click.command()
@@ -164,7 +174,7 @@ def _write(files: dict[Path, bytes]) -> None:
 @click.option("--load", type=Load(), help="Bring the trace to this offered load.")
 @click.option("--days", "span", type=Days(), metavar="FIRST-LAST", help="Only these days of the trace, from 0.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Only the first jobs of the trace.")
-@click.option("--until", type=Duration(), help="End early, at this virtual time (3600, 12h, 7d).")
+@click.option("--until", type=Duration(), help="End so long after the first submission (3600, 12h, 7d).")
 @click.option("--accelerators", type=click.IntRange(min=1), help="Size of the network that auto makes.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="For the trace reader (node_size=4).")
 @click.option("--knowledge", type=click.Choice(KNOWLEDGE), help="What policies of files know of run times.")
@@ -219,7 +229,7 @@ def simulate(
     """
     try:
         outputs = Outputs(json_out, plot_out, schedule_out)
-        outputs.check()
+        outputs.check([("trace", trace), ("domains", domains), *(("policy", each) for each in policies)])
         load_plugins()
         settings, sources = _settings(policies, knowledge, isolated=isolated)
         reader_options = _reader_options(options)

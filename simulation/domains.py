@@ -10,6 +10,7 @@ import csv
 import hashlib
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -80,7 +81,7 @@ class _Item:
                 value = float(value)
             except ValueError:
                 raise self.error(f"is not a number: {value!r}") from None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
             raise self.error(f"is not a number: {value!r}")
         if value < least or (above and value == least):
             raise self.error(f"must be {'more than' if above else 'at least'} {least:g}: {value:g}")
@@ -164,6 +165,11 @@ def read_network(path: Path | str) -> Network:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark is not None else None
         raise NetworkError(f"is not YAML: {error.problem}", path=path, line=line) from error
+    except yaml.reader.ReaderError as error:
+        # A character that YAML forbids; it says where, and not on which line.
+        line = data.decode("utf-8").count("\n", 0, error.position) + 1
+        message = f"is not YAML: {error.reason}: {chr(error.character)!r}"
+        raise NetworkError(message, path=path, line=line) from error
     except (yaml.YAMLError, RecursionError) as error:
         raise NetworkError(f"is not YAML: {error}", path=path) from error
     if root is None:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from services.scheduler.core.cluster import alternatives
 from services.scheduler.core.decide import Decisions, decide
-from services.scheduler.core.planning import same_until_s
+from services.scheduler.core.planning import same_until_s, settled_until_s
 from services.scheduler.core.view import View
 from simulation.failures import spot_events
 from simulation.measures import Measures
@@ -56,7 +56,7 @@ class Simulation(Outages):
         arrivals = len(jobs)
         place = 0
         self._push_next_failure()
-        for event in spot_events(self.network.domains):
+        for event in spot_events(self.network.domains, self._start_s):
             self._push(event.time_s, SPOT, event)
         if self._sleeping is not None:
             for row, since_s in self._sleeping.idle.items():
@@ -212,17 +212,19 @@ class Simulation(Outages):
             decisions = decide(self.cluster, self.policy, self.now_s, explain=False, keep_memory=False)
             self.decision_s.append(time.perf_counter() - started)
             self._carry_out(decisions)
-            if self.policy.planner and not decisions.preempted and not decisions.placed:
-                self._same_until_s = self._plan_is_same_until_s()
+            if self.policy.planner:
+                changed = bool(decisions.preempted or decisions.placed)
+                self._same_until_s = self._plan_is_same_until_s(changed=changed)
             if not decisions.preempted or self.policy.planner:
                 return
 
-    def _plan_is_same_until_s(self) -> float:
-        """Until when rounds would change nothing either, if nothing happens."""
+    def _plan_is_same_until_s(self, *, changed: bool) -> float:
+        """Until when rounds would change nothing, if nothing happens; ``changed``: this one did."""
         stages = self.cluster.stages
         if stages is None or stages.planner is None or self.setting.refresh:
             return -math.inf
-        return same_until_s(stages.planner, self.cluster, self.now_s)
+        ask = settled_until_s if changed else same_until_s
+        return ask(stages.planner, self.cluster, self.now_s)
 
     def _carry_out(self, decisions: Decisions) -> None:
         placed_again = {placement.key for placement in decisions.placed}

@@ -238,7 +238,8 @@ def unfit(network: Network, trace: Trace, settings: Sequence[Setting]) -> list[U
     """Which jobs the empty, complete network would not take, by setting. Each shape of jobs is tried once.
 
     The engine itself decides: jobs of 1 s that never meet each other, on nodes that do not fail, in greedy order without
-    limits; a policy with a planner may give an elastic job as few ranks as it accepts. A job whose throughput is 0 on every chip of the network that it accepts would never end, and counts too.
+    limits; a policy with a planner may give an elastic job as few ranks as it accepts. A job whose throughput is 0 on
+    every chip of the network that it accepts would never end, and counts too.
     """
     whole = replace(network, domains=[replace(domain, spot=(), mtbf_node_s=UNKNOWN) for domain in network.domains])
     models = {node.model for node in network.nodes if node.accelerators}
@@ -310,8 +311,8 @@ def without(trace: Trace, job_ids: set[str]) -> Trace:
 class PlacedMeasures(Measures):
     """Measures that also remember where each job ran last, and who still waits or runs at the end."""
 
-    def __init__(self, network: Network) -> None:
-        super().__init__(network)
+    def __init__(self, network: Network, *, processors: bool = False) -> None:
+        super().__init__(network, processors=processors)
         self.placed: dict[str, tuple[tuple[str, ...], tuple[str, ...], float]] = {}
         """Domains and nodes of a job's last run, and when it first started."""
 
@@ -325,7 +326,8 @@ class PlacedMeasures(Measures):
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Everything that determines the outcome, but the seed. ``load`` None leaves submissions where they are."""
+    """Everything that determines the outcome, but the seed. ``load`` None leaves submissions where they are; ``until_s`` counts
+    from the first one."""
 
     network: Network
     trace: Trace
@@ -373,10 +375,11 @@ class _Worker:
             trace,
             setting,
             seed=seed,
-            until_s=self.experiment.until_s,
+            until_s=trace.jobs[0].submit_s + self.experiment.until_s,
             watch=watch,
         )
-        measures = simulation.measures = PlacedMeasures(self.experiment.network)
+        processors = simulation.measures.processors
+        measures = simulation.measures = PlacedMeasures(self.experiment.network, processors=processors)
         simulation.run()
         if isinstance(simulation, ContractSimulation):
             report = shares(simulation.account, trace.jobs[0].submit_s, trace.jobs[-1].submit_s)

@@ -179,8 +179,8 @@ class NodeFailures:
         return nodes + racks
 
 
-def spot_events(domains: Sequence[SimDomain]) -> Iterator[SpotEvent]:
-    """The changes of the spot series of several domains in order of time (then of domain).
+def spot_events(domains: Sequence[SimDomain], start_s: float = 0.0) -> Iterator[SpotEvent]:
+    """The changes of the spot series of several domains in order of time (then of domain); the series begin at ``start_s``.
 
     A series without change is told once; equal neighbours are told as one. Before its first entry, all is available.
     Errors: times that do not rise, numbers below 0, naming domain and place.
@@ -199,7 +199,7 @@ def spot_events(domains: Sequence[SimDomain]) -> Iterator[SpotEvent]:
             last_s, last = time_s, available
         series.append(told)
     for time_s, place, available in heapq.merge(*series):
-        yield SpotEvent(time_s, domains[place].domain_id, available)
+        yield SpotEvent(start_s + time_s, domains[place].domain_id, available)
 
 
 def reclaimed(

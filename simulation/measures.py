@@ -4,7 +4,8 @@ JCT is finish minus submission; wait is JCT minus the time in which the job held
 max(run time, 10 s), at least 1. Allocated share is accelerator-seconds held over those that were up, from the first arrival to
 the last one's arrival (``allocated_share``: the loaded part) and to the end (``allocated_share_all``). Used share leaves out
 staging, restarts and work done again. Accelerators are those that jobs had, which planners may change, also of jobs that have not
-ended. A deadline counts as missed too when the job has not ended at all. Finish-time fairness (Themis, NSDI 2020) is rho =
+ended. Where no job of the trace has accelerators, processors take their place in shares and contention, and hours are theirs
+(``cpu_hours``). A deadline counts as missed too when the job has not ended at all. Finish-time fairness (Themis, NSDI 2020) is rho =
 JCT / (run time x mean contention over the job's life), contention being accelerators wanted over accelerators up, at least
 1. Jain's index is over the tenants' mean slowdowns.
 """
@@ -26,8 +27,10 @@ Floats = npt.NDArray[np.float64]
 
 if TYPE_CHECKING:
     from services.scheduler.core.cluster import RunningUnit
+    from services.scheduler.core.waiting_unit import PendingUnit
     from simulation.energy import DomainEnergy
     from simulation.engine import SimulatedJob
+    from simulation.model import TraceJob
     from simulation.wan import Wan
 
 _SLOWDOWN_FLOOR_S = 10.0
@@ -81,11 +84,13 @@ class JobRecord:
 
 
 class Measures:
-    """Collects while the simulation runs; `rows` gives the figures."""
+    """Collects while the simulation runs; `figures` gives what came of it. ``processors`` counts these instead of accelerators: for
+    traces of which no job has one."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, *, processors: bool = False) -> None:
         self.jobs: list[JobRecord] = []
-        self.capacity = float(network.accelerators)
+        self.processors = processors
+        self.capacity = sum(node.cpus for node in network.nodes) if processors else float(network.accelerators)
         self.up = self.capacity
         self.now_s = math.nan
         self.first_s = math.nan
@@ -121,6 +126,14 @@ class Measures:
         """Figures that only some runs have: service levels."""
         self.held_by_domain: dict[str, float] = {domain.domain_id: 0.0 for domain in network.domains}
 
+    def asked(self, job: TraceJob) -> float:
+        """Accelerators (processors) that a job asks for."""
+        return job.ranks * job.cpus if self.processors else job.devices
+
+    def had(self, unit: PendingUnit) -> float:
+        """Accelerators (processors) that a unit holds when it runs."""
+        return unit.demand.ranks * unit.demand.cpus if self.processors else unit.devices
+
     # -- while it runs -----------------------------------------------------------------------------------------------
 
     def advance(self, now_s: float) -> None:
@@ -147,7 +160,7 @@ class Measures:
         if not math.isnan(item.job.deadline_s):
             self._deadlines[item.key] = item.job.deadline_s
         self.queued += 1
-        self.queued_devices += item.job.devices
+        self.queued_devices += self.asked(item.job)
         self.last_arrival_s = self.now_s
         self._loaded = (self._held_integral, self._up_integral)
 
@@ -155,24 +168,24 @@ class Measures:
         """A job got nodes."""
         self._started.add(item.key)
         self.queued -= 1
-        self.queued_devices -= item.job.devices
-        self.held += running.unit.devices
+        self.queued_devices -= self.asked(item.job)
+        self.held += self.had(running.unit)
         self.starts += 1
 
     def left(self, item: SimulatedJob, running: RunningUnit, now_s: float) -> None:
         """A job lost or left its nodes."""
         held_s = now_s - item.since_s
-        self.held -= running.unit.devices
+        self.held -= self.had(running.unit)
         demand = running.unit.demand
         share = demand.accelerators * demand.device_milli / 1000.0
         for rank in running.ranks:
             self.cost_micro_units += held_s * share * self._prices[rank.domain_id] / 3600.0
-            self.held_by_domain[rank.domain_id] += held_s * share
+            self.held_by_domain[rank.domain_id] += held_s * (demand.cpus if self.processors else share)
 
     def queued_again(self, item: SimulatedJob) -> None:
         """An interrupted job waits."""
         self.queued += 1
-        self.queued_devices += item.job.devices
+        self.queued_devices += self.asked(item.job)
 
     def finished(self, item: SimulatedJob, now_s: float) -> None:
         """A job ended."""
@@ -191,7 +204,7 @@ class Measures:
                 now_s,
                 job.duration_s,
                 item.ran_s,
-                job.devices,
+                self.asked(job),
                 item.interruptions,
                 item.lost,
                 item.overhead_s,
@@ -205,7 +218,7 @@ class Measures:
         self.preempted_runs += item.interruptions
 
     def node_changed(self, devices: float, *, down: bool) -> None:
-        """A node's accelerators went away or came back."""
+        """A node's accelerators (processors) went away or came back."""
         self.up += -devices if down else devices
 
     def close(
@@ -273,7 +286,7 @@ class Measures:
             "wait_p99_h": _quantile(wait, 0.99) / 3600.0,
             "slowdown_mean": _mean(np.array([job.slowdown for job in self.jobs])),
             "makespan_h": (end_s - self.first_s) / 3600.0,
-            "accelerator_hours": held / 3600.0,
+            **self._hours("", held),
             "allocated_share": loaded_held / loaded_up if loaded_up > 0 else None,
             "allocated_share_all": self._held_integral / self._up_integral if self._up_integral > 0 else None,
             "used_share_of_held": used / held if held > 0 else None,
@@ -291,12 +304,17 @@ class Measures:
             "fairness_rho_p99": _quantile(rho, 0.99),
             "restarts": float(self.starts - len(self._started)),
             "interruptions": float(self.preempted_runs),
-            "lost_accelerator_hours": lost / 3600.0,
-            "overhead_accelerator_hours": overhead / 3600.0,
+            **self._hours("lost_", lost),
+            **self._hours("overhead_", overhead),
             "decision_p50_ms": _quantile(decisions, 0.5) * 1e3,
             "decision_p99_ms": _quantile(decisions, 0.99) * 1e3,
             **self.extra,
         }
+
+    def _hours(self, name: str, device_s: float) -> dict[str, float]:
+        if self.processors:
+            return {f"{name}accelerator_hours": 0.0, f"{name}cpu_hours": device_s / 3600.0}
+        return {f"{name}accelerator_hours": device_s / 3600.0}
 
     def _jain(self) -> float | None:
         by_tenant: dict[str, list[float]] = {}

@@ -32,8 +32,13 @@ class Outages(Progress):
             self._share_out_spot(domain)
         else:
             self.cluster.view.set_up([row], not down)
-            self.measures.node_changed(float(self.cluster.table.device_totals[row]), down=down)
+            self.measures.node_changed(self._size_of(row), down=down)
         self._push_next_failure()
+
+    def _size_of(self, row: int) -> float:
+        """What the measures count of a node."""
+        table = self.cluster.table
+        return table.nodes[row].cpus if self.measures.processors else float(table.device_totals[row])
 
     def _spot_changed(self, event: object) -> None:
         """Only so many accelerators of a domain may be used from now on; the newest jobs lose theirs first."""
@@ -57,21 +62,22 @@ class Outages(Progress):
         """Nodes take work while what is free on them is covered by what the domain may still use, the fullest first.
 
         Whole nodes only: what is left of the last one cannot be used. Accelerators count as up as far as the domain may use
-        them and their nodes have not failed.
+        them and their nodes have not failed, processors with their nodes.
         """
         part = self.cluster.table.domain_slice[domain]
         totals = self.cluster.table.device_totals
         rows = sorted(range(part.start, part.stop), key=lambda row: (-self._node_milli[row], row))
         spare = self._spot[domain] - sum(self._node_milli[row] for row in rows) / 1000.0
-        whole = 0.0
+        whole = used = 0.0
         for row in rows:
             free = float(totals[row]) - self._node_milli[row] / 1000.0
             up = row not in self._down and free <= spare + 1e-9
             spare -= free if up else 0.0
-            whole += 0.0 if row in self._down else float(totals[row])
+            whole += 0.0 if row in self._down else self._size_of(row)
+            used += self._size_of(row) if up else 0.0
             if bool(self.cluster.view.up[row]) != up:
                 self.cluster.view.set_up([row], up)
-        up_now = min(self._spot[domain], whole)
+        up_now = used if self.measures.processors else min(self._spot[domain], whole)
         before = self._spot_up.get(domain)
         if before is None:
             # What failed before was counted when it did.

@@ -17,7 +17,8 @@ _UNITS = ((2 * 86_400.0, 86_400.0, "days"), (2 * 3600.0, 3600.0, "h"), (0.0, 1.0
 def png(runs: Sequence[Run]) -> bytes:
     """The picture of the first seed of every policy. All panels of a column share their axes.
 
-    Left: accelerators that jobs hold, filled, below those that are up, a line. Right: jobs that wait. Raises
+    Left: accelerators (processors where no job has any) that jobs hold, filled, below those that are up, a line. Right: jobs that
+    wait. Time counts from the first event. Raises
     `InvalidArgumentError`: matplotlib is not installed.
     """
     try:
@@ -28,17 +29,19 @@ def png(runs: Sequence[Run]) -> bytes:
 
     seed = runs[0].seed
     shown = [run for run in runs if run.seed == seed]
-    span_s = max((run.measures.series[-1][0] for run in shown if run.measures.series), default=1.0)
+    known = [run.measures.series for run in shown if run.measures.series]
+    start_s = min((series[0][0] for series in known), default=0.0)
+    span_s = max((series[-1][0] - start_s for series in known), default=1.0)
     _, unit_s, unit = next(item for item in _UNITS if span_s >= item[0])
     figure = Figure(figsize=(11.0, 1.1 + 1.9 * len(shown)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(len(shown), 2, sharex=True, sharey="col", squeeze=False)
     for (left, right), run in zip(axes, shown, strict=True):
         series = _thinned(run.measures.series, run.measures.now_s)
-        times = series[:, 0] / unit_s
+        times = (series[:, 0] - start_s) / unit_s
         left.fill_between(times, series[:, 1], step="post", color="#4477aa", alpha=0.75, linewidth=0, label="allocated")
         left.plot(times, series[:, 3], drawstyle="steps-post", color="#222222", linewidth=0.9, label="up")
-        left.set_ylabel("accelerators")
+        left.set_ylabel("processors" if run.measures.processors else "accelerators")
         left.set_title(run.setting.name, loc="left", fontsize=10, fontweight="bold")
         right.fill_between(times, series[:, 2], step="post", color="#cc6677", alpha=0.75, linewidth=0)
         right.set_ylabel("waiting jobs")

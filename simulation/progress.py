@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from services.scheduler.core.cluster import RunningUnit
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import UnitKey
+from services.scheduler.core.waiting_unit import PendingUnit
 from simulation.interference import Profile
 from simulation.simulated_job import SimulatedJob
 from simulation.world import END, FALL, FLOW, READY, SLEEP, WAN, World
@@ -184,7 +184,7 @@ class Progress(World):
         else:
             kept = max(self._checkpoints.kept(item.job, item.done), item.saved)
             item.lost += (item.done - kept) / item.reference_rate
-            item.lost_device_s += self._took_s(item, kept) * item.running.unit.devices
+            item.lost_device_s += self._took_s(item, kept) * self.measures.had(item.running.unit)
             item.done = kept
             if self.levels is not None:
                 self.levels.lost(item.key, self.now_s)
@@ -204,10 +204,11 @@ class Progress(World):
     def _count_run(self, item: SimulatedJob, running: RunningUnit) -> None:
         """Account for what a run has held up to now."""
         item.ran_s += self.now_s - item.since_s
-        item.held_device_s += (self.now_s - item.since_s) * running.unit.devices
+        held = self.measures.had(running.unit)
+        item.held_device_s += (self.now_s - item.since_s) * held
         begun_s = self.now_s if item.staging else min(item.ready_s, self.now_s)
         item.overhead_s += begun_s - item.since_s
-        item.overhead_device_s += (begun_s - item.since_s) * running.unit.devices
+        item.overhead_device_s += (begun_s - item.since_s) * held
         self.measures.left(item, running, self.now_s)
 
     def _leave(self, item: SimulatedJob) -> None:

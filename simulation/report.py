@@ -32,7 +32,6 @@ _NAMES = {
     "interruptions": "interruptions_count",
     "restarts": "restarts_count",
 }
-_PER_JOB_SLICES = ("jobs", "jct_mean_h", "jct_p99_h", "wait_mean_h", "slowdown_mean", "accelerator_hours")
 _OF_ALL_JOBS = frozenset({"fairness_jain", "deadline_miss_share"})
 MOST_TENANTS = 200
 """Slices by tenant are written for at most so many tenants."""
@@ -63,10 +62,6 @@ def _unknowable(network: Network) -> dict[str, str]:
     """Figures that this network says nothing about, with the reason."""
     domains = network.domains
     reasons: dict[str, str] = {}
-    if not network.accelerators:
-        for name in ("allocated_share", "allocated_share_all", "used_share_of_held", "fairness_rho_mean"):
-            reasons[name] = "the network has no accelerators"
-        reasons["fairness_rho_p99"] = reasons["fairness_rho_mean"]
     if not any(domain.price_micro_units for domain in domains):
         reasons["accelerator_money"] = "the network gives no prices of accelerators"
     if not any(node.idle_watts or node.busy_watts_per_accelerator for node in network.nodes):
@@ -88,13 +83,18 @@ def _why_missing(name: str, measures: Measures) -> str:
     if name.startswith("deadline"):
         return "no finished job has a deadline"
     if name == "allocated_share":
-        return "no accelerator was up while jobs arrived, or all arrived at one time"
+        kind = "processor" if measures.processors else "accelerator"
+        return f"no {kind} was up while jobs arrived, or all arrived at one time"
     if not measures.jobs:
         return "no job finished"
     return "it has no value here"
 
 
-def _sliced(jobs: Sequence[JobRecord]) -> dict[str, float]:
+def _hours(measures: Measures) -> str:
+    return "cpu_hours" if measures.processors else "accelerator_hours"
+
+
+def _sliced(jobs: Sequence[JobRecord], hours: str) -> dict[str, float]:
     jct = np.array([job.jct_s for job in jobs])
     return {
         "jobs": float(len(jobs)),
@@ -102,7 +102,7 @@ def _sliced(jobs: Sequence[JobRecord]) -> dict[str, float]:
         "jct_p99_h": float(np.quantile(jct, 0.99)) / 3600.0,
         "wait_mean_h": sum(job.wait_s for job in jobs) / len(jobs) / 3600.0,
         "slowdown_mean": sum(job.slowdown for job in jobs) / len(jobs),
-        "accelerator_hours": sum(job.held_device_s for job in jobs) / 3600.0,
+        hours: sum(job.held_device_s for job in jobs) / 3600.0,
     }
 
 
@@ -126,11 +126,11 @@ def _values(run: Run, network: Network, unknowable: Mapping[str, str]) -> dict[C
         found["fairness_jain", "all"] = missing("all jobs are of one tenant")
     if 1 < len(by_tenant) <= MOST_TENANTS:
         for tenant, jobs in sorted(by_tenant.items()):
-            for name, number in _sliced(jobs).items():
+            for name, number in _sliced(jobs, _hours(measures)).items():
                 found[name, f"tenant={tenant}"] = Figure(number, n=len(jobs))
     if len(network.domains) > 1:
         for domain, device_s in measures.held_by_domain.items():
-            found["accelerator_hours", f"domain={domain}"] = Figure(device_s / 3600.0)
+            found[_hours(measures), f"domain={domain}"] = Figure(device_s / 3600.0)
     return found
 
 
@@ -264,6 +264,8 @@ class Report:
 
     def _groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
         money = (currency(self.experiment.network) or "mixed").upper()
+        processors = next(iter(self.comparison.runs.values()))[0].measures.processors
+        unit, short = ("cpu", "CPU") if processors else ("accelerator", "accel.")
         return [
             (
                 "Times in hours",
@@ -282,7 +284,7 @@ class Report:
             (
                 "Use and cost",
                 [
-                    ("accel. h", "accelerator_hours"),
+                    (f"{short} h", f"{unit}_hours"),
                     ("allocated", "allocated_share"),
                     ("used of held", "used_share_of_held"),
                     ("WAN GB", "wan_gb"),
@@ -300,8 +302,8 @@ class Report:
                     ("rho", "fairness_rho_mean"),
                     ("rho p99", "fairness_rho_p99"),
                     ("interrupted", "interruptions"),
-                    ("lost h", "lost_accelerator_hours"),
-                    ("restart h", "overhead_accelerator_hours"),
+                    ("lost h", f"lost_{unit}_hours"),
+                    ("restart h", f"overhead_{unit}_hours"),
                     ("decide p50 ms", "decision_p50_ms"),
                     ("p99 ms", "decision_p99_ms"),
                 ],
@@ -406,7 +408,19 @@ def _percent(figure: Figure | None) -> str:
 # -- the schedule ----------------------------------------------------------------------------------------------------
 
 SCHEDULE_COLUMNS = (
-    *("policy", "seed", "job_id", "state", "tenant", "home_domain", "domains", "nodes", "ranks", "accelerators"),
+    *(
+        "policy",
+        "seed",
+        "job_id",
+        "state",
+        "tenant",
+        "home_domain",
+        "domains",
+        "nodes",
+        "ranks",
+        "accelerators",
+        "cpus",
+    ),
     *("submit_s", "first_start_s", "finish_s", "jct_s", "wait_s", "ran_s", "duration_s", "slowdown"),
     *("interruptions", "lost_s", "overhead_s", "deadline_s", "rho"),
 )
@@ -437,7 +451,15 @@ def schedule_csv(experiment: Experiment, runs: Sequence[Run]) -> str:
             )
             cells = (
                 *(run.setting.name, run.seed, job.job_id, state, job.tenant, job.home_domain),
-                *("|".join(domains), "|".join(nodes), job.ranks, job.devices, job.submit_s, started_s),
+                *(
+                    "|".join(domains),
+                    "|".join(nodes),
+                    job.ranks,
+                    job.devices,
+                    job.ranks * job.cpus,
+                    job.submit_s,
+                    started_s,
+                ),
                 *after,
                 *counted,
             )

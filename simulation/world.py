@@ -67,7 +67,7 @@ class World:
             interference = Interference.from_throughputs(trace.throughputs)
         table = table_of(fleet)
         self.cluster = Cluster(table, self.policy, facts=facts_of(network, trace, table.domain_ids, interference))
-        self.measures = Measures(network)
+        self.measures = Measures(network, processors=not any(job.accelerators for job in trace.jobs))
         start_s = self._start_s = trace.jobs[0].submit_s if trace.jobs else 0.0
         self.energy = Energy(network, start_s=start_s)
         self.wan = Wan(network)
@@ -130,7 +130,8 @@ class World:
     def _node_events(self, seed: int) -> Iterator[object]:
         if all(math.isnan(domain.mtbf_node_s) for domain in self.network.domains):
             return iter(())
-        return iter(NodeFailures(self.network, seed).events())
+        events = NodeFailures(self.network, seed).events()
+        return (event._replace(time_s=self._start_s + event.time_s) for event in events)
 
     def _demand(self, job: TraceJob) -> Demand:
         """What placing the job asks for; equal demands are one object."""

@@ -3,7 +3,8 @@
 A trace line has seven columns, separated by tabs, without a header: job type (model and batch size), command, name of the
 argument that sets the number of steps, whether the command needs a data folder (0/1), total steps, arrival time (s), scale
 factor (number of accelerators). The traces of the physical cluster have ten, with working directory, weight and service level;
-those of Shockwave (Zheng et al., NSDI 2023) twelve, with the mode of adaptation and the duration that was drawn.
+those of Shockwave (Zheng et al., NSDI 2023) twelve, with the mode of adaptation and the duration that was drawn; the oldest six,
+without the data folder.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ THROUGHPUTS_FILE = "simulation_throughputs.json"
 _BEFORE = ("job_type", "command", "working_directory", "num_steps_arg", "needs_data_dir", "total_steps", "scale_factor")
 LAYOUTS = (
     COLUMNS,
+    ("job_type", "command", "num_steps_arg", "total_steps", "arrival_time", "scale_factor"),
     (*_BEFORE, "priority_weight", "slo", "arrival_time"),
     (*_BEFORE, "mode", "priority_weight", "slo", "duration", "arrival_time"),
 )

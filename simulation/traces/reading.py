@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import math
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ from simulation.model import Throughputs, Trace, TraceJob
 from simulation.traces.errors import TraceError
 
 _GZIP = b"\x1f\x8b"
+_PADDED = re.compile(r'(^|[,\n])[ \t]*("(?:[^"]|"")*")[ \t]*(?=,|\r?\n|$)')
 MOST_WHOLE = 2**63 - 1
 """Amounts are added up in 64 bits."""
 
@@ -68,14 +70,21 @@ def _decoded(path: Path | str, data: bytes, comment: bytes) -> str:
 
 
 def read_json(path: Path | str) -> tuple[Any, str]:
-    """The value of a JSON file without NaN and infinity, and the SHA-256 of its bytes."""
+    """The value of a JSON file without NaN, infinity and numbers too great for a float, and the SHA-256 of its bytes."""
 
     def refuse(constant: str) -> float:
-        raise TraceError(f"{constant} is no value", path=path)
+        raise TraceError(f"{constant[:30]} is no value", path=path)
+
+    def finite(digits: str) -> float:
+        value = float(digits)
+        return value if math.isfinite(value) else refuse(digits)
+
+    def whole(digits: str) -> int | float:
+        return refuse(digits) if math.isinf(float(digits)) else int(digits)
 
     text, digest = read_text(path)
     try:
-        return json.loads(text, parse_constant=refuse), digest
+        return json.loads(text, parse_constant=refuse, parse_float=finite, parse_int=whole), digest
     except json.JSONDecodeError as error:
         raise TraceError(f"is not JSON: {error.msg}", path=path, line=error.lineno) from error
     except RecursionError as error:
@@ -131,12 +140,14 @@ class Row:
 def table(
     path: Path | str, text: str, required: Iterable[str], *, allowed: Iterable[str] | None = None
 ) -> Iterator[Row]:
-    """The lines of a CSV text with a header, lazily. Blank lines are passed over.
+    """The lines of a CSV text with a header, lazily. Blank lines are passed over, and blanks around a quoted cell.
 
     Raises `TraceError`: a required column missing, a column twice or (with ``allowed``) unknown, a line with more or fewer
     cells than the header, broken quoting, no line after the header.
     """
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    # To the csv module the blanks around quotes would be a part of the cell, or an error.
+    unpadded = _PADDED.sub(r"\1\2", text) if '"' in text else text
+    reader = csv.reader(io.StringIO(unpadded, newline=""), strict=True)
     columns: dict[str, int] | None = None
     found = False
     try:

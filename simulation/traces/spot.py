@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from simulation.traces.errors import TraceError
@@ -35,6 +36,8 @@ def series(
             raise TraceError(f"data[{index}] is not a number of instances: {value!r}", path=path)
         if counts == "preempted" and value > instances:
             raise TraceError(f"data[{index}] is more than {instances} instances: {value}", path=path)
+        if index * gap > sys.float_info.max:
+            raise TraceError(f"metadata.gap_seconds is too long for {len(data)} of them: {gap!r}", path=path)
         available = (value if counts == "available" else instances - value) * accelerators_per_instance
         if not steps or steps[-1][1] != available:
             steps.append((index * float(gap), available))

@@ -19,10 +19,10 @@ from services.scheduler.core.decide import decide
 from services.scheduler.core.fleet import Device, Domain, Fleet, Node
 from services.scheduler.core.fragmentation import ShareDemand
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.scoring.shared import kind_label
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
+from services.scheduler.core.waiting_unit import PendingUnit
 from simulation import inflation
 from tests.public_data import public_data
 

@@ -210,6 +210,30 @@ def test_files_and_pipes(call: Call) -> None:
     assert json.loads(printed.stdout)["schema"] == "meridian.result/1"
 
 
+@pytest.mark.parametrize("option", ["--json", "--plot", "--schedule"])
+@pytest.mark.parametrize(
+    ("name", "reads"), [("trace.csv", "--trace"), ("network.yaml", "--domains"), ("own.yaml", "--policy")]
+)
+def test_what_is_read_is_never_written_over(call: Call, option: str, name: str, reads: str) -> None:
+    Path("own.yaml").write_text("name: own\nextends: fifo\n")
+    Path("again").symlink_to(".")
+    before = Path(name).read_bytes()
+    result = call(*policies("own.yaml"), option, f"again/{name}")
+    assert result.exit_code == 2
+    assert f"{option}: again/{name} is what {reads} reads" in result.stderr
+    assert Path(name).read_bytes() == before
+
+
+def test_a_folder_that_takes_no_file_is_said(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> tuple[int, str]:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.mkstemp", full)
+    result = call(*policies("fifo"), "--json", "out.json")
+    assert (result.exit_code, "out.json cannot be written: No space left on device" in result.stderr) == (2, True)
+    assert not Path("out.json").exists()
+
+
 def test_figures_of_ends_are_null_while_nothing_ended(call: Call) -> None:
     assert call(*policies("fifo"), "--until", "5s", "--json", "out.json").exit_code == 0
     rows = {row["measure"]: row for row in json.loads(Path("out.json").read_text())["rows"] if row["slice"] == "all"}
@@ -219,6 +243,16 @@ def test_figures_of_ends_are_null_while_nothing_ended(call: Call) -> None:
     rows = {row["measure"]: row for row in json.loads(Path("out.json").read_text())["rows"] if row["slice"] == "all"}
     assert rows["makespan_h"]["value"] == pytest.approx(10 / 3600)
     assert rows["allocated_share"]["reason"] == "no accelerator was up while jobs arrived, or all arrived at one time"
+
+
+def test_until_counts_from_the_first_submission(call: Call) -> None:
+    lines = [line.split(",") for line in Path("trace.csv").read_text().splitlines()]
+    place = lines[0].index("submit_s")
+    for cells in lines[1:]:
+        cells[place] = str(float(cells[place]) + 1e6)
+    Path("trace.csv").write_text("".join(",".join(cells) + "\n" for cells in lines))
+    assert call(*policies("fifo"), "--until", "12s", "--json", "out.json").exit_code == 0
+    assert rows_of()["fifo", "jobs_finished_count", "all"]["value"] == 1
 
 
 def test_until_counts_what_did_not_finish(call: Call) -> None:

@@ -142,6 +142,8 @@ def test_files_that_are_named_enter_the_digest(tmp_path: Path) -> None:
         ("{count: 1, cpus: 8}", "{count: 1000001, cpus: 8}", 31, r"nodes\[0\].count: must be at most 1000000"),
         ("{count: 1, cpus: 8}", "{count: 1, cpus: 8, memory_gib: 1e12}", 31, "memory_gib: must be at most 8.58993e"),
         ("{count: 1, cpus: 8}", "{count: 1, cpus: 8, accelerators: 1025}", 31, "accelerators: must be at most 1024"),
+        ("    security_level: 3", "    security_level: 1" + "0" * 400, 5, "not a number: 1000"),
+        ("    currency: EUR", "    currency: E\x00R", 7, "is not YAML: special characters are not allowed: '.x00'"),
         ("    security_level: 3", "    security_level: high", 5, "not a number: 'high'"),
         ("    security_level: 3", "    security_level: .nan", 5, "not a number"),
         ("    security_level: 3", "    security_level: true", 5, "not a number: True"),

@@ -271,6 +271,30 @@ def test_equal_inputs_equal_outcomes() -> None:
     assert runs[0] != runs[2]
 
 
+def test_processors_of_nodes_that_fail_or_go_are_not_up() -> None:
+    """Two nodes of 64 processors for 100 s of submissions: one fails from 20 to 60 s; of a spot domain one node of two goes at 50 s."""
+    jobs = [job(f"j{at}", at, 10, 0, cpus=1.0) for at in (0, 100)]
+    events = [NodeEvent(20.0, "a-0", "down"), NodeEvent(60.0, "a-0", "up")]
+    failed = simulation(network(2), jobs, failures=events).run().figures()
+    assert failed["allocated_share"] == pytest.approx(10 / (128 * 100 - 64 * 40))
+    gone = simulation(network(2, 4, spot=((0.0, 8), (50.0, 4))), jobs).run().figures()
+    assert gone["allocated_share"] == pytest.approx(10 / (128 * 100 - 64 * 50))
+
+
+@pytest.mark.parametrize("how", [setting("first-fit"), SRTF])
+def test_ten_years_later_everything_is_the_same(how: Setting) -> None:
+    """Failures and spot series begin with the first job; nothing is done about the years before it."""
+    where = network(4, 2, mtbf_node_s=2000.0, mttr_node_s=100.0, spot=((0.0, 8), (300.0, 4), (900.0, 6)))
+    outcomes = []
+    for later_s in (0.0, 315_360_000.0):
+        jobs = [job(f"j{index}", later_s + index * 40.0, 600.0 - index, 1 + index % 2) for index in range(20)]
+        run = simulation(where, jobs, how, seed=1)
+        done = finished(run)
+        assert run.measures.figures()["interruptions"] > 0
+        outcomes.append([value for name in sorted(done) for value in (done[name].jct_s, done[name].lost_s)])
+    assert outcomes[0] == pytest.approx(outcomes[1], abs=1e-4)
+
+
 def test_failure_keeps_what_a_preempted_job_wrote() -> None:
     """Checkpoints every 60 s. Preempted at 100, it writes one with 100 s of work; it works again from 210 on. At 220 its node fails: the
     10 s since are lost, not the 50 since the grid's 60. On the other node from 230 on 900 s are left: 1130."""

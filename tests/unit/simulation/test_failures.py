@@ -199,6 +199,11 @@ def test_spot_series_become_events_in_order() -> None:
     ]
 
 
+def test_spot_series_begin_when_they_are_told_to() -> None:
+    domains = [spot("x", (0.0, 8), (120.0, 0))]
+    assert list(spot_events(domains, 1000.0)) == [SpotEvent(1000.0, "x", 8), SpotEvent(1120.0, "x", 0)]
+
+
 @pytest.mark.parametrize(
     "series", [((0.0, 1), (0.0, 2)), ((5.0, 1), (4.0, 2)), ((0.0, 1), (1.0, -1)), ((0.0, 1), (math.nan, 1))]
 )

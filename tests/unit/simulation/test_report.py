@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from dataclasses import replace
@@ -139,12 +140,33 @@ def test_what_a_network_does_not_say_is_null_with_its_reason() -> None:
     experiment = Experiment(network, Trace("t", jobs), (setting("fifo"),))
     rows = {row.measure: row for row in Report(experiment, run_all(experiment)).rows() if row.slice == "all"}
     assert rows["accelerator_cost_mixed"].reason == "the domains of the network have different currencies"
-    assert rows["allocated_share"].reason == "the network has no accelerators"
-    assert rows["fairness_rho_mean_ratio"].reason == "the network has no accelerators"
     assert rows["energy_kwh"].reason == "the network gives no watts"
     assert rows["fairness_jain_index"].reason == "all jobs are of one tenant"
     assert rows["jct_mean_h"].value == pytest.approx(10 / 3600)
     document("c", [], 0, "simulated", rows.values())
+
+
+def test_processors_count_where_no_job_has_accelerators() -> None:
+    """Four processors; x holds three for 10 s, y wants two from 4 s on and gets them at 10 for 20 s. While both are there 5 are wanted."""
+    network = Network([SimDomain("a", [SimNode("a-0", "a", 4.0, 0)])])
+    jobs = [TraceJob("x", 0.0, 10.0, ranks=3, cpus=1.0), TraceJob("y", 4.0, 20.0, cpus=2.0, tenant="other")]
+    experiment = Experiment(network, Trace("t", jobs), (setting("fifo"),))
+    runs = run_all(experiment)
+    report = Report(experiment, runs)
+    rows = {(row.measure, row.slice): row.value for row in report.rows()}
+    assert rows["cpu_hours", "all"] == pytest.approx((3 * 10 + 2 * 20) / 3600)
+    assert rows["cpu_hours", "tenant=other"] == pytest.approx(40 / 3600)
+    assert rows["accelerator_hours", "all"] == 0
+    assert rows["allocated_share", "all"] == pytest.approx(3 / 4)
+    assert rows["allocated_share_all", "all"] == pytest.approx(70 / (4 * 30))
+    assert (rows["used_of_held_share", "all"], rows["lost_cpu_hours", "all"]) == (1, 0)
+    # x: contention 1 for 4 s and 5/4 for 6 s; y: 5/4 for 6 s and 1 for 20 s.
+    contentions = ((4 + 6 * 5 / 4) / 10, (6 * 5 / 4 + 20) / 26)
+    rho = (10 / (10 * contentions[0]) + 26 / (20 * contentions[1])) / 2
+    assert rows["fairness_rho_mean_ratio", "all"] == pytest.approx(rho)
+    assert "CPU h" in [column.header for table in report.tables(400) for column in table.columns]
+    (first, second) = csv.DictReader(schedule_csv(experiment, runs).splitlines())
+    assert (first["cpus"], second["cpus"], second["accelerators"]) == ("3.0", "2.0", "0.0")
 
 
 def test_data_that_moves_over_links_without_prices_costs_an_unknown_amount() -> None:

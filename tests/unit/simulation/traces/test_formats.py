@@ -124,6 +124,25 @@ def test_gavel_of_shockwave(tmp_path: Path) -> None:
     assert (job.submit_s, job.ranks, job.duration_s) == (7.0, 4, pytest.approx(20.0))
 
 
+def test_the_oldest_gavel_traces_name_no_data_folder(tmp_path: Path) -> None:
+    folder = _gavel_folder(tmp_path)
+    (folder / "x.trace").write_text("A (batch size 2)\tcmd\t-n\t120\t1958\t4\n")
+    (job,) = load(folder / "x.trace", "gavel").jobs
+    assert (job.submit_s, job.ranks, job.duration_s) == (1958.0, 4, pytest.approx(20.0))
+
+
+def test_blanks_around_a_quoted_cell_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    header = 'submit_s, "duration_s" ,accelerator_types,name\n'
+    path.write_text(header + '0 ,"5","H100" , "a ""b"" , c"\n"1" , 6,\t"L4"\t,"two\n lines" \n2,7,say "it",\n')
+    assert [(job.submit_s, job.duration_s, job.accelerator_types, job.name) for job in load(path, "csv").jobs] == [
+        (0.0, 5.0, ("H100",), 'a "b" , c'),
+        (1.0, 6.0, ("L4",), "two\n lines"),
+        (2.0, 7.0, ('say "it"',), ""),
+    ]
+    assert [job.job_id for job in load(path, "csv").jobs] == ["2", "4", "5"]
+
+
 def test_a_compressed_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "log.csv.gz"
     path.write_bytes(gzip.compress((HEADERS["philly"] + "2017-10-01 00:01:00,50.0,16,800.0,b\n").encode()))
