@@ -3,7 +3,8 @@
 `live`: five domains of 200 nodes report through the real broker to telemetry and graph; faults are put into what the emulated
 agents read. *Age* is now less the time of the oldest reading that the newest published update of a domain relies on, sampled
 ten times a second. *Recognition* is from the fault to the arrival of the node's new state at a consumer. Twice in one run: as agents
-and graph ship (a report every 3 s, changed vital signs within half a second), and with a report every 5 s as the baseline. Failover's word is a fault of its own kind.
+and graph ship (a report every 3 s, changed vital signs within half a second), and with a report every 5 s as the
+baseline. Failover's word is a fault of its own kind.
 
 `replay`: observations of 50 domains are handed to the intake of the graph with a real database, without a broker: processor time of
 one observation of every domain, at 1,000, 10,000 and 100,000 nodes, with the exponent by which it grows.

@@ -7,7 +7,8 @@ for all. The first 120 jobs of a trace, their steps a fifth of the published (so
 together to the load. Load is demand over capacity, both in V100 time: a chip counts by the mean rate of the trace's jobs on it. All
 know the throughputs; ``completion`` knows the steps left, as gavel-sjf, -ftf and -makespan do, ``completion-blind`` does not, as
 gavel-las and -throughput. Restarts cost every policy the same (7 s, 30 s from 2 accelerators on). The one parameter of ours was
-chosen on the traces b436b2, 103959 and e13805; reported are others: three at three loads, three more at one (first trials, before there was a parameter, ran on 0e4a51 and 6c71a0 too).
+chosen on the traces b436b2, 103959 and e13805; reported are others: three at three loads, three more at one (first
+trials, before there was a parameter, ran on 0e4a51 and 6c71a0 too).
 
 Sia: its eight workloads of 160 jobs on 64 accelerators, rounds of 60 s, restarts as its authors measured, paid at the first start
 too (services/scheduler/planners/README.md). Nobody knows how much work is left; goodputs are the measured ones for all, which is more

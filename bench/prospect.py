@@ -35,10 +35,10 @@ from services.scheduler.core.fleet import Device, Domain, Fleet, Node, with_doma
 from services.scheduler.core.kept_courses import KeptCourses
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.prospect import Prospect, ahead_of, order_of, prospects
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, JobKind, JobSpec, UnitKey
 from services.scheduler.core.table import Floats, table_of
 from services.scheduler.core.track_record import TrackRecord
+from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.times import rfc3339
 from services.scheduler.what_if import answer
 from simulation.domains import philly_network

@@ -35,10 +35,10 @@ from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.pending import Selection
 from services.scheduler.core.placement import Candidates
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import OrderContext, PendingUnit, Shares
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Table, table_of
 from services.scheduler.core.view import View
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares
 
 SEED = 7
 DEVICES, CPUS, MEMORY_BYTES = 8, 64.0, 2**38

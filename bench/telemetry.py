@@ -54,7 +54,6 @@ APART_S = 0.5
 MOST_READINGS = 100_000
 PATIENCE_S = 60.0
 LABEL = "bench-round"
-REPORTS_TOPIC = catalogue().event_of(pb.ResourceReported).topic
 UPDATES_TOPIC = catalogue().event_of(GraphUpdated).topic
 
 CHIP_METRICS = (

@@ -41,7 +41,6 @@ from services.scheduler.core.fleet import Device, Domain, Fleet, Node
 from services.scheduler.core.pending import Pending
 from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.two_level import (
@@ -53,6 +52,7 @@ from services.scheduler.core.two_level import (
     LocalDomain,
     coordinate,
 )
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 SEED = 11
 NODES = 50

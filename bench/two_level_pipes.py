@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.two_level import Answer, Assignment, LocalDomain
+from services.scheduler.core.waiting_unit import PendingUnit
 
 
 class Numbers:

@@ -21,8 +21,11 @@ from services.scheduler.policy_file import parse
 from services.scheduler.predicted_starts import PredictedStarts
 from services.scheduler.promises_api import PromisesCollector, create_promises_router
 from services.scheduler.settings import SchedulerSettings
+from services.scheduler.shards.handing_over import hand_over
 from services.scheduler.shards.live import OwnTenants, TwoLevelScheduler
 from services.scheduler.tenants_api import create_tenants_router
+
+_SCRIPTS = Path(__file__).parent / "migrations"
 
 
 def part_name() -> str:
@@ -34,8 +37,13 @@ def part_name() -> str:
 def schemas() -> dict[str, Path]:
     """The schemas of all shards, and those of the deciders of domains where there are any."""
     settings = load(SchedulerSettings)
-    shards = dict.fromkeys(settings.names, Path(__file__).parent / "migrations")
+    shards = dict.fromkeys(settings.names, _SCRIPTS)
     return shards if settings.levels == "one" else {**shards, **prepared_schemas()}
+
+
+async def after_migrations(database_url: str) -> None:
+    """Jobs go to the shards that have their tenants now; ConfigurationError while that cannot be."""
+    await hand_over(database_url, load(SchedulerSettings).names, _SCRIPTS)
 
 
 def build(kernel: Kernel) -> None:
@@ -46,12 +54,15 @@ def build(kernel: Kernel) -> None:
     register_all()
     kind = LiveScheduler if settings.levels == "one" else TwoLevelScheduler
     live = kind(kernel, settings, read_policy(settings.policy_file))
-    events = Events(live) if settings.shards == 1 else OwnTenants(live, settings.shard, settings.shards)
+    alone = settings.shards == 1
+    events = Events(live) if alone else OwnTenants(live, settings.shard, settings.shards)
 
     kernel.before_start.append(live.start)
     kernel.after_stop.append(live.stop)
     for purpose, handlers in SUBSCRIPTIONS.items():
-        kernel.bus.subscribe_batch(purpose, tuple(handlers), events.handle)
+        # Where tenants went to other shards with a new number, submissions that nobody took yet are read by those.
+        name = f"{purpose}_of_{settings.shards}" if purpose == "requests" and not alone else purpose
+        kernel.bus.subscribe_batch(name, tuple(handlers), events.handle)
     if isinstance(live, TwoLevelScheduler):
         live.subscribe(kernel.bus)
         kernel.add_task("shares", live.run_shares)

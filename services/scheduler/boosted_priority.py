@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from services.scheduler.core.options import numbers_of, refuse_unknown
-from services.scheduler.core.queue import OrderContext, PendingUnit, register
+from services.scheduler.core.queue import register
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 
 class BoostedPriorityOrder:

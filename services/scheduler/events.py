@@ -171,6 +171,11 @@ def domain_reachable(batch: Batch, message: failover_pb2.DomainReachable) -> Non
     batch.draft.fleet = facts.without_marks(batch.draft.fleet, [key])
 
 
+def domain_forgotten(batch: Batch, message: failover_pb2.DomainForgotten) -> None:
+    """The domain left the network; if it comes again, the graph tells of it as of a new one."""
+    batch.draft.fleet = facts.without_domain(batch.draft.fleet, message.domain_id)
+
+
 def recovery_planned(batch: Batch, message: failover_pb2.RecoveryPlanned) -> None:
     """A lost run's unit is queued again."""
     lifecycle.recover(batch.draft, plan_from(message), batch.now_s, batch.rules)
@@ -261,6 +266,7 @@ SUBSCRIPTIONS: dict[str, dict[type[Message], _Handler]] = {
         failover_pb2.NodeForgotten: node_recovered,
         failover_pb2.DomainUnreachable: domain_unreachable,
         failover_pb2.DomainReachable: domain_reachable,
+        failover_pb2.DomainForgotten: domain_forgotten,
         failover_pb2.RecoveryPlanned: recovery_planned,
     },
     "identities": {

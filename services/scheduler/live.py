@@ -38,11 +38,11 @@ from services.scheduler.core.loads import by_load
 from services.scheduler.core.planning import Rounds
 from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.waiting import WaitingUnits
+from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.errors import LeadershipLostError
 from services.scheduler.journal import FLUSH_S, KEPT_DAYS, WHOLE_BOOK_EVERY_S, Journal
 from services.scheduler.metrics import SchedulerMetrics
@@ -50,6 +50,7 @@ from services.scheduler.policy_changes import Outcome
 from services.scheduler.promises_kept import PromisesKept
 from services.scheduler.run_times_kept import RunTimesKept
 from services.scheduler.settings import SchedulerSettings
+from services.scheduler.shards.handing_over import refuse_misplaced
 from services.scheduler.steps_heard import StepsHeard, pause_s
 from services.scheduler.tenants import Tenants
 from services.scheduler.wire import message_of
@@ -126,10 +127,11 @@ class LiveScheduler:
     # -- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Become the one that decides, and read the state."""
+        """Become the one that decides, and read the state; ConfigurationError while jobs are with other shards than theirs."""
         log.info("standing by until this instance leads")
         await self._leadership.take()
         async with self._kernel.database.transaction() as connection:
+            await refuse_misplaced(connection, self._settings.names)
             self._term = self.journal.term = await store.begin_term(connection)
             await self.tenants.load(connection)
             self.policy = await policy_changes.at_start(

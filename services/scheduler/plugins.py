@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from meridian.errors import ConfigurationError, MeridianError
-from services.scheduler.core import admission, filters, planning, preemption, queue, scores
+from services.scheduler.core import admission, filters, planning, preemption, queue, scores, waiting_unit
 
 GROUP = "meridian.scheduler.plugins"
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class Registry:
         attributes = () if hasattr(plugin, "domain_set") else ("dynamic",)
         self._add("score", plugin, scores.register, (), attributes)
 
-    def order(self, plugin: queue.Order) -> None:
+    def order(self, plugin: waiting_unit.Order) -> None:
         """Which unit goes first: ``key`` (core/waiting_unit.py)."""
         self._add("order", plugin, queue.register, ("key",), ("per",))
 

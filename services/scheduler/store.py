@@ -17,11 +17,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.scheduler import store_measured, store_promises
 from services.scheduler.core.book import Draft
 from services.scheduler.core.effects import DecisionRecord
-from services.scheduler.core.fleet import Fleet, Mark, MarkKind
+from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.measured import News
 from services.scheduler.core.promises import Saved
 from services.scheduler.core.share_account import Held
-from services.scheduler.core.state import FINAL_JOB_STATES, Job, Run, RunState, Unit
+from services.scheduler.core.state import FINAL_JOB_STATES, Job, Run, RunState, Unit, UnitKey
+from services.scheduler.later_values import marks_of
 from services.scheduler.store_rows import (
     Row,
     domain_of,
@@ -50,6 +51,7 @@ from services.scheduler.store_tables import (
 
 KEPT_DECISIONS = 20
 """Decisions kept per job."""
+_MARK = ("kind", "subject", "reason", "domain_id", "node_id")
 
 
 # -- leadership --------------------------------------------------------------------------------------------------------
@@ -133,6 +135,9 @@ async def save_fleet(connection: AsyncConnection, before: Fleet, after: Fleet) -
     gone = sorted(before.expected_demand.keys() - after.expected_demand.keys())
     if gone:
         await connection.execute(sa.delete(expected_demand).where(expected_demand.c.domain_id.in_(gone)))
+    gone_domains = sorted(before.domains.keys() - after.domains.keys())
+    if gone_domains:
+        await connection.execute(sa.delete(domain).where(domain.c.domain_id.in_(gone_domains)))
     gone_nodes = sorted(before.nodes.keys() - after.nodes.keys())
     if gone_nodes:
         await connection.execute(sa.delete(node).where(node.c.node_id.in_(gone_nodes)))
@@ -191,20 +196,21 @@ class Loaded:
     def from_json(cls, body: Row) -> Loaded:
         """What `as_json` gave."""
         jobs = [SimpleNamespace(**{**row, "spec": bytes.fromhex(row["spec"])}) for row in body["jobs"]]
-        marks = [Mark(**{**row, "kind": MarkKind(row["kind"])}) for row in body["marks"]]
+        marks = [tuple(row[name] for name in _MARK) for row in body["marks"]]
+        runs = tuple(run_of(SimpleNamespace(**row)) for row in body["runs"])
         domains, nodes = map(domain_of, body["domains"]), map(node_of, body["nodes"])
         fleet = Fleet(
             {item.domain_id: item for item in domains},
             {item.node_id: item for item in nodes},
-            {(item.kind, item.subject): item for item in marks},
+            marks_of(marks),
             body["expected_demand"],
             bool(body.get("asks_domains")),
         )
         return cls(
             fleet,
             tuple(job_of(row) for row in jobs),
-            tuple(unit_of(SimpleNamespace(**row)) for row in body["units"]),
-            tuple(run_of(SimpleNamespace(**row)) for row in body["runs"]),
+            _units((SimpleNamespace(**row) for row in body["units"]), runs),
+            runs,
             {row.job_id: row.spec for row in jobs},
             Saved.from_json(body["saved"]) if body.get("saved") else None,
             News.from_json(body["measured"]) if "measured" in body else News(),
@@ -213,7 +219,8 @@ class Loaded:
 
 async def load(connection: AsyncConnection) -> Loaded:
     """Every unfinished job with its units and open runs, and the fleet."""
-    unfinished = job.c.state.not_in([str(state) for state in FINAL_JOB_STATES])
+    # A later release may have ended jobs and runs in other ways.
+    unfinished = job.c.state.not_in([str(state) for state in FINAL_JOB_STATES]) & (job.c.finished_at_s == 0.0)
     rows = (
         await connection.execute(sa.select(job).where(unfinished).order_by(job.c.submitted_at_s, job.c.job_id))
     ).all()
@@ -224,13 +231,18 @@ async def load(connection: AsyncConnection) -> Loaded:
         .where(unit.c.job_id.in_(of_unfinished))
         .order_by(unit.c.queued_at_s, unit.c.job_id, unit.c.unit_index)
     )
-    units = [unit_of(row) for row in await connection.execute(queued_first)]
-    open_runs = sa.select(run).where(run.c.state != str(RunState.ENDED))
+    open_runs = sa.select(run).where(run.c.state != str(RunState.ENDED), run.c.ended_at_s == 0.0)
     runs = [run_of(row) for row in await connection.execute(open_runs)]
+    units = _units(await connection.execute(queued_first), runs)
     specs = {row.job_id: row.spec for row in rows}
     saved = await _load_promises(connection)
     measured = await store_measured.load(connection, [item.job_id for item in jobs])
-    return Loaded(await load_fleet(connection), tuple(jobs), tuple(units), tuple(runs), specs, saved, measured)
+    return Loaded(await load_fleet(connection), tuple(jobs), units, tuple(runs), specs, saved, measured)
+
+
+def _units(rows: Iterable[Any], runs: Iterable[Run]) -> tuple[Unit, ...]:
+    active = {(item.key, item.epoch) for item in runs if item.state is RunState.ACTIVE}
+    return tuple(unit_of(row, active=(UnitKey(row.job_id, row.unit_index), row.epoch) in active) for row in rows)
 
 
 async def _load_promises(connection: AsyncConnection) -> Saved:
@@ -264,15 +276,12 @@ async def load_fleet(connection: AsyncConnection) -> Fleet:
     """The fleet as it was written."""
     domains = (domain_of(row.facts) for row in await connection.execute(sa.select(domain)))
     nodes = (node_of(row.facts) for row in await connection.execute(sa.select(node)))
-    marks = (
-        Mark(MarkKind(row.kind), row.subject, row.reason, row.domain_id, row.node_id)
-        for row in await connection.execute(sa.select(mark))
-    )
+    marks = await connection.execute(sa.select(*(mark.c[name] for name in _MARK)))
     demand = {row.domain_id: row.accelerators for row in await connection.execute(sa.select(expected_demand))}
     return Fleet(
         {item.domain_id: item for item in domains},
         {item.node_id: item for item in nodes},
-        {(item.kind, item.subject): item for item in marks},
+        marks_of(marks),
         demand,
     )
 

@@ -1,7 +1,7 @@
 """Rows and values: jobs, units, runs, nodes and domains as rows of their tables have them, and back.
 
 What stands in a column as JSON is read without fields that a later release added: while replicas are replaced one by one an older one
-may lead after a newer one wrote.
+may lead after a newer one wrote. What it takes values for that a later release added: `later_values`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ from functools import cache
 from typing import Any
 
 from meridian.contracts.job.v1 import job_pb2
-from services.scheduler.core.fleet import Device, Domain, Link, Node, NodeState
+from services.scheduler import later_values
+from services.scheduler.core.fleet import Device, Domain, Link, Node
 from services.scheduler.core.state import (
     Checkpoint,
     Job,
-    JobState,
     Nomination,
     PlacedRank,
     Run,
-    RunState,
     Unit,
     UnitKey,
-    UnitState,
 )
 from services.scheduler.core.units import units_of
 from services.scheduler.wire import spec_from
@@ -58,8 +56,10 @@ def job_of(row: Any) -> Job:
         spec,
         units_of(spec),
         row.submitted_at_s,
-        JobState(row.state),
-        JobState(row.outcome) if row.outcome else None,
+        later_values.job_state(
+            row.state, outcome=row.outcome, finished_at_s=row.finished_at_s, active_runs=row.active_runs
+        ),
+        later_values.job_outcome(row.outcome),
         row.reason,
         row.succeeded_units,
         row.active_runs,
@@ -112,10 +112,11 @@ def _nomination_of(row: Mapping[str, Any]) -> Nomination:
     return Nomination(**{**known, "ranks": ranks_of(row["ranks"]), "waits_for": frozenset(row["waits_for"])})
 
 
-def unit_of(row: Any) -> Unit:
+def unit_of(row: Any, *, active: bool = False) -> Unit:
+    """``active``: a run of the unit's epoch is."""
     return Unit(
         UnitKey(row.job_id, row.unit_index),
-        UnitState(row.state),
+        later_values.unit_state(row.state, active=active),
         row.queued_at_s,
         row.epoch,
         row.failures,
@@ -185,7 +186,7 @@ def run_of(row: Any) -> Run:
         cpus=row.cpus,
         memory_bytes=row.memory_bytes,
         assigned_at_s=row.assigned_at_s,
-        state=RunState(row.state),
+        state=later_values.run_state(row.state, ended_at_s=row.ended_at_s),
         master_addr=row.master_addr,
         master_port=row.master_port,
         service_port=row.service_port,
@@ -204,7 +205,7 @@ def row_of_node(item: Node) -> Row:
 
 def node_of(facts: Mapping[str, Any]) -> Node:
     devices = tuple(Device(**_known(Device, device)) for device in facts["devices"])
-    return Node(**{**_known(Node, facts), "devices": devices, "state": NodeState(facts["state"])})
+    return Node(**{**_known(Node, facts), "devices": devices, "state": later_values.node_state(facts["state"])})
 
 
 def domain_of(facts: Mapping[str, Any]) -> Domain:

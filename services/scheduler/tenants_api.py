@@ -16,11 +16,11 @@ from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.objectives import Scalarisation
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.solvers import BranchAndBound, LocalSearch, Solution, Solver
 from services.scheduler.core.table import Floats
 from services.scheduler.core.tenants_front import front_json
 from services.scheduler.core.tenants_objectives import OBJECTIVES
+from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.live import LiveScheduler
 from services.scheduler.policy_api import By
 from services.scheduler.tenants import SCORE, weighs

@@ -11,10 +11,10 @@ from services.scheduler.core.decide import Decisions, Placement, Snapshot, Waiti
 from services.scheduler.core.kept_courses import KeptCourses
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.prospect import Prospect, prospects
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.run_times import Estimate
 from services.scheduler.core.state import JobSpec, UnitKey, UnitSpec
 from services.scheduler.core.units import units_of
+from services.scheduler.core.waiting_unit import PendingUnit
 
 _NAME = "what-if"
 _JUDGED_UNITS = 1000
@@ -149,7 +149,7 @@ def _displaced(cluster: Cluster, policy: Policy, now_s: float, decisions: Decisi
         for item in decisions.preempted
         if item.beneficiary is not None and item.beneficiary.job_id == _NAME
     ]
-    if not off and _stays_aside(policy, decisions):
+    if not off and _stays_aside(cluster, policy, decisions):
         return {"preempted": [], "delayed": [], "delayed_units": 0}
     begin = {item.key for item in decisions.placed}
     other = cluster.copy()
@@ -160,13 +160,24 @@ def _displaced(cluster: Cluster, policy: Policy, now_s: float, decisions: Decisi
     return {"preempted": off, "delayed": late[:_SHOWN_OTHERS], "delayed_units": len(late)}
 
 
-def _stays_aside(policy: Policy, decisions: Decisions) -> bool:
-    """Whether the job cannot have been in anybody's way: it takes nothing, and nothing is kept for it. Where what waits holds
-    back what is behind it (strict), or a planner looks at all units, that does not show so."""
-    if policy.planner or policy.discipline not in {"greedy", "easy"}:
+def _stays_aside(cluster: Cluster, policy: Policy, decisions: Decisions) -> bool:
+    """Whether the job cannot have been in anybody's way: it takes nothing, and nothing is kept for it; or everybody else had his
+    turn, and his reservation, before it. Where what waits holds back what is behind it (strict), a planner looks at all
+    units, or placements change the order, that does not show so."""
+    if policy.planner or policy.discipline not in {"greedy", "easy", "conservative"}:
         return False
+    if policy.discipline == "conservative":
+        return not (policy.preemptions or policy.limits) and _comes_last(cluster)
     taking = [item.key for item in decisions.placed] + [item.key for item in decisions.reservations]
     return not any(key.job_id == _NAME for key in taking)
+
+
+def _comes_last(cluster: Cluster) -> bool:
+    """Whether all others stand before the job, in an order that depends on the units alone."""
+    if not cluster.pending.settled:
+        return False
+    own = [unit.key.job_id == _NAME for unit in cluster.pending.in_order()]
+    return all(own[own.index(True) :])
 
 
 def _placed(item: Placement) -> dict[str, Any]:

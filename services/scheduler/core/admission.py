@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.queue import OrderContext, PendingUnit
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 
 class Gate(Protocol):

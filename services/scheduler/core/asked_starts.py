@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.track_record import TrackRecord
+from services.scheduler.core.waiting_unit import PendingUnit
 
 EVERY_S = 60.0
 """At most one unit is predicted in so many seconds: a burst of equal jobs counts once and not a thousand times."""

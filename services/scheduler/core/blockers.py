@@ -10,8 +10,8 @@ import numpy as np
 
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.placement import Candidates
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import UnitKey
+from services.scheduler.core.waiting_unit import PendingUnit
 
 _SHOWN = 5
 _SLACK = 1e-6

@@ -22,7 +22,6 @@ from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.measured import Measured, News
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.promises import Promises
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.renewal import Renewal, by_steps
 from services.scheduler.core.replica_loads import Replicas
 from services.scheduler.core.run_times import RunTimes
@@ -36,6 +35,7 @@ from services.scheduler.core.state import (
     UnitSpec,
     UnitState,
 )
+from services.scheduler.core.waiting_unit import PendingUnit
 
 if TYPE_CHECKING:
     from services.scheduler.core.decide import Decisions
@@ -65,6 +65,10 @@ class Book:
         self.cluster.view.facts["measured"] = self.measured
         self.promises = Promises(self)
         self.idle: IdleNodes | None = None
+        self.runs_on: dict[str, dict[str, None]] = {}
+        """Open runs by node."""
+        self.avoiding: dict[UnitKey, None] = {}
+        """Units in the queue that are to avoid nodes."""
         self.sharing: dict[str, None] = {}
         """Active runs that hold a part of a device."""
         self.squeezed: dict[str, None] = {}
@@ -218,6 +222,10 @@ class Book:
             self.measured.waits(unit.key, unit.checkpoint.step if unit.checkpoint is not None else 0)
         else:
             self.queued.pop(unit.key, None)
+        if unit.state is UnitState.QUEUED and unit.excluded_nodes:
+            self.avoiding[unit.key] = None
+        else:
+            self.avoiding.pop(unit.key, None)
         if unit.nomination is not None:
             self.nominated[unit.key] = None
             self._push(unit.nomination.until_s, "nomination", unit.key)
@@ -240,10 +248,17 @@ class Book:
                 of_unit.discard(run.run_id)
                 if not of_unit:
                     del self.runs_of[run.key]
+            for node_id in {rank.node_id for rank in run.ranks}:
+                on_node = self.runs_on.get(node_id, {})
+                on_node.pop(run.run_id, None)
+                if not on_node:
+                    self.runs_on.pop(node_id, None)
             self._learn(run)
         else:
             self.runs[run.run_id] = run
             self.runs_of.setdefault(run.key, set()).add(run.run_id)
+            for rank in run.ranks:
+                self.runs_on.setdefault(rank.node_id, {})[run.run_id] = None
             if run.state is RunState.STOPPING:
                 self._push(run.stop_until_s, "stop", run.run_id)
         self._share(run)
@@ -280,6 +295,7 @@ class Book:
         for key in keys:
             self.units.pop(key, None)
             self.queued.pop(key, None)
+            self.avoiding.pop(key, None)
             self.nominated.pop(key, None)
             self._kept.sync(key)
 
@@ -345,10 +361,17 @@ class Draft:
         runs: Iterable[Run] = {**self._book.runs, **self.runs}.values()
         return [run for run in runs if run.state is not RunState.ENDED]
 
-    def queued_keys(self) -> list[UnitKey]:
-        """Units that wait in the queue."""
-        keys = [key for key in self._book.queued if key not in self.units]
-        return keys + [key for key, unit in self.units.items() if unit.state is UnitState.QUEUED]
+    def open_runs_on(self, node_id: str) -> list[Run]:
+        """Those with a rank on the node."""
+        begun = (name for name, run in self.runs.items() if any(rank.node_id == node_id for rank in run.ranks))
+        runs = (self.run(name) for name in dict.fromkeys([*self._book.runs_on.get(node_id, ()), *begun]))
+        return [run for run in runs if run is not None and run.state is not RunState.ENDED]
+
+    def units_avoiding(self, node_id: str) -> list[Unit]:
+        """Units in the queue that are to avoid the node."""
+        kept = (self._book.units[key] for key in self._book.avoiding if key not in self.units)
+        units = [*kept, *(unit for unit in self.units.values() if unit.state is UnitState.QUEUED)]
+        return [unit for unit in units if node_id in unit.excluded_nodes]
 
     def put_run(self, run: Run) -> None:
         """Write a run."""

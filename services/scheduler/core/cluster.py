@@ -18,10 +18,10 @@ from services.scheduler.core.pending import Pending, estimated_s
 from services.scheduler.core.placement import Candidates
 from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import PendingUnit, Shares
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import Table
 from services.scheduler.core.view import View
+from services.scheduler.core.waiting_unit import PendingUnit, Shares
 
 if TYPE_CHECKING:
     from services.scheduler.core.decide import Decisions
@@ -134,7 +134,8 @@ class Cluster:
         self.pending = Pending(self.plugins.order)
         self.running: dict[UnitKey, RunningUnit] = {}
         self.holders: dict[int, dict[UnitKey, int]] = {}
-        """Which units run on a node (row), and how many of its devices each holds."""
+        """Which units run on a node (row), and how many of its devices each holds. What is said of one node is not changed but
+        replaced, so copies share it."""
         self.tenants: dict[str, Usage] = dict(ledger.tenants) if ledger is not None else {}
         self.view.facts.update(facts or {})
         self.memory: Memory | None = None
@@ -200,7 +201,7 @@ class Cluster:
         other.plugins, other._version, other._weights = self.plugins, self._version, self._weights
         other.stages, other._totals = self.stages, self._totals
         other.running = dict(self.running)
-        other.holders = {row: dict(units) for row, units in self.holders.items()}
+        other.holders = dict(self.holders)
         other.tenants = {name: replace(usage) for name, usage in self.tenants.items()}
         other._generation = self._generation
         other._candidates = {}
@@ -266,8 +267,8 @@ class Cluster:
     def enter(self, running: RunningUnit) -> None:
         """Write a unit down on its nodes."""
         for row, devices in running.rows:
-            here = self.holders.setdefault(row, {})
-            here[running.unit.key] = here.get(running.unit.key, 0) + len(devices)
+            here = self.holders.get(row, {})
+            self.holders[row] = {**here, running.unit.key: here.get(running.unit.key, 0) + len(devices)}
 
     def restate(self, running: RunningUnit) -> None:
         """A unit that holds what it held: something else is known or thought of when it began, of its end or of what it keeps."""
@@ -283,7 +284,9 @@ class Cluster:
             return None
         for row, devices in running.rows:
             self.view.give(row, running.unit.demand, devices)
-            self.holders[row].pop(key, None)
+            here = self.holders[row]
+            if key in here:
+                self.holders[row] = {name: devices for name, devices in here.items() if name != key}
         self._charge(running.unit, -1)
         for _, observer in self._observers.values():
             observer.ended(running, now_s)

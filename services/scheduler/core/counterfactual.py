@@ -1,8 +1,9 @@
 """What would have to be otherwise: the least change along each axis that flips a decision, found by deciding again.
 
 Steps:
-1. The cluster is copied. A unit that runs is taken off in the copy and decided about alone, on what else runs now; a unit that
-   waits is decided about among all that wait.
+1. The cluster is copied, without what the last cycle remembered. A unit that runs is taken off in the copy and decided about
+   alone, on what else runs now; a unit that waits is decided about among all that wait. Where it would start so (as others
+   keep reservations that they would not get again), nothing is said.
 2. For a placed unit, for each of the best other places: the price of its domain (bisection), the weight of each score (from
    the shown parts, where the sums meet), and nodes that are down (enumeration).
 3. For a waiting unit: fewer accelerators or ranks, other domains and models, the end of one job, a higher priority, a
@@ -25,9 +26,9 @@ from services.scheduler.core.explanation import Candidate, Explanation
 from services.scheduler.core.pending import Pending
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import best
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Table, sum_by
+from services.scheduler.core.waiting_unit import PendingUnit
 
 _RIVALS = 3
 _SHOWN = 3
@@ -109,6 +110,8 @@ class _Question:
         self.policy, self.key, self.now_s = policy, key, now_s
         self.base = base = cluster.copy()
         base.use(policy)
+        # Everything is decided anew, as each change is: what a change does is told from what deciding anew does.
+        base.memory = None
         unit = base.pending.get(key)
         self.waits = unit is not None
         if unit is None:
@@ -119,7 +122,6 @@ class _Question:
             unit = running.unit
             base.pending = Pending(base.pending.order)
             base.add(unit)
-            base.memory = None
         self.unit = unit
 
     def ask(self, change: Change) -> Outcome | None:
@@ -140,8 +142,6 @@ class _Question:
     def _decided(self, change: Change, *, explain: bool) -> tuple[Placement | None, tuple[UnitKey, ...]]:
         cluster = self.base.copy()
         policy = change.policy or self.policy
-        if change != Change():
-            cluster.memory = None
         if change.unit is not None:
             cluster.add(change.unit)
         if change.ended is not None:
@@ -413,7 +413,9 @@ def _more_urgent(question: _Question) -> Iterator[Counterfactual]:
     known: Iterable[int] = {unit.priority for unit in base.pending} | {
         item.unit.priority for item in base.running.values()
     }
-    for priority in sorted({value + 1 for value in known if value >= own})[:_TRIED]:
+    # With the same priority the older goes first.
+    least = {value + more for value in known for more in (0, 1)}
+    for priority in sorted(value for value in least if value > own)[: 2 * _TRIED]:
         change = Change(unit=replace(question.unit, priority=priority))
         if question.ask(change) is not None:
             said = f"its priority were {priority} instead of {own}"

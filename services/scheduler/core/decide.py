@@ -30,10 +30,10 @@ from services.scheduler.core.placement import Candidates
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import best, find_room
 from services.scheduler.core.profile import Profile
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.ranking import PLACE
 from services.scheduler.core.table import Table, table_of
 from services.scheduler.core.tenants_objectives import state_tenant
+from services.scheduler.core.waiting_unit import PendingUnit
 
 __all__ = [
     "Blocked",

@@ -203,6 +203,20 @@ def with_domain(
     return replace(fleet, nodes=merged, domains=domains)
 
 
+def without_domain(fleet: Fleet, domain_id: str) -> Fleet:
+    """The fleet without a domain that left the network, its nodes and what was held against it."""
+    fleet = without_marks(fleet, [(MarkKind.DOMAIN_UNREACHABLE, domain_id)])
+    nodes = {node_id: node for node_id, node in fleet.nodes.items() if node.domain_id != domain_id}
+    if domain_id not in fleet.domains and domain_id not in fleet.expected_demand and len(nodes) == len(fleet.nodes):
+        return fleet
+    return replace(
+        fleet,
+        domains={name: item for name, item in fleet.domains.items() if name != domain_id},
+        nodes=nodes,
+        expected_demand={name: value for name, value in fleet.expected_demand.items() if name != domain_id},
+    )
+
+
 def with_node_state(fleet: Fleet, node_id: str, state: NodeState, reason: str) -> Fleet:
     """The fleet after a node changed its state; unknown nodes change nothing."""
     node = fleet.nodes.get(node_id)

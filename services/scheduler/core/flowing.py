@@ -6,6 +6,7 @@ import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from services.scheduler.core.pools import SLACK, Kept, Part, Pool
 from services.scheduler.core.state import Demand
@@ -19,7 +20,8 @@ class Kind:
     """Classes of a partition that may use the same pools and want as many accelerators: where these do not suffice for one, they
     do not for the others. While a moment lasts nothing is given back, so pools are looked at from where the last one left off.
 
-    ``size`` is the number of the accelerators of a rank among the `Sizes`, ``at`` the first pool that may hold all ranks.
+    A pool has enough nodes where ``room & mask >= least`` (`Sizes`); ``at`` is the first that may hold all ranks. ``together`` are
+    sets of pools over which ranks may be spread.
     ``heads`` are the places of the first units of the classes that are still asked, as a heap; ``by_time`` those of all units,
     the shortest first (where room is reserved; else empty).
     """
@@ -27,8 +29,9 @@ class Kind:
     pools: Sequence[Pool]
     ranks: int
     each: int
-    size: int
-    spanning: bool
+    mask: int
+    least: int
+    together: Sequence[Sequence[Pool]]
     partition: frozenset[str]
     by_time: Sequence[tuple[float, int]] = ()
     classes: list[Class] = field(default_factory=list)
@@ -45,31 +48,34 @@ class Kind:
 
     def has_room(self) -> bool:
         """Whether there are so many accelerators, by number of nodes."""
-        size, ranks, pools, at = self.size, self.ranks, self.pools, self.at
-        while at < len(pools):
-            if pools[at].counts[size] >= ranks:
-                self.at = at
+        mask, least, pools, at = self.mask, self.least, self.pools, self.at
+        if at < len(pools) and pools[at].room & mask >= least:
+            return True
+        for later in range(at + 1, len(pools)):
+            if pools[later].room & mask >= least:
+                self.at = later
                 return True
-            at += 1
-        self.at = at
-        return self.spanning and (not size or sum([pool.counts[size] for pool in pools]) >= ranks)
+        self.at = len(pools)
+        if not self.together:
+            return False
+        return not self.each or any(sum([pool.room & mask for pool in some]) >= least for some in self.together)
 
     def left(self) -> Sequence[Pool]:
         """The pools that may hold all ranks; to be asked after `has_room`."""
         return self.pools[self.at :] if self.at else self.pools
 
     def shut(self, at_s: float, kept: Mapping[int, Kept], started: Sequence[int]) -> bool:
-        """Whether whatever would suffice is kept for others, and no unit would be over before. ``started`` says by place which
-        units have started."""
-        if self.spanning or not self.each:
+        """Whether whatever would suffice is kept for others, and no unit would be over before; to be asked after `has_room`.
+        ``started`` says by place which units have started."""
+        if self.together or not self.each or self.pools[self.at].number not in kept:
             return False
-        by_time, ranks, size = self.by_time, self.ranks, self.size
-        whole = ranks * self.each
+        by_time, mask, least = self.by_time, self.mask, self.least
+        whole = self.ranks * self.each
         while self._shortest < len(by_time) and started[by_time[self._shortest][1]]:
             self._shortest += 1
         end_s = at_s + (by_time[self._shortest][0] if self._shortest < len(by_time) else math.inf)
         for pool in self.left():
-            if pool.counts[size] >= ranks:
+            if pool.room & mask >= least:
                 reservation = kept.get(pool.number)
                 if reservation is None or end_s <= reservation.start_s or whole <= reservation.accelerators:
                     return False
@@ -84,33 +90,45 @@ class Class:
     units: list[int]
     kind: Kind
     index: int = 0
+    cpus: float = field(init=False)
+    memory_bytes: int = field(init=False)
+    """What all ranks want together."""
+
+    def __post_init__(self) -> None:
+        self.cpus = self.demand.ranks * self.demand.cpus
+        self.memory_bytes = self.demand.ranks * self.demand.memory_bytes
 
     def start(self, end_s: float, kept: Mapping[int, Kept]) -> tuple[Held | None, float]:
         """Take room for a unit that is thought to end at ``end_s``; ``kept`` is room for others, by pool. Without room: None,
         and how early it would have to end to go where room is kept."""
         demand, kind, least_s = self.demand, self.kind, -math.inf
-        ranks, size = kind.ranks, kind.size
-        cpus, memory_bytes = demand.cpus, demand.memory_bytes
-        for pool in kind.left():
+        ranks, mask, least = kind.ranks, kind.mask, kind.least
+        cpus, memory_bytes, pools = self.cpus, self.memory_bytes, kind.pools
+        for at in range(kind.at, len(pools)):
+            pool = pools[at]
             if (
-                pool.counts[size] < ranks
-                or (cpus > 0 and (pool.cpus + SLACK) // cpus < ranks)
-                or (memory_bytes > 0 and pool.memory_bytes // memory_bytes < ranks)
+                pool.room & mask < least
+                or (cpus and pool.cpus < cpus and (pool.cpus + SLACK) // demand.cpus < ranks)
+                or (memory_bytes and pool.memory_bytes < memory_bytes)
             ):
                 continue
-            reservation = kept.get(pool.number) if kept else None
-            if reservation is not None and end_s > reservation.start_s:
-                if not reservation.lets(demand):
-                    least_s = max(least_s, reservation.start_s)
-                    continue
-                reservation.accelerators -= ranks * demand.accelerators
-                reservation.cpus -= ranks * cpus
+            if kept:
+                reservation = kept.get(pool.number)
+                if reservation is not None and end_s > reservation.start_s:
+                    if not reservation.lets(demand):
+                        least_s = max(least_s, reservation.start_s)
+                        continue
+                    reservation.accelerators -= ranks * demand.accelerators
+                    reservation.cpus -= cpus
             return (demand, ((pool.number, ranks, pool.take(demand, ranks)),)), 0.0
-        return (self._span(kept) if demand.cross_domain else None), least_s
+        for together in kind.together:
+            held = self._span([pool for pool in together if pool.number not in kept])
+            if held is not None:
+                return held, least_s
+        return None, least_s
 
-    def _span(self, kept: Mapping[int, Kept]) -> Held | None:
+    def _span(self, free: Sequence[Pool]) -> Held | None:
         demand = self.demand
-        free = [pool for pool in self.kind.pools if pool.number not in kept]
         counts = [pool.ranks(demand) for pool in free]
         if sum(counts) < demand.ranks:
             return None
@@ -122,11 +140,13 @@ class Class:
                 left -= taken
         return demand, parts
 
-    def keep(self) -> Kept | None:
-        """The pool where there is room first for one of the class, by number."""
-        demand, best = self.demand, None
-        accelerators, cpus = demand.ranks * demand.accelerators, demand.ranks * demand.cpus
-        for pool in self.kind.pools:
+    def keep(self) -> Sequence[Kept]:
+        """The pool, or the pools together, where there is room first for one of the class, by number; none where there never is."""
+        demand, kind, best = self.demand, self.kind, None
+        accelerators, cpus = demand.ranks * demand.accelerators, self.cpus
+        for pool in kind.pools:
+            if pool.whole & kind.mask < kind.least:
+                continue
             free, free_cpus = pool.free, pool.cpus
             for end_s, _, more, more_cpus in pool.ends:
                 if best is not None and end_s >= best.start_s:
@@ -136,4 +156,33 @@ class Class:
                 if free >= accelerators and free_cpus + SLACK >= cpus:
                     best = Kept(pool.number, end_s, free - accelerators, free_cpus - cpus)
                     break
-        return best
+        found: Sequence[Kept] = () if best is None else (best,)
+        for together in kind.together:
+            if sum([pool.whole & kind.mask for pool in together]) >= kind.least:
+                found = self._keep_some(together, found)
+        return found
+
+    def _keep_some(self, together: Sequence[Pool], found: Sequence[Kept]) -> Sequence[Kept]:
+        """What is kept when the ranks are spread over these pools; ``found`` where that is no earlier."""
+        demand = self.demand
+        then = {pool.number: [pool.free, pool.cpus] for pool in together}
+        ends = heapq.merge(*[[(end, pool.number) for end in pool.ends] for pool in together])
+        for end_s, over in groupby(ends, key=lambda end: end[0][0]):
+            if found and end_s >= found[0].start_s:
+                break
+            for (_, _, more, more_cpus), number in over:
+                then[number][0] += more
+                then[number][1] += more_cpus
+            left, kept = demand.ranks, []
+            for pool, (free, cpus) in then.items():
+                ranks = left
+                if demand.accelerators:
+                    ranks = min(ranks, int(free // demand.accelerators))
+                if demand.cpus > 0:
+                    ranks = min(ranks, int((cpus + SLACK) // demand.cpus))
+                if ranks > 0:
+                    left -= ranks
+                    kept.append(Kept(pool, end_s, int(free) - ranks * demand.accelerators, cpus - ranks * demand.cpus))
+            if not left:
+                return kept
+        return found

@@ -327,12 +327,6 @@ class Judging:
         """Whether what fits on a node depends on that node alone, and where there is room by number there is room."""
         return self._one_by_one and not (self._spans and self._scores.domain_set)
 
-    @property
-    def domain_totals(self) -> Floats:
-        """The domains' scores."""
-        self._judge()
-        return self._domain_totals
-
     def _set_parts(self, domains: tuple[int, ...]) -> tuple[tuple[str, float], ...]:
         return tuple(
             [

@@ -24,11 +24,11 @@ from services.scheduler.core.declared_rates import DeclaredRates
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.pending import estimated_s
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import INFINITE, Order, PendingUnit
 from services.scheduler.core.refit import refit
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.core.state import Demand, Job, PlacedRank, Run, RunState, Unit, UnitKey, UnitState
 from services.scheduler.core.table import table_of
+from services.scheduler.core.waiting_unit import INFINITE, Order, PendingUnit
 
 if TYPE_CHECKING:
     from services.scheduler.core.book import Book

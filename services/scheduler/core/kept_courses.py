@@ -20,12 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.layout import Layout, pools_of
+from services.scheduler.core.layout import Layout, pools_of, spread_over
 from services.scheduler.core.open_course import OPEN, Answer, Asked, OpenCourse, fits_in, with_open_place
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.spans import Spans
 from services.scheduler.core.state import Demand
 from services.scheduler.core.table import Bools, Floats, Ints, Table
+from services.scheduler.core.waiting_unit import PendingUnit
 
 FRESH_S = 2.0
 """So long after they were drawn courses speak."""
@@ -72,7 +72,9 @@ class KeptCourses:
             return None
         waiting = with_open_place(order, unit)
         entry = self._entry(cluster, discipline, waiting, now_s, horizon_s, draw, settings)
-        asked = Asked(unit, pools_of(cluster, entry.pool_of, unit.demand), unit.demand in entry.state.demands)
+        demand, pool_of = unit.demand, entry.pool_of
+        pools, together = pools_of(cluster, pool_of, demand), spread_over(cluster, pool_of, demand)
+        asked = Asked(unit, pools, together, demand in entry.state.demands)
         answers = [course.ask(asked) for course in entry.courses]
         found = [item for item in answers if item is not None]
         return Said(entry.at_s, entry.left, found) if len(found) == len(answers) else None

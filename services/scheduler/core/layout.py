@@ -10,9 +10,9 @@ from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.flowing import Class, Held, Kind
 from services.scheduler.core.pending import estimated_s
 from services.scheduler.core.pools import Pool, Sizes
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand
 from services.scheduler.core.table import Ints
+from services.scheduler.core.waiting_unit import PendingUnit
 
 Ending = tuple[int, int, float]
 """What comes free of a pool (its number) at once: accelerators, cpus."""
@@ -26,6 +26,19 @@ def pools_of(cluster: Cluster, pool_of: Ints, demand: Demand) -> list[int]:
         allowed = np.logical_or.reduce([item.allowed for item in alternatives])
     found: list[int] = np.flatnonzero(np.bincount(pool_of[allowed])).tolist()
     return found
+
+
+def spread_over(cluster: Cluster, pool_of: Ints, demand: Demand) -> tuple[tuple[int, ...], ...]:
+    """Numbers of the pools over which the ranks of a demand may be spread, together: those of `pools_of` with accelerators of one
+    model, where a gang takes one for all ranks; so several such sets. None where it stays in one domain."""
+    if not demand.cross_domain:
+        return ()
+    pools, devices = pools_of(cluster, pool_of, demand), cluster.table.devices
+    alternatives = cluster.candidates(demand)
+    if len(alternatives) == 1:
+        return (tuple(pools),)
+    with_model = [set(pool_of[devices[:, item.columns].any(axis=1)].tolist()) for item in alternatives]
+    return tuple([tuple([number for number in pools if number in numbers]) for numbers in with_model])
 
 
 class Layout:
@@ -54,21 +67,27 @@ class Layout:
     def _sort(self, cluster: Cluster) -> None:
         """Units into classes, and classes into kinds."""
         number_of: dict[Demand, int] = {}
+        known: dict[int, int] = {}
         self._places: list[list[int]] = []
         self.class_of: list[int] = []
         for place, unit in enumerate(self.units):
-            number = number_of.setdefault(unit.demand, len(number_of))
-            if number == len(self._places):
-                self._places.append([])
+            demand = unit.demand
+            # Most are one and the same value, which is quicker told than an equal one.
+            number = known.get(id(demand), -1)
+            if number < 0:
+                number = known[id(demand)] = number_of.setdefault(demand, len(number_of))
+                if number == len(self._places):
+                    self._places.append([])
             self._places[number].append(place)
             self.class_of.append(number)
         self.estimates_s = [estimated_s(unit, "expected") for unit in self.units]
         self._kind_of: list[int] = []
         self._demands = list(number_of)
-        self._kinds: dict[tuple[tuple[int, ...], int, int, bool, frozenset[str]], int] = {}
+        self._kinds: dict[tuple[tuple[int, ...], int, int, tuple[tuple[int, ...], ...], frozenset[str]], int] = {}
         for demand in self._demands:
             pools = tuple(pools_of(cluster, self.pool_of, demand))
-            kind = pools, demand.ranks, demand.accelerators, demand.cross_domain, demand.domains
+            together = spread_over(cluster, self.pool_of, demand)
+            kind = pools, demand.ranks, demand.accelerators, together, demand.domains
             self._kind_of.append(self._kinds.setdefault(kind, len(self._kinds)))
         self._by_time: list[list[tuple[float, int]]] = [[] for _ in self._kinds]
         if self.reserving:
@@ -77,18 +96,11 @@ class Layout:
 
     def waiting(self, pools: Sequence[Pool]) -> tuple[list[Class], list[Kind]]:
         """What waits, anew: classes by number, and their kinds."""
-        kinds = [
-            Kind(
-                [pools[number] for number in numbers],
-                ranks,
-                each,
-                self.sizes.number_of[each],
-                spanning,
-                partition,
-                by_time,
-            )
-            for (numbers, ranks, each, spanning, partition), by_time in zip(self._kinds, self._by_time, strict=True)
-        ]
+        kinds = []
+        for (numbers, ranks, each, together, partition), by_time in zip(self._kinds, self._by_time, strict=True):
+            shift, mask = self.sizes.field(each)
+            own, sets = [pools[number] for number in numbers], [[pools[number] for number in some] for some in together]
+            kinds.append(Kind(own, ranks, each, mask, ranks << shift, sets, partition, by_time))
         classes = []
         for demand, places, number in zip(self._demands, self._places, self._kind_of, strict=True):
             item = Class(demand, list(places), kinds[number])
@@ -106,7 +118,10 @@ class Layout:
     def _free(self, cluster: Cluster, most: int) -> list[Pool]:
         view, level_of = cluster.view, self._level_of
         size = int(self.pool_of.max(initial=-1)) + 1
-        found = [Pool(number, self.sizes, [set() for _ in range(most + 1)], level_of) for number in range(size)]
+        found = [
+            Pool(number, self.sizes, [set() for _ in range(most + 1)], level_of, self.sizes.none)
+            for number in range(size)
+        ]
         up = np.flatnonzero(view.up)
         of = self.pool_of[up]
         free = np.maximum(view.free_device_totals[up], 0)
@@ -116,8 +131,12 @@ class Layout:
         cpus = np.bincount(of, view.free_cpus[up], size).tolist()
         memory = np.bincount(of, view.free_memory_bytes[up], size).tolist()
         counts = np.bincount(of, free, size).tolist()
+        for number, total in zip(of.tolist(), cluster.table.device_totals[up].tolist(), strict=True):
+            found[number].whole += self.sizes.worth[total]
         for number, pool in enumerate(found):
             pool.free, pool.cpus, pool.memory_bytes = int(counts[number]), cpus[number], memory[number]
+            pool.whole += self.sizes.none
+            pool.room += sum(len(rows) * each for rows, each in zip(pool.levels, self.sizes.worth, strict=True))
         return found
 
     def _hold(self, running: Iterable[RunningUnit], up: Sequence[bool]) -> None:

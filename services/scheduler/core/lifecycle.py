@@ -257,7 +257,7 @@ def recover(draft: Draft, plan: RecoveryPlan, now_s: float, rules: RestartRules)
 def node_failed(draft: Draft, node_id: str, domain_id: str, now_s: float, rules: RestartRules) -> None:
     """Runs of the domain on the node are lost; if no plan for them comes in time, the scheduler makes its own. What another domain
     runs on it, which has it by now, is not."""
-    for run in draft.open_runs():
+    for run in draft.open_runs_on(node_id):
         if run.state is not RunState.ACTIVE or not any(
             (rank.node_id, rank.domain_id) == (node_id, domain_id) and domain_id in run.open_domains
             for rank in run.ranks
@@ -270,10 +270,8 @@ def node_failed(draft: Draft, node_id: str, domain_id: str, now_s: float, rules:
 
 def node_recovered(draft: Draft, node_id: str) -> None:
     """Units that were to avoid the node need not any more."""
-    for key in draft.queued_keys():
-        _, unit = in_book(draft, key)
-        if node_id in unit.excluded_nodes:
-            draft.units[key] = replace(unit, excluded_nodes=unit.excluded_nodes - {node_id})
+    for unit in draft.units_avoiding(node_id):
+        draft.units[unit.key] = replace(unit, excluded_nodes=unit.excluded_nodes - {node_id})
 
 
 def fence(draft: Draft, mark: Mark, now_s: float, rules: RestartRules) -> None:

@@ -19,7 +19,7 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from services.scheduler.core.dominance import Floats, nondominated
+from services.scheduler.core.dominance import Floats
 from services.scheduler.core.errors import PolicyError
 
 DEFAULT_TENANT = "default"
@@ -198,51 +198,4 @@ class Scalarisation:
             total: Floats = deviation @ self.weights
             return total
         result: Floats = (deviation * self.weights).max(axis=-1) + self.rho * deviation.sum(axis=-1)
-        return result
-
-
-class RunningBounds:
-    """Ideal and nadir as the candidates seen so far show them.
-
-    The ideal is the least cost of each objective. The nadir is the greatest among candidates that none of the others
-    dominates: the worst that one may have to accept, not the worst that one could do.
-    """
-
-    def __init__(self, objectives: Sequence[Objective]) -> None:
-        self._objectives = tuple(objectives)
-        self._signs = signs(objectives)
-        self._front: Floats = np.empty((0, len(self._objectives)))
-
-    def update(self, values: npt.ArrayLike) -> None:
-        """Take in candidates (n, k), in the objectives' units. PolicyError names the objective of a value that is not
-        finite; nothing is taken in then."""
-        costs = np.atleast_2d(np.asarray(values, dtype=np.float64)) * self._signs
-        bad = ~np.isfinite(costs)
-        if bad.any():
-            row, column = (int(index) for index in np.argwhere(bad)[0])
-            raise PolicyError(f"candidate {row}: {self._objectives[column].name} is not a finite number")
-        together = np.unique(np.vstack([self._front, costs]), axis=0)
-        self._front = together[nondominated(together)]
-
-    @property
-    def ideal(self) -> Floats:
-        """(k,) in the objectives' units; an objective's own bound where it has one. PolicyError before any candidate."""
-        return self._bound("ideal", self._seen().min(axis=0))
-
-    @property
-    def nadir(self) -> Floats:
-        """(k,) like `ideal`. An objective with a ``scale`` has its nadir that far from its ideal."""
-        nadir = self._bound("nadir", self._seen().max(axis=0))
-        scale = np.array([objective.scale for objective in self._objectives])
-        result: Floats = np.where(np.isnan(scale), nadir, self.ideal + self._signs * scale)
-        return result
-
-    def _seen(self) -> Floats:
-        if not len(self._front):
-            raise PolicyError("ideal and nadir are not known before the first candidate")
-        return self._front
-
-    def _bound(self, field: str, seen: Floats) -> Floats:
-        given = np.array([getattr(objective, field) for objective in self._objectives])
-        result: Floats = np.where(np.isnan(given), seen * self._signs, given)
         return result

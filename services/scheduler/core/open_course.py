@@ -22,9 +22,9 @@ from services.scheduler.core.flowing import Class, Held
 from services.scheduler.core.layout import Layout
 from services.scheduler.core.outflow import Course
 from services.scheduler.core.pending import estimated_s
-from services.scheduler.core.pools import Kept, Pool, by_sums, ranks_on
-from services.scheduler.core.queue import PendingUnit
+from services.scheduler.core.pools import Kept, Pool, Sizes, by_sums
 from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.waiting_unit import PendingUnit
 
 _MOST_ALIKE = 100
 """Units that want the same as the one asked about, up to which all of them are asked at each moment (fewer than outflow.py
@@ -46,22 +46,17 @@ def with_open_place(order: Sequence[PendingUnit], unit: PendingUnit) -> list[Pen
 
 
 class Stand(NamedTuple):
-    """What is free in a pool: accelerators, cpus, memory, and how many nodes have 0, 1, 2... accelerators free."""
+    """What is free in a pool: accelerators, cpus, memory, and the room of its nodes (`Sizes`)."""
 
     free: int
     cpus: float
     memory_bytes: float
-    nodes: tuple[int, ...]
+    room: int
 
-    @classmethod
-    def of(cls, pool: Pool) -> Stand:
-        """What is free now."""
-        return cls(pool.free, pool.cpus, pool.memory_bytes, tuple(map(len, pool.levels)))
-
-    def ranks(self, demand: Demand) -> int:
+    def ranks(self, demand: Demand, sizes: Sizes) -> int:
         """See `Pool.ranks`."""
         most = by_sums(demand, self.cpus, self.memory_bytes)
-        return min(most, ranks_on(self.nodes, demand.accelerators)) if demand.accelerators and most else most
+        return min(most, sizes.ranks(self.room, demand.accelerators)) if most else most
 
 
 @dataclass(slots=True)
@@ -97,12 +92,12 @@ class _Turn(Class):
     seen: Mapping[int, Kept] = field(default_factory=dict)
 
     def start(self, end_s: float, kept: Mapping[int, Kept]) -> tuple[Held | None, float]:
-        self.stands = list(map(Stand.of, self.course))
+        self.stands = [Stand(pool.free, pool.cpus, pool.memory_bytes, pool.room) for pool in self.course]
         self.seen = kept
         return None, -math.inf
 
-    def keep(self) -> Kept | None:
-        return None
+    def keep(self) -> Sequence[Kept]:
+        return ()
 
 
 class OpenCourse(Course):
@@ -118,7 +113,7 @@ class OpenCourse(Course):
         number = layout.class_of[place]
         item = self._classes[number]
         # It has its turn whatever is free: as one that spans, and wants nothing.
-        kind = replace(item.kind, spanning=True)
+        kind = replace(item.kind, together=[self._pools])
         self._turn = _Turn(item.demand, item.units, kind, course=self._pools)
         self._classes[number] = self._turn
         kind.classes = [self._turn]
@@ -135,11 +130,11 @@ class OpenCourse(Course):
 
     def ask(self, asked: Asked) -> Answer | None:
         """When the unit starts; None when it cannot be said here, as times meet to the last digit."""
-        number = 0
+        number, sizes = 0, self._layout.sizes
         while number < len(self._moments) or self._further():
             moment = self._moments[number]
             number += 1
-            starts = asked.starts_at(moment)
+            starts = asked.starts_at(moment, sizes)
             if starts is None:
                 return None
             if starts:
@@ -176,32 +171,37 @@ class OpenCourse(Course):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A unit that is asked about in the open place; ``pools`` (numbers) are those that it may use, ``alike`` says whether others
-    before it want the same."""
+    """A unit that is asked about in the open place; ``pools`` (numbers) are those that it may use, ``together`` the sets of them over
+    which its ranks may be spread; ``alike`` says whether others before it want the same; ``lasts_s`` is how long it is thought to run."""
 
     unit: PendingUnit
     pools: Sequence[int]
+    together: Sequence[Sequence[int]]
     alike: bool
+    lasts_s: float = field(init=False)
 
-    def starts_at(self, moment: Moment) -> bool | None:
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lasts_s", estimated_s(self.unit, "expected"))
+
+    def starts_at(self, moment: Moment, sizes: Sizes) -> bool | None:
         """Whether it starts at this moment, as `outflow` decides it. None when that rests on how a sum is rounded: those
         behind another of their class are passed over by the time that is left, others judged by when they end."""
         demand = self.unit.demand
         if demand.domains in moment.closed:
             return False
-        lasts_s = estimated_s(self.unit, "expected")
-        end_s, whole = moment.at_s + lasts_s, demand.ranks * demand.accelerators
+        end_s, whole = moment.at_s + self.lasts_s, demand.ranks * demand.accelerators
         if self.alike:
             begins = [item.start_s for number, item in moment.kept.items() if number in self.pools]
-            if any((end_s > start_s) == (lasts_s <= start_s - moment.at_s) for start_s in begins):
+            if any((end_s > start_s) == (self.lasts_s <= start_s - moment.at_s) for start_s in begins):
                 return None
         for number in self.pools:
             pool, kept = moment.pools[number], moment.kept.get(number)
-            if pool.free < whole or pool.ranks(demand) < demand.ranks:
+            if pool.free < whole or pool.ranks(demand, sizes) < demand.ranks:
                 continue
             if kept is None or end_s <= kept.start_s or kept.lets(demand):
                 return True
-        if not demand.cross_domain:
-            return False
-        free = [moment.pools[number] for number in self.pools if number not in moment.kept]
-        return sum(pool.ranks(demand) for pool in free) >= demand.ranks
+        for numbers in self.together:
+            free = [moment.pools[number] for number in numbers if number not in moment.kept]
+            if sum(pool.ranks(demand, sizes) for pool in free) >= demand.ranks:
+                return True
+        return False

@@ -9,8 +9,9 @@ costs microseconds, as only what decides when a unit starts is followed:
    the one that holds most (best fit). Cpus and memory must suffice in sum.
 3. At each end the units that wait are asked in the order of the policy, each class until one of it has no room: nothing that
    starts makes room. Where nothing may overtake (strict), the first without room closes its partition. Where room is reserved
-   (easy, conservative), a pool is kept for the first without room, from when enough has ended there by number: others go
-   there if they are thought to end before, or if so much is free besides (Lifka, JSSPP 1995: EASY).
+   (easy, conservative), a pool - several together where it may span them - is kept for the first without room that would fit
+   if nothing ran, from when enough has ended there by number: others go there if they are thought to end before, or if so
+   much is free besides (Lifka, JSSPP 1995: EASY).
 
 4. Ends that lie in the same twentieth of the time since now are taken as one: so there are at most some 260 moments to look
    at in 30 days, and the answer says between which ends a start lies.
@@ -31,8 +32,8 @@ from services.scheduler.core.flowing import Class, Held, Kind
 from services.scheduler.core.layout import Layout
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.pools import Kept
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.waiting_unit import PendingUnit
 
 _TOGETHER = 0.05
 _LEAST_WIDTH_S = 1.0
@@ -119,7 +120,11 @@ class Course:
 
     def _start(self, first_s: float, at_s: float, left: set[int]) -> None:
         """Start what fits, in order. ``left`` are the places of wanted units; those that start are taken out."""
-        heads = self._heads()
+        heads = []
+        for kind in self._kinds:
+            kind.at = 0
+            heads.append(kind.heads[0])
+        heapify(heads)
         layout, classes, lasts = self._layout, self._classes, self._lasts
         class_of, estimates_s, strict = layout.class_of, layout.estimates_s, layout.strict
         closing, started = strict or layout.reserving, self._started
@@ -166,33 +171,15 @@ class Course:
             kind.ask()
         self._kinds = [kind for kind in self._kinds if kind.heads]
 
-    def _heads(self) -> list[int]:
-        """The first units of the kinds that may have room, by their places, as a heap. Those without room only matter where the
-        first of them closes its partition."""
-        closing = self._layout.strict or self._layout.reserving
-        for pool, counts in zip(self._pools, self._layout.sizes.counts(self._pools), strict=True):
-            pool.counts = counts
-        heads: list[int] = []
-        first: dict[frozenset[str], int] = {}
-        for kind in self._kinds:
-            head = kind.heads[0]
-            kind.at = 0
-            if kind.has_room():
-                heads.append(head)
-            elif closing:
-                first[kind.partition] = min(head, first.get(kind.partition, head))
-        if heads:
-            heads += first.values()
-            heapify(heads)
-        return heads
-
     def _close(self, item: Class, closed: set[frozenset[str]], kept: dict[int, Kept]) -> None:
-        """A unit of the class is the first without room in its partition."""
-        closed.add(item.kind.partition)
+        """A unit of the class is the first without room in its partition. For one that never has room nothing is reserved."""
         if self._layout.reserving:
-            reservation = item.keep()
-            if reservation is not None and reservation.pool not in kept:
-                kept[reservation.pool] = reservation
+            reservations = item.keep()
+            if not reservations:
+                return
+            for reservation in reservations:
+                kept.setdefault(reservation.pool, reservation)
+        closed.add(item.kind.partition)
 
     def _will_end(self, end_s: float, held: Held) -> None:
         self._number = number = self._number + 1

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from services.scheduler.core.queue import Order, OrderContext, PendingUnit, Shares
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Floats
+from services.scheduler.core.waiting_unit import Order, OrderContext, PendingUnit, Shares
 
 Key = tuple[float | tuple[float, ...], ...]
 Entry = tuple[Key, float, UnitKey, PendingUnit]
@@ -112,6 +112,10 @@ class Pending:
     def units(self) -> list[PendingUnit]:
         """All of them; quicker than one after the other."""
         return [entry[3] for _, entry in self._entries.values()]
+
+    def in_order(self) -> list[PendingUnit]:
+        """All of them in the order of the policy, where all criteria depend on the unit alone (`settled`)."""
+        return [entry[3] for entry in sorted(entry for lane in self.lanes.values() for entry in lane.entries)]
 
     def get(self, key: UnitKey) -> PendingUnit | None:
         """The unit, if it waits."""

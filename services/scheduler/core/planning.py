@@ -1,7 +1,8 @@
 """Planners: plugins that look at all running and waiting units at once and say which should run, how large and on what.
 
 A planner has a ``name`` and ``plan(cluster, context)``, and may have ``same_until_s(cluster, now_s)``: until when it would give the
-plan that it gave last, if nothing happens to the cluster (minus infinity: it is asked again). What it returns is carried out by
+plan that it gave last, if nothing happens to the cluster (minus infinity: it is asked again), and ``settled_until_s`` of the same form:
+until when its rounds change nothing more now that its last plan was carried out as far as there was room. What it returns is carried out by
 `decide`: running units that are not in the plan, or in it with another size or accelerator model, are taken off; then the targets
 are placed in their order. A policy with a planner plans every ``interval_s`` (`Rounds`; 0: in every cycle); in between
 everything that runs stays where it is, and only units without accelerators begin.
@@ -16,8 +17,8 @@ from typing import Protocol
 
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.queue import OrderContext
 from services.scheduler.core.state import UnitKey
+from services.scheduler.core.waiting_unit import OrderContext
 
 _CLOCK = "rounds"
 _SLACK = 1e-6
@@ -93,6 +94,10 @@ class Rounds:
         """See the module."""
         return same_until_s(self.planner, cluster, now_s)
 
+    def settled_until_s(self, cluster: Cluster, now_s: float) -> float:
+        """See the module."""
+        return settled_until_s(self.planner, cluster, now_s)
+
     def says(self, cluster: Cluster, now_s: float) -> str:
         """Why a unit waits that is in no target."""
         clock = _clock(cluster)
@@ -116,6 +121,12 @@ def between_rounds(cluster: Cluster) -> list[Target]:
 def same_until_s(asked: Planner, cluster: Cluster, now_s: float) -> float:
     """Until when a planner would give the plan that it gave last, if nothing happens to the cluster; minus infinity: not known."""
     ask = getattr(asked, "same_until_s", None)
+    return -math.inf if ask is None else float(ask(cluster, now_s))
+
+
+def settled_until_s(asked: Planner, cluster: Cluster, now_s: float) -> float:
+    """Until when a planner's rounds change nothing, asked right after its plan was carried out; minus infinity: not known."""
+    ask = getattr(asked, "settled_until_s", None)
     return -math.inf if ask is None else float(ask(cluster, now_s))
 
 

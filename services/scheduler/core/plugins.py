@@ -8,8 +8,9 @@ from functools import lru_cache
 from services.scheduler.core.filters import Filter, filters
 from services.scheduler.core.options import configured
 from services.scheduler.core.policy import Policy, check_numbers
-from services.scheduler.core.queue import Order, orders
+from services.scheduler.core.queue import orders
 from services.scheduler.core.scores import Weighted, weighted
+from services.scheduler.core.waiting_unit import Order
 
 
 @dataclass(frozen=True, slots=True)

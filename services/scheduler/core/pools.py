@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from operator import sub
-
-import numpy as np
 
 from services.scheduler.core.state import Demand
 from services.scheduler.core.table import UNBOUNDED
@@ -18,39 +15,43 @@ Part = tuple[int, int, Nodes]
 """What ranks hold: (number of the pool, ranks, nodes)."""
 
 
-def ranks_on(sizes: Sequence[int], each: int) -> int:
-    """Ranks of so many accelerators (at least 1) that fit on nodes: ``sizes`` says how many of them have 0, 1, 2... free."""
-    found = 0
-    for level in range(each, len(sizes)):
-        if sizes[level]:
-            found += sizes[level] * (level // each)
-    return found
+_BITS = 32
+_FIELD = (1 << _BITS) - 1
 
 
 class Sizes:
-    """Numbers of accelerators of a rank that are asked about: (0 first, then each), and how many such ranks a node holds by its
-    level, up to ``top``."""
+    """How room is counted: the ranks of each size that fit, and the nodes by how many accelerators are free on them (their
+    level, up to ``top``), as fields of 32 bits of one whole number. So what a node more or less changes is one addition.
+
+    ``asked`` are the accelerators of a rank. ``all`` has 0 first, then each; ``number_of`` says where. ``worth[level]`` is the
+    room of one node, ``moves[level][later]`` what it changes when its level does, ``none`` that of no node: of ranks that want
+    no accelerators `UNBOUNDED` fit.
+    """
 
     def __init__(self, top: int, asked: Iterable[int]) -> None:
         self.all = (0, *sorted({each for each in asked if each > 0}))
         self.number_of = {each: number for number, each in enumerate(self.all)}
-        self._on_one = np.array([[0, *[level // each for each in self.all[1:]]] for level in range(top + 1)])
-        self._none = np.array([UNBOUNDED] + [0] * (len(self.all) - 1))
-        self._lost: dict[tuple[int, int, int], list[int]] = {}
+        self.none = UNBOUNDED
+        self.worth = [self._worth(level) for level in range(top + 1)]
+        self.moves = [[later - before for later in self.worth] for before in self.worth]
 
-    def counts(self, pools: Sequence[Pool]) -> list[list[int]]:
-        """Ranks of each size that fit, by pool; of ranks that want none `UNBOUNDED`."""
-        rows = [rows for pool in pools for rows in pool.levels]
-        levels = np.fromiter(map(len, rows), np.int64, len(rows)).reshape(len(pools), len(self._on_one))
-        found: list[list[int]] = (levels @ self._on_one + self._none).tolist()
+    def _worth(self, level: int) -> int:
+        found = 1 << _BITS * (len(self.all) + level)
+        for number, each in enumerate(self.all[1:], 1):
+            found += level // each << _BITS * number
         return found
 
-    def lost(self, level: int, rest: int, nodes: int) -> Sequence[int]:
-        """Ranks of each size that so many nodes hold less, when no more than ``rest`` are free on each."""
-        found = self._lost.get((level, rest, nodes))
-        if found is None:
-            found = self._lost[level, rest, nodes] = (nodes * (self._on_one[level] - self._on_one[rest])).tolist()
-        return found
+    def field(self, each: int) -> tuple[int, int]:
+        """The place (in bits) and the mask of the field for one of the sizes: `room & mask` is the count, shifted."""
+        shift = _BITS * self.number_of[each]
+        return shift, _FIELD << shift
+
+    def ranks(self, room: int, each: int) -> int:
+        """Ranks of so many accelerators that fit, of any size; of none `UNBOUNDED`."""
+        if each in self.number_of:
+            return room >> _BITS * self.number_of[each] & _FIELD
+        nodes = room >> _BITS * len(self.all)
+        return sum((nodes >> _BITS * level & _FIELD) * (level // each) for level in range(each, len(self.worth)))
 
 
 @dataclass(slots=True, eq=False)
@@ -58,28 +59,30 @@ class Pool:
     """Nodes of one domain with the same accelerator models; ``levels[f]`` are the rows of those with f accelerators free,
     ``level_of`` says it of each row, for all pools together. ``number`` is its place among the pools.
 
-    ``counts`` are the ranks of each of the ``sizes`` that fit by accelerators alone. They are brought up to date by what is
-    taken; when something was given they are as before until they are counted anew."""
+    ``room`` counts the ranks of each of the ``sizes`` that fit by accelerators alone, and the nodes of each level; ``whole`` would
+    if nothing were held."""
 
     number: int
     sizes: Sizes
     levels: list[set[int]]
     level_of: list[int]
+    room: int
+    whole: int = 0
     free: int = 0
     cpus: float = 0.0
     memory_bytes: float = 0.0
     ends: list[tuple[float, int, int, float]] = field(default_factory=list)
     """(time, number, accelerators, cpus) of what ends here, in order of time; kept where room is reserved."""
-    counts: list[int] = field(default_factory=list)
 
     def copy(self, level_of: list[int]) -> Pool:
         """The same without ends; ``level_of`` is the copy's."""
         levels = [set(rows) for rows in self.levels]
-        return Pool(self.number, self.sizes, levels, level_of, self.free, self.cpus, self.memory_bytes)
+        held = self.room, self.whole, self.free, self.cpus, self.memory_bytes
+        return Pool(self.number, self.sizes, levels, level_of, *held)
 
     def ranks(self, demand: Demand) -> int:
         """Ranks of the demand that fit, counted up to those it has."""
-        counted = self.counts[self.sizes.number_of[demand.accelerators]]
+        counted = self.sizes.ranks(self.room, demand.accelerators)
         return min(counted, by_sums(demand, self.cpus, self.memory_bytes))
 
     def take(self, demand: Demand, ranks: int) -> Nodes:
@@ -89,33 +92,38 @@ class Pool:
         each = demand.accelerators
         if not each:
             return ()
-        self.free -= ranks * each
-        levels, level_of = self.levels, self.level_of
+        levels, level_of, moves = self.levels, self.level_of, self.sizes.moves
+        left = ranks * each
+        self.free -= left
+        held = []
         top = len(levels) - 1
-        left, held = ranks, []
         while left:
-            level = left * each
+            level = left
             while level <= top and not levels[level]:
                 level += 1
-            if level > top:
-                # No node holds all that are left: those that hold most, as long as that is so.
-                level = top
-                while not levels[level]:
-                    level -= 1
-                on_one = level // each
-                nodes = min((left - 1) // on_one, len(levels[level]))
-            else:
-                on_one, nodes = left, 1
-            taken = on_one * each
+            if level <= top:
+                rest = level - left
+                row = levels[level].pop()
+                levels[rest].add(row)
+                level_of[row] = rest
+                self.room += moves[level][rest]
+                held.append((row, left))
+                break
+            # No node holds all that are left: those that hold most, as long as that is so.
+            level = top
+            while not levels[level]:
+                level -= 1
+            taken = level // each * each
             rest = level - taken
             rows, later = levels[level], levels[rest]
+            nodes = min((left - 1) // taken, len(rows))
             for _ in range(nodes):
                 row = rows.pop()
                 later.add(row)
                 level_of[row] = rest
                 held.append((row, taken))
-            left -= nodes * on_one
-            self.counts = list(map(sub, self.counts, self.sizes.lost(level, rest, nodes)))
+            left -= nodes * taken
+            self.room += nodes * moves[level][rest]
         return held
 
     def give(self, demand: Demand, ranks: int, nodes: Nodes) -> None:
@@ -124,19 +132,24 @@ class Pool:
         self.memory_bytes += ranks * demand.memory_bytes
         if demand.accelerators:
             self.free += ranks * demand.accelerators
-        levels, level_of = self.levels, self.level_of
+        levels, level_of, moves = self.levels, self.level_of, self.sizes.moves
         top = len(levels) - 1
+        last, alike = (0, 0), 0
         for row, count in nodes:
             level = level_of[row]
-            levels[level].discard(row)
-            level += count
-            try:
-                levels[level].add(row)
-            except IndexError:
+            later = level + count
+            if later > top:  # noqa: PLR1730 (min() would be a call for each node)
                 # More was held there than the node has.
-                level = top
-                levels[top].add(row)
-            level_of[row] = level
+                later = top
+            levels[level].discard(row)
+            levels[later].add(row)
+            level_of[row] = later
+            if last == (level, later):
+                alike += 1
+            else:
+                self.room += alike * moves[last[0]][last[1]]
+                last, alike = (level, later), 1
+        self.room += alike * moves[last[0]][last[1]]
 
 
 def by_sums(demand: Demand, cpus: float, memory_bytes: float) -> int:

@@ -6,7 +6,8 @@ In each cycle, for each tenant named in the options:
    whichever is more.
 2. The reserve is that less what it holds now, and at most ``most``. A forecast older than ``stale_s`` counts no more.
 A unit of another tenant may not start while it would leave fewer free accelerators than the reserves of all others than its
-own tenant; one that could not even start in an empty network beside these reserves is not held back. With ``spare_short`` one that is thought to have ended within ``horizon_s`` may: it is gone when the demand comes.
+own tenant; one that could not even start in an empty network beside these reserves is not held back. With
+``spare_short`` one that is thought to have ended within ``horizon_s`` may: it is gone when the demand comes.
 
 The forecasts are the fact "outlooks" of the cluster: an object with ``at(now_s)``, which gives `Outlook` by tenant. Without it there
 is only the headroom. What is held is network-wide: a tenant's forecast does not say where its units will go.
@@ -19,9 +20,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.selection.amounts import cluster_of
 from services.scheduler.core.selection.settings import list_of, mapping_of, number_of, text_of
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 if TYPE_CHECKING:
     from services.scheduler.core.cluster import Cluster, RunningUnit

@@ -3,7 +3,7 @@
 A preemption plugin has a ``name`` and ``victims(unit, running, context)``: the running units that may be taken off for
 ``unit``, in the order in which to take them. ``settled`` True promises that a unit which could take nobody off can take
 nobody off later either, until capacity comes free or the order of running units changes (`Order.changes_at_s`): begins of
-runs alone give it no better claim. `find_room` takes whole units (never a part of a gang), as few as needed. It may
+runs alone give it no better claim; with ``settled_by`` only under orders whose first criterion that is. `find_room` takes whole units (never a part of a gang), as few as needed. It may
 also have ``relieve(unit, running, context)``: all that must be taken off so that the limits let ``unit`` pass; and
 ``out_of_reach(unit, running, context, place)``: True when all ``victims`` together could not give it enough room, which is asked
 first because it costs less (for one unit True, it is True for all that the order puts behind it with the same demand).
@@ -24,13 +24,13 @@ from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import numbers_of, refuse_unknown
 from services.scheduler.core.placement import Candidates
-from services.scheduler.core.queue import Order, OrderContext, PendingUnit
 from services.scheduler.core.ranking import PLACE, Place, Ranking, ranked, ranked_still, running_key
 from services.scheduler.core.reach import Reach
 from services.scheduler.core.selection.reclaim import ReclaimPreemption
 from services.scheduler.core.selection.settings import flag_of
 from services.scheduler.core.state import Demand
 from services.scheduler.core.table import Bools
+from services.scheduler.core.waiting_unit import Order, OrderContext, PendingUnit
 
 
 class Preemption(Protocol):
@@ -50,6 +50,8 @@ class PriorityPreemption:
 
     name = "priority"
     settled = True
+    settled_by = "priority"
+    """Under another order one of lower priority may stand before a unit that waits, begin, and then be taken off for it."""
 
     def victims(
         self, unit: PendingUnit, running: Sequence[RunningUnit], context: OrderContext

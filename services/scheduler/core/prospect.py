@@ -37,10 +37,10 @@ from services.scheduler.core.layout import Layout
 from services.scheduler.core.open_course import Answer
 from services.scheduler.core.outflow import Course, speaks_for
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.scenario import COARSE, FINE, Scenario, quantiles, scenarios
 from services.scheduler.core.spans import Spans, spans_of_runs, spans_of_waiting
 from services.scheduler.core.state import UnitKey
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 _CELLS = 600_000
 """Nodes times classes that all cycles together look at (about 0.15 s)."""
@@ -79,6 +79,8 @@ class Ahead:
 
 def order_of(cluster: Cluster, now_s: float) -> list[PendingUnit]:
     """All waiting units in the order of the policy, as their tenants' shares are now."""
+    if cluster.pending.settled:
+        return cluster.pending.in_order()
     facts = {**cluster.view.facts, "running": cluster.running, "order": cluster.pending.order, "cluster": cluster}
     context = OrderContext(cluster.shares(), now_s, facts)
     key = cluster.pending.key
@@ -266,7 +268,7 @@ class _Future:
                 cluster.add(replace(item.unit, attained_s=item.ran_s(at_s), served_s=item.service_s(at_s)))
         gone = {item.unit.key for item in off}
         if gone:
-            self._ends = [entry for entry in self._ends if entry[1] not in gone]
+            self._ends[:] = [entry for entry in self._ends if entry[1] not in gone]
             heapq.heapify(self._ends)
         for running in begun:
             heapq.heappush(self._ends, (self._scenario.end_s(running, at_s), running.unit.key))

@@ -17,29 +17,7 @@ from services.scheduler.core.efforts import (
     ShortestRemainingOrder,
 )
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.waiting_unit import INFINITE, Order, OrderContext, PendingUnit, Shares
-
-__all__ = [
-    "INFINITE",
-    "ORDERS",
-    "AgeOrder",
-    "DeadlineOrder",
-    "FairShareOrder",
-    "LeastAttainedOrder",
-    "LeastWorkOrder",
-    "Order",
-    "OrderContext",
-    "PendingUnit",
-    "PriorityOrder",
-    "ServiceIndexOrder",
-    "Shares",
-    "ShortestEffortOrder",
-    "ShortestOrder",
-    "ShortestRemainingOrder",
-    "SmallestOrder",
-    "orders",
-    "register",
-]
+from services.scheduler.core.waiting_unit import Order, OrderContext, PendingUnit
 
 
 class PriorityOrder:

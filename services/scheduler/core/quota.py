@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from meridian.errors import ConflictError, InvalidArgumentError
-from services.scheduler.core.quota_amounts import PENDING, RUNNING, Quantities, quantity
+from services.scheduler.core.quota_amounts import RUNNING, Quantities, quantity
 from services.scheduler.core.quota_queues import QueueSpec, check, top_down
 
 _Ranked = tuple[tuple[float, ...], str, int, list[int]]
@@ -91,7 +91,6 @@ class QuotaTree:
         self._column = {name: column for column, name in enumerate(self.resources)}
         self._weight = [spec.weight for spec in order]
         self._max_running = [spec.max_running for spec in order]
-        self._max_pending = [spec.max_pending for spec in order]
         self._nominal = [[quantity(r, spec.nominal.get(r, 0.0)) for r in self.resources] for spec in order]
         self._borrowing = [[_limit(spec.borrowing_limit, r) for r in self.resources] for spec in order]
         lending = [[_limit(spec.lending_limit, r) for r in self.resources] for spec in order]
@@ -107,9 +106,7 @@ class QuotaTree:
         self._counted = [[0] * len(self.resources) for _ in order]
         self._held = [[0] * len(self.resources) for _ in order]
         self._running = [0] * len(order)
-        self._pending = [0] * len(order)
         self._own_running = [0] * len(order)
-        self._own_pending = [0] * len(order)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -129,10 +126,6 @@ class QuotaTree:
     def running(self, queue: str) -> int:
         """Units charged to the queue and all below it."""
         return self._running[self._node(queue)]
-
-    def pending(self, queue: str) -> int:
-        """Units that wait in the queue and all below it."""
-        return self._pending[self._node(queue)]
 
     def quota(self, queue: str) -> dict[str, int]:
         """What the queue and those below it own together: subtree(x), without what lending limits keep back below it."""
@@ -168,11 +161,6 @@ class QuotaTree:
             # Queues are numbered from the root downwards, so on one path the smaller number lies higher.
             covered = min(covered, pool)
         return Verdict(ok=True, borrowing=covered != node, covered_by=self._names[covered])
-
-    def accepts(self, queue: str) -> Verdict:
-        """Whether one more unit may wait in the queue (``max_pending`` of it and of all above)."""
-        at = self._full(self._node(queue), self._pending, self._max_pending)
-        return Verdict(ok=True) if at < 0 else Verdict(ok=False, blocked_at=self._names[at], resource=PENDING)
 
     def reclaimable(
         self, queue: str, amounts: Quantities, spared: Collection[tuple[str, str]] = ()
@@ -231,18 +219,6 @@ class QuotaTree:
         for column, amount in columns:
             self._shift(node, column, -amount)
         _count(self._path(node), self._running, self._own_running, -units)
-
-    def enqueue(self, queue: str) -> None:
-        """One more unit waits in the queue; `accepts` says whether it may."""
-        node = self._node(queue)
-        _count(self._path(node), self._pending, self._own_pending, 1)
-
-    def dequeue(self, queue: str) -> None:
-        """One unit fewer waits in the queue. ConflictError when none does."""
-        node = self._node(queue)
-        if not self._own_pending[node]:
-            raise ConflictError(f"no unit waits in queue {queue!r}")
-        _count(self._path(node), self._pending, self._own_pending, -1)
 
     # -- one resource ----------------------------------------------------------------------------------------------
 

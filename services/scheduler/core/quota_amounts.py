@@ -14,8 +14,7 @@ ACCELERATORS = "accelerators"
 CPUS = "cpus"
 MEMORY_BYTES = "memory_bytes"
 RUNNING = "running"
-PENDING = "pending"
-"""`RUNNING` and `PENDING` stand in a verdict's ``resource`` when a count of units is what blocks."""
+"""Stands in a verdict's ``resource`` when the count of units is what blocks."""
 
 Quantities = Mapping[str, int]
 

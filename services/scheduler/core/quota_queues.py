@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.quota_amounts import PENDING, RUNNING
+from services.scheduler.core.quota_amounts import RUNNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +15,8 @@ class QueueSpec:
     """One queue of the tree, in natural units (devices weighted by index, cpus, bytes, units of named resources).
 
     ``parent`` is "" at the root, which may have no limits. A resource that a limit leaves out is not limited by it.
-    ``weight`` divides what a queue has borrowed when borrowers are ranked. ``max_running`` and ``max_pending`` count the
-    units of the queue and all below it; None means any number.
+    ``weight`` divides what a queue has borrowed when borrowers are ranked. ``max_running`` counts the units of the
+    queue and all below it; None means any number.
     """
 
     name: str
@@ -26,7 +26,6 @@ class QueueSpec:
     lending_limit: Mapping[str, float] = field(default_factory=dict)
     weight: float = 1.0
     max_running: int | None = None
-    max_pending: int | None = None
 
 
 def top_down(specs: Sequence[QueueSpec]) -> tuple[list[QueueSpec], dict[str, str]]:
@@ -70,7 +69,7 @@ def check(spec: QueueSpec) -> None:
         if part and name != "nominal" and not spec.parent:
             raise PolicyError(f"queue {spec.name!r}: {name} makes no sense at the root")
         for resource, value in part.items():
-            if resource in {RUNNING, PENDING}:
+            if resource == RUNNING:
                 raise PolicyError(f"queue {spec.name!r}: {name}.{resource} is not a resource; use max_{resource}")
             # Written so that NaN fails too.
             if not 0 <= value < math.inf:
@@ -79,6 +78,6 @@ def check(spec: QueueSpec) -> None:
                 )
     if not 0 < spec.weight < math.inf:
         raise PolicyError(f"queue {spec.name!r}: weight must be above 0 and finite, not {spec.weight!r}")
-    for name, count in (("max_running", spec.max_running), ("max_pending", spec.max_pending)):
-        if count is not None and (not isinstance(count, int) or count < 0):
-            raise PolicyError(f"queue {spec.name!r}: {name} must be an integer of at least 0, not {count!r}")
+    count = spec.max_running
+    if count is not None and (not isinstance(count, int) or count < 0):
+        raise PolicyError(f"queue {spec.name!r}: max_running must be an integer of at least 0, not {count!r}")

@@ -18,8 +18,8 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from services.scheduler.core.queue import Order, OrderContext, PendingUnit, Shares
 from services.scheduler.core.state import UnitKey
+from services.scheduler.core.waiting_unit import Order, OrderContext, PendingUnit, Shares
 
 if TYPE_CHECKING:
     from services.scheduler.core.cluster import RunningUnit

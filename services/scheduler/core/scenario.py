@@ -27,10 +27,10 @@ import numpy.typing as npt
 
 from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.pending import estimated_s
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.spans import LEAST_RUN_S, LEAST_S, RAREST, spread
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Floats, Ints
+from services.scheduler.core.waiting_unit import PendingUnit
 
 FINE = (0.0, -1.2815515655, -0.5244005127, 0.5244005127, 1.2815515655)
 COARSE = (0.0, -1.2815515655, 1.2815515655)

@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from services.scheduler.core.queue import INFINITE, PendingUnit
 from services.scheduler.core.selection.objectives_sla import SlaAccounts, SlaRow
 from services.scheduler.core.sla import Objective
 from services.scheduler.core.state import FINAL_UNIT_STATES, Demand, Job, Run, Unit, UnitKey, UnitState
+from services.scheduler.core.waiting_unit import INFINITE, PendingUnit
 
 if TYPE_CHECKING:
     from services.scheduler.core.book import Book, Draft

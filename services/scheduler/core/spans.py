@@ -10,8 +10,8 @@ from itertools import chain
 import numpy as np
 
 from services.scheduler.core.cluster import RunningUnit
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.table import Floats
+from services.scheduler.core.waiting_unit import PendingUnit
 
 TO_LEVEL = math.log(5.0)
 """Of an exponential distribution, in its mean: from the median of all to the quantile 0.9 (half of the upper half's 0.2)."""

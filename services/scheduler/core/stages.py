@@ -16,8 +16,8 @@ from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import Preemption, preemptions
 from services.scheduler.core.promises import SERVICE_LEVELS, service_levels_of
-from services.scheduler.core.queue import Order
 from services.scheduler.core.ranking import can_be_kept
+from services.scheduler.core.waiting_unit import Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,16 @@ class Promises:
 def _promises(preemptions: tuple[Preemption, ...], order: tuple[Order, ...]) -> Promises:
     return Promises(
         steady=all(getattr(plugin, "steady", False) for plugin in (*preemptions, *order)),
-        settled=all(getattr(plugin, "settled", False) for plugin in preemptions)
+        settled=all(_is_settled(plugin, order) for plugin in preemptions)
         and all(plugin.per == "unit" for plugin in order),
         bounded=all(hasattr(plugin, "out_of_reach") for plugin in preemptions),
         kept=can_be_kept(order),
     )
+
+
+def _is_settled(plugin: Preemption, order: tuple[Order, ...]) -> bool:
+    first = getattr(plugin, "settled_by", "")
+    return bool(getattr(plugin, "settled", False)) and (not first or [item.name for item in order[:1]] == [first])
 
 
 @lru_cache(maxsize=256)

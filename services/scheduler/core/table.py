@@ -55,7 +55,8 @@ class Table:
 
     ``rtt_s`` and ``bandwidth_bytes_per_s`` are NaN where unknown; ``price`` and ``carbon`` likewise. ``resources`` (N, X) are
     the user-defined ones of ``resource_names``. ``levels`` gives the group number of each node per level of topology, -1
-    where it has none. ``transfer_price`` (D, D) is in micro-units per GiB from a domain (row) to another. ``device_columns`` (N, G) is the model of each device by its place in ``devices_of``, -1 beyond.
+    where it has none. ``transfer_price`` (D, D) is in micro-units per GiB from a domain (row) to another.
+    ``device_columns`` (N, G) is the model of each device by its place in ``devices_of``, -1 beyond.
     """
 
     nodes: tuple[Node, ...]

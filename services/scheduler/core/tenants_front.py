@@ -21,12 +21,12 @@ from services.scheduler.core.explorer import explore
 from services.scheduler.core.objectives import Objective
 from services.scheduler.core.pareto import Front, pick
 from services.scheduler.core.placement import Candidates
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.scoring.affinity import relative_rates
 from services.scheduler.core.scoring.data import transfer_cost, transfer_seconds
 from services.scheduler.core.solvers import Solver
 from services.scheduler.core.table import Floats, Ints
 from services.scheduler.core.tenants_objectives import REFERENCE_S, devices_of, filled, watts_of
+from services.scheduler.core.waiting_unit import PendingUnit
 
 WAIT = "wait"
 _SOLVES = 60

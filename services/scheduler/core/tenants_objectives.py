@@ -3,7 +3,8 @@
 Steps of the score `ChebyshevScore` (plugin "chebyshev"):
 1. What each domain would cost the unit by each objective: expected completion, idle accelerators that it leaves beside
    itself, what moving its data costs, energy.
-2. The distance from the best of each, in units of its scale or of the range over domains if that is greater, by the augmented Chebyshev norm with the tenant's weights.
+2. The distance from the best of each, in units of its scale or of the range over domains if that is greater, by the
+   augmented Chebyshev norm with the tenant's weights.
 3. ``1 / (1 + distance)``: 1 where a domain is best in everything that the tenant weighs.
 
 `tenants_front.py` looks at several jobs together and lets the tenant pick a point instead of weights.

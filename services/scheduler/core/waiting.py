@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import Blocked, Decisions, Waiting
-from services.scheduler.core.queue import OrderContext
 from services.scheduler.core.state import UnitKey
+from services.scheduler.core.waiting_unit import OrderContext
 
 _MOST_PARTS = 32
 

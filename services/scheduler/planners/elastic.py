@@ -91,7 +91,8 @@ def pollux_utility(
     ``total`` (at least one device), or with the count nearest below with which the job runs, else its least. ``goodput`` (J, K). A
     count other than ``current`` (J; 0: not running) is multiplied by ``restart_factor`` (J), the share of time left after the
     restart. Pollux searches placements by a genetic algorithm; this takes counts only, which is why it is called lite. For p < 0
-    a job without devices would make the fitness 0 whatever the rest: it counts as a hundredth of its least speedup, so first every job gets its first device while there are enough.
+    a job without devices would make the fitness 0 whatever the rest: it counts as a hundredth of its least speedup, so
+    first every job gets its first device while there are enough.
     """
     table = numbers("goodput", goodput, (None, None), low=0.0)
     jobs, counts = table.shape

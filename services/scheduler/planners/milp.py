@@ -8,6 +8,7 @@ start in slot 0 are started.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -76,7 +77,8 @@ def rolling_plan(
        rounded up to slots, cut at the horizon; completion = start + duration. Not starting costs as if it started after
        the horizon on its fastest type.
     2. Compared with the greedy placement of the same jobs; the better one is kept, so a solver cut short does no harm. Where
-       greedy completes each job as early as if it were alone, in the one way that does, nothing is solved.
+       greedy completes each job as early as if it were alone, in the one way that does, nothing is solved. Nor is it where
+       serving the smallest first is best (`by_size`), nor a program that came before, whose answer is kept.
     3. The remaining jobs in order, each where it completes first in what is left (it never delays those before it).
     """
     room = numbers("free", free, (None, None), low=0.0)
@@ -91,10 +93,12 @@ def rolling_plan(
     exact = min(int(whole_numbers("first", first, (), low=0, high=10**6)), jobs)
     head = np.arange(exact)
     greedy = _greedy(head, length, need, room, step)
-    if _none_better(greedy, head, length, need, room, step):
-        solved, proven = None, True
-    else:
-        solved, proven = _solve(head, length, need, worth, room, step, limits or Limits())
+    solved, proven = None, True
+    if not _none_better(greedy, head, length, need, room, step):
+        solved = by_size(length[head], need[head], worth[head], room, step)
+        if solved is None:
+            program = _Program(length[head], need[head], worth[head], room, step)
+            solved, proven = program.solved(limits or Limits())
     best = greedy
     cost = _cost(greedy, head, length, worth, slots, step)
     if solved is not None:
@@ -191,45 +195,109 @@ def _cost(
     return float((worth[jobs] * completion).sum())
 
 
-def _solve(
-    jobs: IntArray,
-    length: FloatArray,
-    need: FloatArray,
-    worth: FloatArray,
-    room: FloatArray,
-    step: float,
-    limits: Limits,
-) -> tuple[tuple[IntArray, IntArray] | None, bool]:
+def by_size(
+    length: FloatArray, need: FloatArray, worth: FloatArray, room: FloatArray, step: float
+) -> tuple[IntArray, IntArray] | None:
+    """Type and slot (J) of the least sum of completion times where jobs are served the smallest first, the first of equal ones; None
+    where that need not be the least.
+
+    It is on one type whose free devices (1, S) never become fewer, of jobs worth alike that last to the horizon at least: nobody gives
+    anything back, so that at most as many have begun by a slot as fit into what is free there, and the smallest are most.
+    """
     slots = room.shape[1]
-    beyond = _beyond(length[jobs], slots, step)
-    columns: list[tuple[int, int, int]] = []
-    cost: list[float] = []
-    row: list[int] = []
-    column: list[int] = []
-    entry: list[float] = []
-    for index, job in enumerate(jobs.tolist()):
-        for kind in np.flatnonzero(np.isfinite(length[job])).tolist():
-            held = _held(length[job, kind], step)
-            for slot in _starts(room[kind], need[job], held).tolist():
-                # Before capacity is shared: a start that is later than not starting at all is never chosen.
-                gain = worth[job] * (beyond[index] - slot * step - length[job, kind])
-                if gain <= 0:
-                    continue
-                cells = range(slot, min(slot + held, slots))
-                row += [index, *(jobs.size + kind * slots + cell for cell in cells)]
-                column += [len(columns)] * (1 + len(cells))
-                entry += [1.0] + [float(need[job])] * len(cells)
-                columns.append((index, kind, slot))
-                cost.append(-gain)
-    kind_of, slot_of = np.full(jobs.size, -1, dtype=np.int64), np.full(jobs.size, -1, dtype=np.int64)
-    if not columns:
-        return (kind_of, slot_of), True
-    most = np.concatenate([np.ones(jobs.size), room.ravel()])
-    rows = sparse.csr_array((entry, (row, column)), shape=(most.size, len(columns)))
-    solution = minimise(np.array(cost), rows, np.full(most.size, -np.inf), most, limits)
-    if solution.values is None:
-        return None, False
-    for chosen in np.flatnonzero(solution.values > 0).tolist():
-        index, kind, slot = columns[chosen]
-        kind_of[index], slot_of[index] = kind, slot
-    return (kind_of, slot_of), solution.proven
+    if len(room) != 1 or (np.diff(room[0]) < 0).any() or (worth != worth[:1]).any():
+        return None
+    free = room[0] + 1e-9
+    first = free.searchsorted(need)
+    order = np.flatnonzero(np.isfinite(length[:, 0]) & (first < slots))
+    if (np.ceil(length[order, 0] / step - 1e-9) + first[order] < slots).any():
+        return None
+    order = order[np.argsort(need[order], kind="stable")]
+    slot = np.full(need.size, -1, dtype=np.int64)
+    begins = free.searchsorted(np.cumsum(need[order]))
+    slot[order] = np.where(begins < slots, begins, -1)
+    return np.where(slot >= 0, 0, -1), slot
+
+
+_Places = tuple[tuple[tuple[int, int], ...], ...]
+"""For each class of jobs the types and slots of those that begin, the earliest first."""
+
+
+class _Program:
+    """The integer program of some jobs (J), which are of few classes: alike in all that it hangs on. Programs of as many jobs of
+    each class are equal."""
+
+    def __init__(self, length: FloatArray, need: FloatArray, worth: FloatArray, room: FloatArray, step: float) -> None:
+        kinds, slots = room.shape
+        runs = np.isfinite(length)
+        fastest = length.min(axis=1, initial=np.inf)
+        self._could = np.flatnonzero((runs & (room.max(axis=1) + 1e-9 >= need[:, None])).any(axis=1))
+        # What lies beyond the horizon changes nothing; 0 where a job does not run.
+        held = np.where(runs, np.clip(np.ceil(np.where(runs, length, 0.0) / step - 1e-9), 1.0, slots), 0.0)
+        # By how much it is slower there than where it is fastest.
+        later = np.where(runs, length - np.where(np.isfinite(fastest), fastest, 0.0)[:, None], 0.0)
+        table = np.column_stack([need, worth, held, later])[self._could]
+        self._classes, members, self._many = np.unique(table, axis=0, return_inverse=True, return_counts=True)
+        self._members = members.reshape(-1)
+        self._room, self._step = np.minimum(room, need[self._could].sum()), step
+        self._key = (kinds, slots, step, self._room.tobytes(), self._classes.tobytes(), self._many.tobytes())
+        self._jobs = need.size
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Program) and self._key == other._key
+
+    def solved(self, limits: Limits) -> tuple[tuple[IntArray, IntArray] | None, bool]:
+        """Type and slot of each job, -1 for none, the first of a class the earliest; None where the solver ended without an answer.
+        And whether it is proven."""
+        places, proven = _solved(self, limits) if limits.time_s is None else self.solve(limits)
+        if places is None:
+            return None, proven
+        kind, slot = np.full((2, self._jobs), -1, dtype=np.int64)
+        for which, begin in enumerate(places):
+            for job, place in zip(self._could[self._members == which].tolist(), begin, strict=False):
+                kind[job], slot[job] = place
+        return (kind, slot), proven
+
+    def solve(self, limits: Limits) -> tuple[_Places | None, bool]:
+        """Ask the solver how many of each class begin where and when."""
+        room, step = self._room, self._step
+        kinds, slots = room.shape
+        columns: list[tuple[int, int, int]] = []
+        cost: list[float] = []
+        row: list[int] = []
+        column: list[int] = []
+        entry: list[float] = []
+        for which, (need, worth, *rest) in enumerate(self._classes.tolist()):
+            for kind in range(kinds):
+                held, later = int(rest[kind]), rest[kinds + kind]
+                for slot in _starts(room[kind], need, held).tolist() if held else ():
+                    # Before capacity is shared: a start that is later than not starting at all is never chosen.
+                    gain = worth * ((slots - slot) * step - later)
+                    if gain <= 0:
+                        continue
+                    cells = range(slot, min(slot + held, slots))
+                    row += [which, *(self._many.size + kind * slots + cell for cell in cells)]
+                    column += [len(columns)] * (1 + len(cells))
+                    entry += [1.0] + [need] * len(cells)
+                    columns.append((which, kind, slot))
+                    cost.append(-gain)
+        if not columns:
+            return ((),) * self._many.size, True
+        most = np.concatenate([self._many.astype(np.float64), room.ravel()])
+        rows = sparse.csr_array((entry, (row, column)), shape=(most.size, len(columns)))
+        upper = self._many[[which for which, _, _ in columns]].astype(np.float64)
+        solution = minimise(np.array(cost), rows, np.full(most.size, -np.inf), most, limits, upper=upper)
+        if solution.values is None:
+            return None, False
+        begin: list[list[tuple[int, int]]] = [[] for _ in self._many]
+        for (which, kind, slot), many in zip(columns, solution.values.astype(np.int64).tolist(), strict=True):
+            begin[which] += [(kind, slot)] * many
+        return tuple([tuple(sorted(places, key=lambda place: place[::-1])) for places in begin]), solution.proven
+
+
+@lru_cache(maxsize=4096)
+def _solved(program: _Program, limits: Limits) -> tuple[_Places | None, bool]:
+    return program.solve(limits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,17 +13,21 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.planners.checks import FloatArray, number
 
+_JUMPS = "mip_heuristic_run_feasibility_jump"
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """When the solver stops. Nodes and gap end at the same answer everywhere; a time limit does not, so it is off by default.
 
-    ``gap`` is relative to the objective.
+    ``gap`` is relative to the objective. Without ``jumps`` the solver leaves out its heuristic of jumps, most of the time of a small
+    program; among equally good choices it may then have another one.
     """
 
     nodes: int | None = None
     gap: float = 1e-4
     time_s: float | None = None
+    jumps: bool = True
 
     def options(self) -> dict[str, float | int | bool]:
         """As scipy's options; raises `PolicyError` naming the field."""
@@ -31,6 +36,8 @@ class Limits:
             chosen["node_limit"] = int(number("nodes", self.nodes, low=0.0))
         if self.time_s is not None:
             chosen["time_limit"] = number("time_s", self.time_s, low=0.0)
+        if not self.jumps:
+            chosen[_JUMPS] = False
         return chosen
 
 
@@ -55,13 +62,16 @@ def minimise(
     """Minimise cost x, low <= rows x <= high, x whole numbers in [0, ``upper``]. Raises `PolicyError` when infeasible."""
     if not cost.size:
         return Solution(np.zeros(0), True, 0.0)
-    result = milp(
-        cost,
-        integrality=np.ones(cost.size),
-        bounds=Bounds(0.0, upper),
-        constraints=LinearConstraint(rows, low, high),
-        options=limits.options(),
-    )
+    with warnings.catch_warnings():
+        # scipy hands HiGHS options that it does not know itself on, and warns of each.
+        warnings.filterwarnings("ignore", message="Unrecognized options", category=RuntimeWarning)
+        result = milp(
+            cost,
+            integrality=np.ones(cost.size),
+            bounds=Bounds(0.0, upper),
+            constraints=LinearConstraint(rows, low, high),
+            options=limits.options(),
+        )
     if result.status in {2, 3, 4} and result.x is None:
         raise PolicyError(f"no plan: {result.message}")
     values = None if result.x is None else np.rint(np.asarray(result.x, dtype=np.float64))

@@ -7,7 +7,7 @@ restarts of a job, the greatest count that it has run on) is the caller's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.planners.alike import smallest_first
 from services.scheduler.planners.checks import BoolArray, FloatArray, IntArray, flags, number, numbers, whole_numbers
 from services.scheduler.planners.mixed_integer import Limits, Solution, minimise
 
@@ -22,6 +23,9 @@ from services.scheduler.planners.mixed_integer import Limits, Solution, minimise
 _LEAST_FACTOR = 1e-3
 _FEWEST, _MOST = 4, 5000
 """Jobs among which `most_jobs` finds the choice of the solver."""
+_LEAST_TAKEN = 2
+"""Jobs that there must be room for: one alone is the solver's choice."""
+_MANY_LACKING = 3
 _KEPT_PAIRS = 512
 """Programs of more pairs are solved each time: they come back seldom, and thousands of them would take much memory."""
 
@@ -166,31 +170,56 @@ def most_jobs(value: FloatArray, kind: IntArray, devices: IntArray, free: FloatA
     as the solver (HiGHS 1.12) has it. None where there is more than one choice of sizes, or it is of so few jobs that the solver
     chooses otherwise, or of so many that its gap leaves some out.
     """
+    found = _most_jobs(value, kind, devices, free)
+    return None if found is None or not found[1] else found[0]
+
+
+def _most_jobs(
+    value: FloatArray, kind: IntArray, devices: IntArray, free: FloatArray
+) -> tuple[IntArray, bool, int] | None:
+    """As `most_jobs`, also where there is more than one choice of sizes: whether it is the only one, and how many are lacking."""
     row, column = np.nonzero(value > 0)
     if not _FEWEST <= row.size <= _MOST or (row[1:] == row[:-1]).any():
         return None
     worth = value[row, column]
     if (kind[column] != kind[column[0]]).any() or (worth != worth[0]).any():
         return None
-    room, size = float(free[kind[column[0]]]), devices[column]
-    order = np.lexsort((-row, size))
-    ordered = size[order]
-    until = np.cumsum(ordered)
-    count = int(until.searchsorted(room, side="right"))
-    if count < 2:
+    served = smallest_first(devices[column], float(free[kind[column[0]]]))
+    if np.count_nonzero(served.taken) < _LEAST_TAKEN:
         return None
-    if count < row.size:
-        left, following = room - float(until[count - 1]), ordered[count]
-        smaller = ordered[:count][ordered[:count] < following]
-        larger = ordered[count:][ordered[count:] > following]
-        if smaller.size and following - smaller[-1] <= left:
-            return None
-        if ordered[count - 1] == following and larger.size and larger[0] - following <= left:
-            return None
     choice = np.full(len(value), -1, dtype=np.int64)
-    taken = order[:count]
-    choice[row[taken]] = column[taken]
-    return choice
+    choice[row[served.taken]] = column[served.taken]
+    return choice, served.only, served.lacking
+
+
+def alike_jobs(worth: float, devices: IntArray, free: float, *, limits: Limits | None = None) -> BoolArray:
+    """Which of jobs (J) run that are ``worth`` the same over waiting, each on so many ``devices`` of one type, of which ``free`` are:
+    what `sia_allocation` chooses, without its tables."""
+    if worth <= 0 or not devices.size:
+        return np.zeros(devices.size, dtype=np.bool_)
+    if devices.sum() <= free:
+        return np.ones(devices.size, dtype=np.bool_)
+    stop = limits or Limits()
+    if _FEWEST <= devices.size <= _MOST:
+        served = smallest_first(devices, free)
+        if np.count_nonzero(served.taken) >= _LEAST_TAKEN:
+            if served.only:
+                return served.taken
+            stop = _within(stop, served.lacking)
+    program, room = _AlikeProgram(worth, devices, free), np.array([free])
+    taken = program.taken(stop)
+    if taken is not None:
+        return taken
+    sizes, column = np.unique(devices, return_inverse=True)
+    value = np.where(column[:, None] == np.arange(sizes.size), worth, 0.0)
+    offered = Configurations(np.zeros_like(sizes), np.ones_like(sizes), sizes)
+    return greedy_allocation(value, offered, room) >= 0
+
+
+def _within(limits: Limits, lacking: int) -> Limits:
+    """Where so many of the first size that not all have are ``lacking`` the solver's jumps find no best choice, and it ends in the
+    same one without them (HiGHS 1.12)."""
+    return replace(limits, jumps=False) if lacking >= _MANY_LACKING else limits
 
 
 def greedy_allocation(value: ArrayLike, offered: Configurations, capacity: ArrayLike) -> IntArray:
@@ -242,8 +271,11 @@ def _solve(
     choice = kept.copy()
     proven = True
     best = best_of_all(value, kind, devices, free)
-    if best is None:
-        best = most_jobs(value, kind, devices, free)
+    if best is None and (most := _most_jobs(value, kind, devices, free)) is not None:
+        if most[1]:
+            best = most[0]
+        else:
+            limits = _within(limits, most[2])
     if best is not None:
         choice = np.where(best >= 0, best, choice)
     elif row.size:
@@ -271,19 +303,21 @@ class _Program:
         # Jobs without a pair are left out, so that programs are equal whoever else is there.
         job = np.cumsum(np.concatenate([row[:1] * 0, row[1:] != row[:-1]]))
         self._arrays = value, job, kind, devices, free
-        self._key = tuple([item.tobytes() for item in (value, job, kind, devices, free)])
+        self._key: tuple[bytes, ...] = tuple([item.tobytes() for item in (value, job, kind, devices, free)])
 
     def __hash__(self) -> int:
         return hash(self._key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Program) and self._key == other._key
+        return isinstance(other, _Program) and type(self) is type(other) and self._key == other._key
 
     def solved(self, limits: Limits) -> Solution:
         """The solver's choice. Equal programs have the same one, and come back: few jobs come or go between rounds, and most are of
         few sizes. With a limit of time it may be another one each time."""
-        kept = limits.time_s is None and self._arrays[0].size <= _KEPT_PAIRS
-        return _solved(self, limits) if kept else self.solve(limits)
+        return _solved(self, limits) if self._kept(limits) else self.solve(limits)
+
+    def _kept(self, limits: Limits) -> bool:
+        return limits.time_s is None and self._arrays[0].size <= _KEPT_PAIRS
 
     def solve(self, limits: Limits) -> Solution:
         """Ask the solver."""
@@ -300,6 +334,49 @@ class _Program:
         return minimise(-value, rows, np.full(most.size, -np.inf), most, limits)
 
 
+class _AlikeProgram(_Program):
+    """The same of jobs (J) worth alike, each of one size on one type. The solver (HiGHS 1.12) merges those of a size to one variable and
+    gives the latest theirs: so programs have the same answer that have as many jobs of each size, whose sizes come first and last in
+    the same order."""
+
+    def __init__(self, worth: float, devices: IntArray, free: float) -> None:
+        zeros = np.zeros_like(devices)
+        super().__init__(np.full(devices.size, worth), np.arange(devices.size), zeros, devices, np.array([free]))
+        self._devices = devices
+        self._sizes, first, self._many = np.unique(devices, return_index=True, return_counts=True)
+        last = np.unique(devices[::-1], return_index=True)[1]
+        order = (first.argsort().tobytes(), last.argsort().tobytes())
+        self._key = (np.array([worth, free]).tobytes(), self._sizes.tobytes(), self._many.tobytes(), *order)
+
+    def taken(self, limits: Limits) -> BoolArray | None:
+        """Which of the jobs the solver chooses; None where it ended without an answer."""
+        numbers_ = _numbers(self, limits) if self._kept(limits) else None
+        if numbers_ is not None:
+            return self._latest(numbers_)
+        solution = self.solve(limits)
+        return None if solution.values is None else solution.values > 0
+
+    def numbers(self, limits: Limits) -> tuple[int, ...] | None:
+        """How many jobs of each size the solver chooses; None where they are not the latest."""
+        solution = self.solve(limits)
+        if solution.values is None:
+            return None
+        taken = solution.values > 0
+        found = tuple([int(np.count_nonzero(taken & (self._devices == size))) for size in self._sizes])
+        return found if (self._latest(found) == taken).all() else None
+
+    def _latest(self, numbers_: tuple[int, ...]) -> BoolArray:
+        taken = np.zeros(self._devices.size, dtype=np.bool_)
+        for size, many, count in zip(self._sizes, self._many, numbers_, strict=True):
+            taken[np.flatnonzero(self._devices == size)[many - count :]] = True
+        return taken
+
+
 @lru_cache(maxsize=4096)
 def _solved(program: _Program, limits: Limits) -> Solution:
     return program.solve(limits)
+
+
+@lru_cache(maxsize=8192)
+def _numbers(program: _AlikeProgram, limits: Limits) -> tuple[int, ...] | None:
+    return program.numbers(limits)

@@ -18,9 +18,9 @@ import numpy as np
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.options import numbers_of
 from services.scheduler.core.planning import Target
-from services.scheduler.core.queue import OrderContext
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Floats, Ints
+from services.scheduler.core.waiting_unit import OrderContext
 from services.scheduler.planners import gavel
 from services.scheduler.plans.service import Service, service_of
 from services.scheduler.plans.state import Jobs, jobs_of, others

@@ -16,8 +16,8 @@ from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import numbers_of, refuse_unknown
 from services.scheduler.core.planning import Target
-from services.scheduler.core.queue import OrderContext
 from services.scheduler.core.table import Floats, Ints
+from services.scheduler.core.waiting_unit import OrderContext
 from services.scheduler.planners import chronus
 from services.scheduler.planners.mixed_integer import Limits
 from services.scheduler.plans.gavel import ROUND_S

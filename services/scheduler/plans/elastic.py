@@ -18,22 +18,26 @@ import numpy as np
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.options import numbers_of
 from services.scheduler.core.planning import Target
-from services.scheduler.core.queue import OrderContext
 from services.scheduler.core.table import Bools, Floats, Ints
+from services.scheduler.core.waiting_unit import OrderContext
 from services.scheduler.planners.elastic import marginal_gain_allocation, pollux_utility
 from services.scheduler.planners.elastic_exact import exact_choice
 from services.scheduler.planners.sia import (
     Configurations,
+    alike_jobs,
     greatest_scale_up,
     greedy_allocation,
     restart_factor,
     sia_allocation,
 )
 from services.scheduler.plans.offers import offers_of
+from services.scheduler.plans.rigid import RigidRound, rigid_round
 from services.scheduler.plans.service import service_of
 from services.scheduler.plans.state import Jobs, jobs_of, others
 
 _NAME = "elastic"
+_SIA = "Sia's round"
+_SLACK = 1e-6
 _SLACK_S = 1e-3
 """Times are sums, and not exact: a round is made anew so much too early."""
 
@@ -87,27 +91,35 @@ def round_of(
         current,
         restart_factor(jobs.age_s, np.maximum(starts - 1, 0), cost),
         ((current >= 0) & (since < cost)) | (jobs.fixed & (current >= 0)),
-        _unchanged_until_s(cluster, jobs, goodput, current, since),
+        _unchanged_until_s(cluster, jobs, goodput, current),
     )
 
 
-def _unchanged_until_s(cluster: Cluster, jobs: Jobs, goodput: Floats, current: Ints, since: Floats) -> float:
+def _unchanged_until_s(cluster: Cluster, jobs: Jobs, goodput: Floats, current: Ints) -> float:
     """Until when a round is what it is now, if nobody comes, begins or ends: until a run has made its start or may be taken
     off; minus infinity where rates change as jobs go on, or where a run has a choice, as what a restart costs it changes with its age."""
     phased = hasattr(cluster.view.facts.get("throughputs"), "rate_in")
     if phased or ((current >= 0) & ((goodput > 0).sum(axis=1) > 1)).any():
         return -np.inf
-    later = np.concatenate([jobs.restart_s, np.full(since.size, cluster.policy.restarts.least_run_s)]) - np.tile(
-        since, 2
-    )
-    return jobs.now_s + float(later[later > 0].min(initial=np.inf)) - _SLACK_S
+    return rest_until_s(cluster, jobs)
+
+
+def rest_until_s(cluster: Cluster, jobs: Jobs) -> float:
+    """When the next run has made its start, or may be taken off."""
+    since = jobs.now_s - jobs.since_s
+    later = np.concatenate([jobs.restart_s - since, cluster.policy.restarts.least_run_s - since])
+    later = later[(later > 0) & np.isfinite(later)]
+    return jobs.now_s + float(later.min(initial=np.inf)) - _SLACK_S
 
 
 class _Kept:
-    """The targets of a round for as long as it stays the same (`Round.until_s`). A copy of the cluster makes them anew."""
+    """The targets of a round for as long as it stays the same (``until_s``). A copy of the cluster makes them anew.
 
-    def __init__(self, this: Round, targets: Sequence[Target]) -> None:
-        self._keys, self.until_s, self.targets = this.jobs.keys, this.until_s, targets
+    ``settles``: carrying them out changes nothing for the next round (`_settles`)."""
+
+    def __init__(self, jobs: Jobs, until_s: float, targets: Sequence[Target], *, settles: bool = False) -> None:
+        self._keys, self._rates, self.until_s, self.targets = jobs.keys, jobs.rates, until_s, targets
+        self._settles = settles
 
     def __deepcopy__(self, memo: dict[int, object]) -> None:
         return None
@@ -115,6 +127,25 @@ class _Kept:
     def hold(self, jobs: Jobs) -> bool:
         """Whether they are what would be planned now: nobody came, began or ended, and nothing hangs on the time."""
         return jobs.keys is self._keys and jobs.now_s < self.until_s
+
+    def settled(self, cluster: Cluster) -> bool:
+        """Whether the next rounds would plan the same, of the same jobs on the same devices, whichever of them run by now."""
+        if not self._settles or not self._rates.hold(cluster):
+            return False
+        if len(cluster.running) + len(cluster.pending) != len(self._keys):
+            return False
+        waiting = [key for key in self._keys if key not in cluster.running]
+        return all(key in cluster.pending for key in waiting)
+
+
+def _settles(cluster: Cluster, jobs: Jobs) -> bool:
+    """Whether who begins in this round, where each job has one size at most, is free to be taken off again by the next round, as all
+    are in this one: so the next has the same choice."""
+    begin_s = max(float(jobs.restart_s.max(initial=0.0)), cluster.policy.restarts.least_run_s)
+    round_s = cluster.policy.interval_s
+    # Differences of whole seconds are exact, others may be a little less.
+    exact = round_s.is_integer() and jobs.now_s.is_integer()
+    return jobs.all_preemptible and (begin_s <= round_s if exact else begin_s < round_s * (1.0 - _SLACK))
 
 
 def _kept(cluster: Cluster, jobs: Jobs) -> Sequence[Target] | None:
@@ -126,10 +157,14 @@ def _kept(cluster: Cluster, jobs: Jobs) -> Sequence[Target] | None:
     return [*found.targets, *more] if more else found.targets
 
 
-def _keep(cluster: Cluster, this: Round, targets: Sequence[Target]) -> Sequence[Target]:
-    service_of(cluster).plan[_NAME] = _Kept(this, targets)
-    more = others(cluster, this.jobs)
-    return [*targets, *more] if more else targets
+def _keep(cluster: Cluster, kept: _Kept, jobs: Jobs) -> Sequence[Target]:
+    service_of(cluster).plan[_NAME] = kept
+    more = others(cluster, jobs)
+    return [*kept.targets, *more] if more else kept.targets
+
+
+def _keep_round(cluster: Cluster, this: Round, targets: Sequence[Target]) -> Sequence[Target]:
+    return _keep(cluster, _Kept(this.jobs, this.until_s, targets), this.jobs)
 
 
 class _Lasting:
@@ -139,6 +174,11 @@ class _Lasting:
         """See services/scheduler/core/planning.py."""
         found: _Kept | None = service_of(cluster).plan.get(_NAME)
         return found.until_s if found is not None and found.hold(jobs_of(cluster, now_s)) else -np.inf
+
+    def settled_until_s(self, cluster: Cluster, now_s: float) -> float:
+        """See services/scheduler/core/planning.py."""
+        found: _Kept | None = service_of(cluster).plan.get(_NAME)
+        return np.inf if found is not None and found.settled(cluster) else -np.inf
 
 
 def targets_of(this: Round, choice: Ints, reason: str) -> list[Target]:
@@ -175,6 +215,9 @@ class SiaPlanner(_Lasting):
         same = _kept(cluster, jobs)
         if same is not None:
             return same
+        rigid = rigid_round(cluster, jobs) if jobs.keys else None
+        if rigid is not None:
+            return self._plan_rigid(cluster, rigid)
         this = round_of(cluster, context.now_s, jobs, growth=self._growth)
         if not this.offered.kind.size or not this.jobs.units:
             return others(cluster)
@@ -188,7 +231,15 @@ class SiaPlanner(_Lasting):
             power=-self._power,
             queue_penalty=self._penalty,
         )
-        return _keep(cluster, this, targets_of(this, plan.choice, "Sia's round"))
+        return _keep_round(cluster, this, targets_of(this, plan.choice, _SIA))
+
+    def _plan_rigid(self, cluster: Cluster, rigid: RigidRound) -> Sequence[Target]:
+        """As by tables: every job's only size is worth 1 to the power, whatever the power is, and waiting ``queue_penalty``."""
+        jobs, worth = rigid.jobs, self._penalty - 1.0
+        targets = rigid.targets(lambda devices, free: alike_jobs(worth, devices, free), _SIA)
+        until_s = rest_until_s(cluster, jobs)
+        settles = not rigid.held.any() and _settles(cluster, jobs)
+        return _keep(cluster, _Kept(jobs, until_s, targets, settles=settles), jobs)
 
 
 def worth(this: Round, power: float, penalty: float) -> Floats:
@@ -253,7 +304,7 @@ class MarginalPlanner(_Lasting):
         kept, free = held_and_free(this)
         value = np.where(this.starting[:, None], 0.0, worth(this, self._power, self._penalty))
         greedy = greedy_allocation(value, this.offered, free)
-        return _keep(cluster, this, targets_of(this, np.where(kept >= 0, kept, greedy), "gain per device"))
+        return _keep_round(cluster, this, targets_of(this, np.where(kept >= 0, kept, greedy), "gain per device"))
 
 
 class PolluxPlanner(_Lasting):
@@ -297,7 +348,7 @@ class PolluxPlanner(_Lasting):
                 if place >= 0 and this.goodput[job, place] > 0:
                     choice[job] = place
                     free[kind] -= devices
-        return _keep(cluster, this, targets_of(this, choice, "Pollux's fitness"))
+        return _keep_round(cluster, this, targets_of(this, choice, "Pollux's fitness"))
 
 
 class ExactPlanner(_Lasting):
@@ -335,4 +386,6 @@ class ExactPlanner(_Lasting):
         kept, free = held_and_free(this)
         value = np.where(this.starting[:, None], 0.0, value)
         choice = exact_choice(value, this.offered.kind, this.offered.devices, free)
-        return _keep(cluster, this, targets_of(this, np.where(kept >= 0, kept, choice), "greatest worth of all types"))
+        return _keep_round(
+            cluster, this, targets_of(this, np.where(kept >= 0, kept, choice), "greatest worth of all types")
+        )

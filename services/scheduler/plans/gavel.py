@@ -18,9 +18,9 @@ from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import refuse_unknown
 from services.scheduler.core.planning import Target
-from services.scheduler.core.queue import OrderContext
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Floats
+from services.scheduler.core.waiting_unit import OrderContext
 from services.scheduler.planners import gavel
 from services.scheduler.plans.rates import measured_of
 from services.scheduler.plans.service import service_of

@@ -13,7 +13,7 @@ import numpy as np
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.options import numbers_of
 from services.scheduler.core.planning import Target
-from services.scheduler.core.queue import OrderContext
+from services.scheduler.core.waiting_unit import OrderContext
 from services.scheduler.planners.milp import could_begin, free_devices, rolling_plan
 from services.scheduler.planners.mixed_integer import Limits
 from services.scheduler.plans.state import jobs_of, others
@@ -30,7 +30,8 @@ class RollingPlanner:
         self._first, self._slots, self._slot_s, self._nodes = int(first), int(slots), slot_s, int(nodes)
 
     def configured(self, options: Mapping[str, Any]) -> RollingPlanner:
-        """With ``first`` (jobs), ``slots``, ``slot_s`` and ``nodes``."""
+        """With ``first`` (jobs that are solved together: the window), ``slots`` of ``slot_s`` seconds each (the horizon) and ``nodes``
+        of the solver's search; they bound what a round takes."""
         return RollingPlanner(**numbers_of(self.name, options, first=1.0, slots=1.0, slot_s=1.0, nodes=1.0))
 
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
@@ -61,7 +62,7 @@ class RollingPlanner:
                     room,
                     self._slot_s,
                     first=self._first,
-                    limits=Limits(nodes=self._nodes, gap=1e-3),
+                    limits=Limits(nodes=self._nodes, gap=1e-3, jumps=False),
                 )
                 kind[waits[plan.slot == 0]] = plan.kind[plan.slot == 0]
         order = np.lexsort((np.arange(kind.size), jobs.kind < 0))

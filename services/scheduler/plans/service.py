@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from services.scheduler.core.cluster import Cluster, RunningUnit, model_of
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Floats, Ints
+from services.scheduler.core.waiting_unit import PendingUnit
 
 _NAME = "plans"
 
@@ -63,6 +63,9 @@ class Service:
         if len(self.asked) <= len(keys):
             return
         known = set(keys)
+        gone = [key for key in self.asked if key not in known]
+        # All that is written down of a job's runs is of one that has started.
+        gone += [key for key in self._starts if key not in known]
         tables: tuple[dict[UnitKey, Any], ...] = (
             self.asked,
             self._received,
@@ -71,9 +74,9 @@ class Service:
             self._most,
             self._begun,
         )
-        for table in tables:
-            for key in table.keys() - known:
-                del table[key]
+        for key in gone:
+            for table in tables:
+                table.pop(key, None)
 
     def reset(self, now_s: float) -> None:
         """Time by type is counted from now on; device-seconds, starts and sizes stay."""

@@ -11,20 +11,22 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import attrgetter
+from itertools import compress
+from operator import attrgetter, is_
+from typing import Any
 
 import numpy as np
 
 from services.scheduler.core.cluster import Cluster, RunningUnit, model_of
 from services.scheduler.core.planning import Target
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Bools, Floats, Ints
+from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.plans.rates import Rates, measured_of
 from services.scheduler.plans.service import service_of
 
 _UNKNOWN_S = 86_400.0
-_Row = tuple[PendingUnit, RunningUnit | None]
+_NUMBERS = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,24 +42,79 @@ class Jobs:
     of it later is asked while it is planned.
     """
 
-    units: tuple[PendingUnit, ...]
+    rows: tuple[_Job, ...]
     keys: tuple[UnitKey, ...]
-    demands: tuple[Demand, ...]
-    models: tuple[str, ...]
-    capacity: Floats
-    throughput: Floats
-    devices: Floats
-    kind: Ints
-    held: Ints
-    restart_s: Floats
-    runs: tuple[RunningUnit | None, ...]
     rates: Rates
     cluster: Cluster
     now_s: float
-    since_s: Floats
-    _sizes: Ints
-    _targets: tuple[dict[tuple[int, int, str], Target], ...]
-    """Targets of each job that were made before, while it ran or waited as it does."""
+    _table: Floats
+    """`_Job.numbers` of each job (J, 10 + T)."""
+
+    @cached_property
+    def units(self) -> tuple[PendingUnit, ...]:
+        """See the class."""
+        return tuple([row.unit for row in self.rows])
+
+    @cached_property
+    def demands(self) -> tuple[Demand, ...]:
+        """See the class."""
+        return tuple([row.demand for row in self.rows])
+
+    @cached_property
+    def runs(self) -> tuple[RunningUnit | None, ...]:
+        """See the class."""
+        return tuple([row.run for row in self.rows])
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """See the class."""
+        return self.rates.models
+
+    @property
+    def capacity(self) -> Floats:
+        """See the class."""
+        return self.rates.capacity
+
+    @property
+    def devices(self) -> Floats:
+        """See the class."""
+        devices: Floats = self._table[:, 0]
+        return devices
+
+    @cached_property
+    def kind(self) -> Ints:
+        """See the class."""
+        kind: Ints = self._table[:, 1].astype(np.int64)
+        return kind
+
+    @cached_property
+    def held(self) -> Ints:
+        """See the class."""
+        held: Ints = self._table[:, 2].astype(np.int64)
+        return held
+
+    @property
+    def restart_s(self) -> Floats:
+        """See the class."""
+        restart_s: Floats = self._table[:, 3]
+        return restart_s
+
+    @property
+    def since_s(self) -> Floats:
+        """See the class."""
+        since_s: Floats = self._table[:, 4]
+        return since_s
+
+    @cached_property
+    def _sizes(self) -> Ints:
+        sizes: Ints = self._table[:, 5:_NUMBERS].astype(np.int64)
+        return sizes
+
+    @property
+    def throughput(self) -> Floats:
+        """See the class."""
+        throughput: Floats = self._table[:, _NUMBERS:]
+        return throughput
 
     @cached_property
     def left(self) -> Floats:
@@ -77,6 +134,11 @@ class Jobs:
         least_s = self.cluster.policy.restarts.least_run_s
         held: Bools = np.isfinite(self.since_s) & ((self._sizes[:, 4] == 0) | (self.now_s - self.since_s < least_s))
         return held
+
+    @property
+    def all_preemptible(self) -> bool:
+        """Whether each job, once it runs, may be taken off at some time."""
+        return bool(self._sizes[:, 4].all())
 
     @property
     def each(self) -> Ints:
@@ -140,25 +202,7 @@ class Jobs:
 
     def at(self, now_s: float) -> Jobs:
         """The same jobs on the same nodes at another time."""
-        return Jobs(
-            self.units,
-            self.keys,
-            self.demands,
-            self.models,
-            self.capacity,
-            self.throughput,
-            self.devices,
-            self.kind,
-            self.held,
-            self.restart_s,
-            self.runs,
-            self.rates,
-            self.cluster,
-            now_s,
-            self.since_s,
-            self._sizes,
-            self._targets,
-        )
+        return Jobs(self.rows, self.keys, self.rates, self.cluster, now_s, self._table)
 
     def targets(self, kind: Ints, order: Sequence[int] | Ints, reason: str) -> list[Target]:
         """The jobs with a type (``kind`` (J) >= 0), in this order, with the ranks that they ask for."""
@@ -167,54 +211,41 @@ class Jobs:
 
     def target(self, job: int, kind: int, ranks: int, reason: str) -> Target:
         """A job on a type, with ``ranks`` (0: those that it asks for)."""
-        made = self._targets[job].get((kind, ranks, reason))
+        known = self.rows[job].targets
+        made = known.get((kind, ranks, reason))
         if made is None:
             made = Target(self.keys[job], ranks, self.models[kind], reason=reason + self.assumed(job))
             unit = self.units[job]
             if unit.work > 0 or unit.remaining_s != np.inf:
                 # Of others it may be told later how much is left.
-                self._targets[job][kind, ranks, reason] = made
+                known[kind, ranks, reason] = made
         return made
 
 
 class _Job:
     """A unit as it waits or runs, with what `Jobs` says of it: the same as long as neither changes, on the same rates."""
 
-    __slots__ = (
-        "demand",
-        "devices",
-        "held",
-        "key",
-        "kind",
-        "place",
-        "rates",
-        "restart_s",
-        "run",
-        "since_s",
-        "sizes",
-        "targets",
-        "unit",
-    )
+    __slots__ = ("demand", "key", "numbers", "place", "run", "targets", "unit")
 
     def __init__(self, cluster: Cluster, rates: Rates, unit: PendingUnit, run: RunningUnit | None) -> None:
         self.unit, self.run = unit, run
         self.key = unit.key
         self.place = unit.submitted_at_s, unit.key
         self.demand = demand = service_of(cluster).waits(unit)
-        self.rates = rates.of(unit.key, demand)
-        self.devices = demand.ranks * demand.accelerators * demand.device_milli / 1000.0
-        self.kind = -1 if run is None else rates.models.index(model_of(cluster.table, run))
-        self.held = 0 if run is None else run.unit.demand.ranks
-        self.restart_s = unit.restart_s or cluster.policy.restarts.restart_cost_s
-        self.since_s = math.inf if run is None else run.since_s
-        elastic = unit.min_ranks > 0
-        self.sizes = (
+        self.numbers = (
+            demand.ranks * demand.accelerators * demand.device_milli / 1000.0,
+            -1 if run is None else rates.models.index(model_of(cluster.table, run)),
+            0 if run is None else run.unit.demand.ranks,
+            unit.restart_s or cluster.policy.restarts.restart_cost_s,
+            math.inf if run is None else run.since_s,
             max(demand.accelerators, 1),
             unit.min_ranks or demand.ranks,
             unit.max_ranks or demand.ranks,
-            elastic,
+            unit.min_ranks > 0,
             unit.preemptible,
+            *rates.of(unit.key, demand).tolist(),
         )
+        """A row of the table of `Jobs`: devices, kind, held, restart_s, since_s, the five sizes, throughput."""
         self.targets: dict[tuple[int, int, str], Target] = {}
         """By type, ranks and reason."""
 
@@ -224,33 +255,16 @@ def jobs_of(cluster: Cluster, now_s: float) -> Jobs:
     service = service_of(cluster)
     kept: _Kept = service.plan.setdefault("jobs", _Kept())
     rates = kept.rates_of(cluster)
-    rows: list[_Row] = [(item.unit, item) for item in cluster.running.values() if item.unit.demand.accelerators]
-    rows += [(unit, None) for unit in cluster.pending.units() if unit.demand.accelerators]
+    running = [item for item in cluster.running.values() if item.unit.demand.accelerators]
+    units = [item.unit for item in running]
+    units += [unit for unit in cluster.pending.units() if unit.demand.accelerators]
     before = kept.jobs
-    if before is not None and before.rates is rates and rows == kept.rows:
+    if before is not None and before.rates is rates and kept.same(running, units):
         return before if before.now_s == now_s else before.at(now_s)
-    jobs = kept.follow(cluster, rates, rows)
-    keys = tuple([job.key for job in jobs])
+    rows, table = kept.follow(cluster, rates, running, units)
+    keys = tuple([row.key for row in rows])
     service.forget_all_but(keys)
-    kept.jobs = Jobs(
-        tuple([job.unit for job in jobs]),
-        keys,
-        tuple([job.demand for job in jobs]),
-        rates.models,
-        rates.capacity,
-        np.array([job.rates for job in jobs], dtype=np.float64).reshape(len(jobs), len(rates.models)),
-        np.array([job.devices for job in jobs], dtype=np.float64),
-        np.array([job.kind for job in jobs], dtype=np.int64),
-        np.array([job.held for job in jobs], dtype=np.int64),
-        np.array([job.restart_s for job in jobs], dtype=np.float64),
-        tuple([job.run for job in jobs]),
-        rates,
-        cluster,
-        now_s,
-        np.array([job.since_s for job in jobs], dtype=np.float64),
-        np.array([job.sizes for job in jobs], dtype=np.int64).reshape(len(jobs), 5),
-        tuple([job.targets for job in jobs]),
-    )
+    kept.jobs = Jobs(tuple(rows), keys, rates, cluster, now_s, table)
     return kept.jobs
 
 
@@ -261,28 +275,56 @@ class _Kept:
     """What `jobs_of` made last, for which runs and waiting units in which order. A copy of the cluster makes it anew."""
 
     def __init__(self) -> None:
-        self.rows: list[_Row] = []
         self.jobs: Jobs | None = None
+        self._running: list[RunningUnit] = []
+        self._units: list[PendingUnit] = []
         self._rates: Rates | None = None
         self._of: Rates | None = None
-        self._known: dict[UnitKey, _Job] = {}
+        self._order: list[_Job] = []
         """By submission."""
+        self._known: dict[int, _Job] = {}
+        """By the ``id`` of their run, of a job that waits of its unit: both are held as long."""
+        self._table: Floats = np.zeros((0, 0))
 
-    def follow(self, cluster: Cluster, rates: Rates, rows: list[_Row]) -> list[_Job]:
-        """The jobs of ``rows`` by submission: those that were known stand in this order already."""
+    def same(self, running: Sequence[RunningUnit], units: Sequence[PendingUnit]) -> bool:
+        """Whether these are the very runs, units and order of the last time."""
+        if len(running) != len(self._running) or len(units) != len(self._units):
+            return False
+        return all(map(is_, running, self._running)) and all(map(is_, units, self._units))
+
+    def follow(
+        self, cluster: Cluster, rates: Rates, running: list[RunningUnit], units: list[PendingUnit]
+    ) -> tuple[list[_Job], Floats]:
+        """The jobs of ``units``, the first of which are ``running``, by submission, and their numbers (J, 10 + T): those that were
+        known stand in this order already."""
         known = self._known if self._of is rates else {}
-        now: dict[UnitKey, _Job] = {}
-        for unit, run in rows:
-            job = known.get(unit.key)
-            if job is None or job.unit is not unit or job.run is not run:
-                job = _Job(cluster, rates, unit, run)
-            now[unit.key] = job
-        jobs = [now[key] for key in known if key in now]
-        if len(jobs) < len(now):
-            jobs += [job for key, job in now.items() if key not in known]
-        jobs.sort(key=_place)
-        self._of, self._known, self.rows = rates, {job.key: job for job in jobs}, rows
-        return jobs
+        held: list[object] = [*running, *units[len(running) :]]
+        names = list(map(id, held))
+        jobs: list[Any] = list(map(known.get, names))
+        fresh: list[_Job] = []
+        for place, unit in enumerate(units):
+            job = jobs[place]
+            if job is None or job.unit is not unit:
+                run = running[place] if place < len(running) else None
+                jobs[place] = job = _Job(cluster, rates, unit, run)
+                fresh.append(job)
+        now = set(jobs)
+        stay = [job in now for job in self._order]
+        order = list(compress(self._order, stay))
+        order += fresh
+        order.sort(key=_place)
+        table = np.empty((len(order), _NUMBERS + len(rates.models)))
+        new = np.zeros(len(order), dtype=np.bool_)
+        for job in fresh:
+            place = order.index(job)
+            new[place] = True
+            table[place] = job.numbers
+        if len(fresh) < len(order):
+            table[~new] = self._table[stay]
+        table.setflags(write=False)
+        self._running, self._units, self._order, self._table = running, units, order, table
+        self._of, self._known = rates, dict(zip(names, jobs, strict=True))
+        return order, table
 
     def __deepcopy__(self, memo: dict[int, object]) -> _Kept:
         return _Kept()

@@ -38,10 +38,10 @@ from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.explanation import Explanation, Ranking
 from services.scheduler.core.idle_nodes import IDLE_NODES, idle_rules_of
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.two_level import DomainSummary, check_policy
+from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.events import Events
 from services.scheduler.live import LiveScheduler, SeenPart
 from services.scheduler.settings import SchedulerSettings

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.layout import Layout, pools_of
+from services.scheduler.core.layout import Layout, pools_of, spread_over
 from services.scheduler.core.pending import estimated_s
 from services.scheduler.core.pools import SLACK, Pool
 from services.scheduler.core.state import Demand, UnitKey
@@ -43,6 +43,8 @@ class PlainCourse:
         self.layout, self.now_s, self.lasts = layout, now_s, lasts
         self.pools = layout.pools()
         self.may_use = [pools_of(cluster, layout.pool_of, unit.demand) for unit in layout.units]
+        self.together = [spread_over(cluster, layout.pool_of, unit.demand) for unit in layout.units]
+        self.up, self.totals = cluster.view.up.tolist(), cluster.table.device_totals.tolist()
         self.waiting = list(range(len(layout.units)))
         self.runs = [
             (end_s, number, *held) for number, (end_s, held) in enumerate(zip(ends, layout.running, strict=True))
@@ -109,9 +111,11 @@ class PlainCourse:
                 continue
             longest[demand] = before_s - at_s if before_s > at_s else -1.0
             if layout.reserving and demand.domains not in closed:
-                found = self.keep(place)
-                if found is not None:
-                    kept.setdefault(*found)
+                reservations = self.keep(place)
+                for number, reservation in reservations.items():
+                    kept.setdefault(number, reservation)
+                if not reservations:
+                    continue
             closed.add(demand.domains)
         return started
 
@@ -131,34 +135,70 @@ class PlainCourse:
                 reservation.accelerators -= accelerators
                 reservation.cpus -= cpus
             return [(number, demand.ranks, take(pool, demand, demand.ranks))], 0.0
-        if not demand.cross_domain:
-            return None, before_s
-        free = [(fitting(self.pools[number], demand), number) for number in self.may_use[place] if number not in kept]
-        if sum(count for count, _ in free) < demand.ranks:
-            return None, before_s
-        parts, left = [], demand.ranks
-        for count, number in sorted(free, reverse=True):
-            if ranks := min(count, left):
-                parts.append((number, ranks, take(self.pools[number], demand, ranks)))
-                left -= ranks
-        return parts, 0.0
+        for numbers in self.together[place]:
+            free = [(fitting(self.pools[number], demand), number) for number in numbers if number not in kept]
+            if sum(count for count, _ in free) < demand.ranks:
+                continue
+            parts, left = [], demand.ranks
+            for count, number in sorted(free, reverse=True):
+                if ranks := min(count, left):
+                    parts.append((number, ranks, take(self.pools[number], demand, ranks)))
+                    left -= ranks
+            return parts, 0.0
+        return None, before_s
 
-    def keep(self, place: int) -> tuple[int, _Kept] | None:
-        """Where so much is free first, by number."""
+    def keep(self, place: int) -> dict[int, _Kept]:
+        """Where so much is free first, by number; only where all ranks fit when nothing is held."""
         demand = self.layout.units[place].demand
         wanted, wanted_cpus = demand.ranks * demand.accelerators, demand.ranks * demand.cpus
-        best: tuple[int, _Kept] | None = None
+        found: dict[int, _Kept] = {}
+        start_s = _INFINITE
         for number in self.may_use[place]:
+            if self.when_empty(number, demand) < demand.ranks:
+                continue
             free, cpus = float(self.pools[number].free), self.pools[number].cpus
             for end_s, _, where, more, more_cpus in sorted(self.pool_ends):
                 if where != number:
                     continue
                 free, cpus = free + more, cpus + more_cpus
                 if free >= wanted and cpus + SLACK >= wanted_cpus:
-                    if best is None or end_s < best[1].start_s:
-                        best = number, _Kept(end_s, free - wanted, cpus - wanted_cpus)
+                    if end_s < start_s:
+                        start_s, found = end_s, {number: _Kept(end_s, free - wanted, cpus - wanted_cpus)}
                     break
-        return best
+        for numbers in self.together[place]:
+            if sum(self.when_empty(number, demand) for number in numbers) < demand.ranks:
+                continue
+            for at_s in sorted({end[0] for end in self.pool_ends if end[2] in numbers and end[0] < start_s}):
+                spread = self.spread(demand, numbers, at_s)
+                if spread:
+                    start_s, found = at_s, spread
+                    break
+        return found
+
+    def when_empty(self, number: int, demand: Demand) -> int:
+        if not demand.accelerators:
+            return demand.ranks
+        rows = [row for row, of in enumerate(self.layout.pool_of) if of == number and self.up[row]]
+        return int(sum(self.totals[row] // demand.accelerators for row in rows))
+
+    def spread(self, demand: Demand, numbers: Sequence[int], at_s: float) -> dict[int, _Kept]:
+        """What is kept when ranks go to one pool after the other as things are at ``at_s``; nothing when there is not enough."""
+        left, kept = demand.ranks, {}
+        for number in numbers:
+            over = [end for end in sorted(self.pool_ends) if end[2] == number and end[0] <= at_s]
+            free, cpus = self.pools[number].free, self.pools[number].cpus
+            for end in over:
+                free, cpus = free + end[3], cpus + end[4]
+            counts = [left]
+            if demand.accelerators:
+                counts.append(free // demand.accelerators)
+            if demand.cpus > 0:
+                counts.append(int((cpus + SLACK) // demand.cpus))
+            ranks = min(counts)
+            if ranks > 0:
+                left -= ranks
+                kept[number] = _Kept(at_s, free - ranks * demand.accelerators, cpus - ranks * demand.cpus)
+        return {} if left else kept
 
 
 def fitting(pool: Pool, demand: Demand) -> int:

@@ -9,10 +9,10 @@ import pytest
 from services.scheduler.core.apart.others import lay_over
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, JobKind, JobSpec, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.two_level import Assignment, place_in_domain, summarise
+from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.what_if import answer
 from tests.unit.scheduler.world import a_fleet
 

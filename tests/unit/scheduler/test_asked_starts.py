@@ -7,10 +7,10 @@ from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.prospect import prospects
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.track_record import TrackRecord
+from services.scheduler.core.waiting_unit import PendingUnit
 from tests.unit.scheduler.world import a_fleet
 
 

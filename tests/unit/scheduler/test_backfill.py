@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from services.scheduler.core.cluster import Cluster, Memory
 from services.scheduler.core.decide import Decisions, _Cycle, decide
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.fleet import Fleet
+from services.scheduler.core.fleet import Domain, Fleet, with_domain
 from services.scheduler.core.policy import Policy, policy_from_json
 from services.scheduler.core.profile import Profile
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Table, table_of
-from tests.unit.scheduler.world import a_fleet
+from services.scheduler.core.waiting_unit import PendingUnit
+from tests.unit.scheduler.world import a_fleet, a_node
 
 PLAIN = Policy(name="plain", filters=("up", "domain", "accelerator", "capacity"), scores=(), order=("age",))
 EASY = replace(PLAIN, discipline="easy")
@@ -150,6 +150,70 @@ def test_a_unit_without_an_end_passes_one_that_no_node_can_hold() -> None:
     jobs = [Job(0.0, Demand(1, cpus=1e6), 10.0, 10.0), Job(1.0, Demand(1, cpus=1.0), 5.0, np.inf)]
     for renewed in (False, True):
         assert Replay(table_of(a_fleet({"east": 1})), EASY, jobs, renewed=renewed).run().starts["job-001"] == 1.0
+
+
+def test_with_several_reservations_the_first_alone_does_not_limit_who_passes() -> None:
+    """a is held until 50 and wanted then; of b one node is held until 100, then both are wanted. Behind one of 500 s, which has to
+    wait, one of 90 s fits onto the free node of b, though the reservation in a begins before its end."""
+    a, b = frozenset({"a"}), frozenset({"b"})
+    cluster = Cluster(table_of(a_fleet({"a": 1, "b": 2}, cpus=1.0, devices=0)), EASY)
+
+    def add(name: str, ranks: int, domains: frozenset[str], run_s: float) -> None:
+        demand = Demand(ranks, cpus=1.0, domains=domains)
+        cluster.add(PendingUnit(UnitKey(name, 0), "lab", 0, float(len(cluster.pending)), demand, expected_s=run_s))
+
+    add("runs-a", 1, a, 50.0)
+    add("runs-b", 1, b, 100.0)
+    cluster.apply(decide(cluster, EASY, 0.0), 0.0)
+    for name, ranks, domains, run_s in (("1", 1, a, 9.0), ("2", 2, b, 9.0), ("3-long", 1, b, 500.0), ("4", 1, b, 90.0)):
+        add(name, ranks, domains, run_s)
+    found = decide(cluster, EASY, 0.0)
+    assert {item.key.job_id: item.start_s for item in found.reservations} == {"1": 50.0, "2": 100.0}
+    assert [item.unit.key.job_id for item in found.placed] == ["4"]
+
+
+@pytest.mark.parametrize("cheap", ["a", "b"])
+def test_of_two_models_that_are_free_at_the_same_time_the_better_one_is_reserved(cheap: str) -> None:
+    fleet = Fleet()
+    for name, model in (("a", "A100"), ("b", "H100")):
+        domain = Domain(name, price_micro_units=1 if name == cheap else 5, currency="CNY")
+        fleet = with_domain(fleet, domain, [a_node(f"{name}-0", name, model=model)], full_of=name)
+    policy = replace(EASY, scores=(("price", 1.0),))
+    cluster = Cluster(table_of(fleet), policy)
+    for number in range(2):
+        cluster.add(PendingUnit(UnitKey(f"r{number}", 0), "lab", 0, 0.0, Demand(1, accelerators=4), expected_s=100.0))
+    cluster.apply(decide(cluster, policy, 0.0), 0.0)
+    gang = Demand(2, accelerators=2)
+    assert len(cluster.candidates(gang)) == 2
+    cluster.add(PendingUnit(UnitKey("gang", 0), "lab", 0, 1.0, gang, expected_s=10.0))
+    [reservation] = decide(cluster, policy, 1.0).reservations
+    assert reservation.start_s == 100.0
+    assert [cluster.table.nodes[row].domain_id for row, _ in reservation.choice.rows] == [cheap]
+
+
+def test_beside_reservations_a_gang_in_one_domain_goes_before_a_cheaper_one_in_two() -> None:
+    fleet = Fleet()
+    for name, model, devices, price in (
+        ("a", "A100", 1, 1),
+        ("b", "H100", 2, 9),
+        ("c", "A100", 1, 1),
+        ("d", "L4", 1, 5),
+    ):
+        domain = Domain(name, price_micro_units=price, currency="CNY")
+        node = a_node(f"{name}-0", name, devices=devices, model=model)
+        fleet = with_domain(fleet, domain, [node], full_of=name)
+    policy = replace(EASY, scores=(("price", 1.0),))
+    cluster = Cluster(table_of(fleet), policy)
+    in_d = Demand(1, accelerators=1, domains=frozenset({"d"}))
+    cluster.add(PendingUnit(UnitKey("runs", 0), "lab", 0, 0.0, in_d, expected_s=100.0))
+    cluster.apply(decide(cluster, policy, 0.0), 0.0)
+    cluster.add(PendingUnit(UnitKey("kept", 0), "lab", 0, 1.0, in_d, expected_s=100.0))
+    gang = Demand(2, accelerators=1, cross_domain=True, accelerator_types=("A100", "H100"))
+    cluster.add(PendingUnit(UnitKey("gang", 0), "lab", 0, 2.0, gang, expected_s=100.0))
+    found = decide(cluster, policy, 2.0)
+    assert [item.key.job_id for item in found.reservations] == ["kept"]
+    [placed] = found.placed
+    assert {rank.domain_id for rank in placed.ranks} == {"b"}
 
 
 def test_easy_protects_only_the_first_and_conservative_all() -> None:

@@ -20,7 +20,6 @@ from services.scheduler.core.effects import Finished, Preempted, Queued, Stop
 from services.scheduler.core.errors import MalformedJobError
 from services.scheduler.core.fleet import Domain, Mark, MarkKind, NodeState
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import (
     Demand,
     FailureKind,
@@ -34,6 +33,7 @@ from services.scheduler.core.state import (
 )
 from services.scheduler.core.table import table_of
 from services.scheduler.core.view import View
+from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.what_if import answer
 from tests.unit.scheduler.test_history import NODES, History, workflows
 from tests.unit.scheduler.world import World, a_fleet, a_node, gang, task

@@ -27,9 +27,9 @@ from services.scheduler.core.contract import (
 from services.scheduler.core.decide import decide
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy, policy_from_json
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import table_of
+from services.scheduler.core.waiting_unit import PendingUnit
 from simulation.contracts import ContractSimulation, Stability, overlaid, shares, stability, swinging
 from simulation.domains import uniform
 from simulation.engine import Setting, Simulation
@@ -304,6 +304,22 @@ def test_moves_name_the_units_that_keep_the_promise_elsewhere() -> None:
     account.advance(61.0)
     this, _ = account.projections()
     assert abs(this[1] / this.sum() - 0.5) < abs(0.0 - 0.5) / 4
+
+
+def test_a_domain_that_lacks_too_much_gets_units_from_several_that_are_each_within_what_is_tolerated() -> None:
+    world = cluster(a=5, b=5, c=5, d=5)
+    even = SharePlan((tuple((name, 1.0) for name in "abcd"),), tolerance=0.1)
+    account = install(world, even, 0.0)
+    number = 0
+    for domain, held in (("a", 18), ("b", 14), ("c", 18), ("d", 18)):
+        for place in range(held):
+            world.begin(unit(number, expected_s=9000.0), on(domain, (place % 4,), place // 4), 0.0)
+            number += 1
+    account.advance(60.0)
+    # 17 is what each is to hold, four fifths of the tenth are 1.36: a, c and d are 1 above, b is 3 below. One from a and one
+    # from c, and b is 1 below.
+    found = moves(account, world.running.values(), world.view.domain_free_devices)
+    assert [world.running[key].ranks[0].domain_id for key in found] == ["a", "c"]
 
 
 def test_units_that_were_interrupted_before_are_moved_first() -> None:

@@ -15,9 +15,9 @@ from services.scheduler.core.counterfactual import Change, Counterfactual, count
 from services.scheduler.core.decide import Placement, decide
 from services.scheduler.core.fleet import Domain, Fleet, Mark, MarkKind, Node, with_domain, with_mark, without_marks
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
+from services.scheduler.core.waiting_unit import PendingUnit
 from tests.unit.scheduler.world import World, a_fleet, a_node, task
 
 NOW_S = 1000.0
@@ -243,3 +243,32 @@ def test_a_run_that_is_told_to_stop_is_named_as_a_run() -> None:
     pending = cluster.pending.get(key)
     assert pending is not None
     assert [item.name for item in blockers(cluster, pending, world.now_s).holders] == [run.run_id]
+
+
+def test_the_least_priority_is_that_of_an_equal_that_is_younger() -> None:
+    """A node has come free; of two that want it the younger has priority 2. With 2 the older one goes first."""
+    whole = Demand(1, accelerators=4)
+    policy = Policy(order=("priority", "age"))
+    urgent, own = a_unit("urgent", whole, priority=2, queued_at_s=5.0), a_unit("own", whole, queued_at_s=1.0)
+    cluster = a_cluster(a_fleet({"a": 1}), policy, [], [urgent, own])
+    (found,) = [item for item in counterfactuals(cluster, policy, own.key, 10.0) if item.field == "priority"]
+    assert (found.old, found.new, found.bound) == (0, 2, "at least")
+
+
+def test_nothing_need_be_otherwise_where_it_would_start_if_reservations_were_made_anew() -> None:
+    """One node of 4, half of it held by q until 100. W of p wants all of it and is reserved at 100, so V of q, which runs longer,
+    waits. Then p gets most of the CPUs: by fair share V would come first now, but W keeps what it has. Whatever were
+    otherwise, V would start: none of that is the reason."""
+    policy = Policy(order=("fair_share", "age"), discipline="conservative")
+    held = a_unit("held", Demand(1, accelerators=2), tenant_id="q", expected_s=100.0)
+    cluster = a_cluster(a_fleet({"a": 1}), policy, [held], [])
+    large = a_unit("large", Demand(1, accelerators=4), tenant_id="p", expected_s=50.0, queued_at_s=1.0)
+    long = a_unit("long", Demand(1, accelerators=2), tenant_id="q", expected_s=500.0, queued_at_s=1.0)
+    for at_s, units in (
+        (1.0, [large, long]),
+        (2.0, [a_unit("cpus", Demand(1, cpus=7.0), tenant_id="p", expected_s=900.0)]),
+    ):
+        cluster.extend(units)
+        cluster.apply(decide(cluster, policy, at_s), at_s)
+    assert long.key in {item.key for item in decide(cluster.copy(), policy, 3.0).waiting}
+    assert counterfactuals(cluster, policy, long.key, 3.0) == ()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from services.scheduler.core import filters, scores
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import Snapshot, decide
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.fleet import (
@@ -25,10 +26,10 @@ from services.scheduler.core.fleet import (
 )
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.policy import Policy, policy_from_json
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, PlacedRank, Run, UnitKey
 from services.scheduler.core.table import DeviceModel, table_of
 from services.scheduler.core.view import View
+from services.scheduler.core.waiting_unit import PendingUnit
 from tests.unit.scheduler.world import GIB, World, a_fleet, a_node, gang, task
 
 
@@ -394,3 +395,20 @@ def test_places_in_the_queue_follow_the_policy_not_age() -> None:
     ]
     decisions = decide(Snapshot(table_of(a_fleet({"a": 1})), Ledger(), pending), Policy())
     assert [(item.position, item.key.job_id) for item in decisions.waiting] == [(1, "urgent"), (2, "old"), (3, "new")]
+
+
+def test_who_began_before_one_of_higher_priority_is_taken_off_in_the_next_cycle() -> None:
+    """An order in which priority comes last, or not at all: the older unit begins, and gives way to the urgent one as soon as it
+    runs, though nothing came free since. Where priority comes first the urgent one begins."""
+    whole = Demand(1, accelerators=4)
+    for order, first in ((("age",), "old"), (("age", "priority"), "old"), (("priority", "age"), "urgent")):
+        policy = Policy(order=order, preemptions=("priority",))
+        cluster = Cluster(table_of(a_fleet({"a": 1})), policy)
+        cluster.add(PendingUnit(UnitKey("old", 0), "lab", 0, 0.0, whole))
+        cluster.add(PendingUnit(UnitKey("urgent", 0), "lab", 1, 1.0, whole))
+        decisions = decide(cluster, policy, 2.0)
+        assert [item.key.job_id for item in decisions.placed] == [first]
+        cluster.apply(decisions, 2.0)
+        following = decide(cluster, policy, 3.0)
+        assert [item.key.job_id for item in following.preempted] == ([] if first == "urgent" else ["old"])
+        assert [item.key.job_id for item in following.placed] == ([] if first == "urgent" else ["urgent"])

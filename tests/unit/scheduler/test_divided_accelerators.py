@@ -19,9 +19,9 @@ from services.scheduler.core.decide import Snapshot, decide
 from services.scheduler.core.fleet import Fleet, Node
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
+from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.wire import node_from
 from services.telemetry.issues import IssueKind
 from services.telemetry.reading_check import Limits

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meridian.cli.explanation import lines
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.cycle import run_cycle
 from services.scheduler.core.decide import Decisions, Placement, decide
 from services.scheduler.core.explanation import STAGES, rederive, sentences, weighed, with_cause
 from services.scheduler.core.fleet import Domain, Fleet, Link, with_domain
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
+from services.scheduler.core.waiting_unit import PendingUnit
 from tests.unit.scheduler.world import GIB, World, a_fleet, a_node, task
 
 SCORES = [name for name, _ in Policy().scores]
@@ -113,6 +115,26 @@ def check(item: Placement, rng: random.Random) -> None:
         chosen = next(entry for entry in body["domains"] if entry["place"] == place)
         assert weighed(chosen, body["weights"]) + every == pytest.approx(chosen["score"], abs=1e-6)
     assert sentences(body)[-1].endswith(f"policy {body['policy_version']}.")
+    check_lines(body)
+
+
+def check_lines(body: dict[str, Any]) -> None:
+    """What the command line prints of a place adds up to its score."""
+    unit = {"unit_index": 0, "state": "running", "placement": body, "sentences": sentences(body)}
+    printed = lines({"job_id": "job-1", "state": "running", "policy_version": "1", "units": [unit]})
+    alike = sum(map(added, (line for line in printed if line.startswith("  for every domain: "))))
+    places = [line for line in printed if line.startswith(("  set ", "  domain ", "  node "))]
+    assert any(line.startswith("  node ") for line in places)
+    for line in places:
+        score = float(line.split(": ")[1].split(",")[0])
+        both = added(line) + (alike if line.startswith("  domain ") else 0.0)
+        assert both == pytest.approx(score, abs=0.011 * len(line.split(" + ")) * 3)
+
+
+def added(line: str) -> float:
+    """The weighted sum at the end of a line."""
+    terms = [term.rsplit(" ", 3) for term in line.rsplit(": ", 1)[1].split(" + ")]
+    return sum(float(value) * float(weight) for _, value, _, weight in terms if value)
 
 
 @settings(max_examples=120, deadline=None)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from google.protobuf.message import Message
 
 from meridian.contracts.failover.v1 import failover_pb2
+from services.scheduler.core.fleet import with_domain
 from services.scheduler.core.state import RunState, UnitKey
 from services.scheduler.events import Batch, apply
 from tests.unit.scheduler.recorded_messages import envelope
@@ -49,3 +50,25 @@ def test_a_node_that_another_domain_has_by_now_keeps_what_runs_there() -> None:
     say(world, failover_pb2.NodeFailed(domain_id="b", node_id="b-0", reason="dead"))
     world.advance(3600.0)
     assert world.run("job").state is not RunState.ACTIVE
+
+
+def test_a_domain_that_is_forgotten_goes_and_takes_work_when_it_comes_again() -> None:
+    world = World(a_fleet({"a": 1, "b": 1}))
+    before = world.book.fleet
+    say(
+        world,
+        failover_pb2.DomainUnreachable(domain_id="a", reason="silent"),
+        failover_pb2.DomainForgotten(domain_id="a", reason="silent for 30 days"),
+    )
+    fleet = world.book.fleet
+    assert set(fleet.domains) == {"b"}
+    assert set(fleet.nodes) == {"b-0"}
+    assert not fleet.marks
+    say(world, failover_pb2.DomainForgotten(domain_id="a"))
+    assert world.book.fleet is fleet, "nothing is written for what is not known"
+    draft = world.book.draft()
+    draft.fleet = with_domain(draft.fleet, before.domains["a"], [before.nodes["a-0"]], full_of="a")
+    world.merge(draft)
+    world.submit("first", task())
+    world.submit("second", task())
+    assert len(world.cycle().placed) == 2

@@ -131,7 +131,7 @@ class History(RuleBasedStateMachine):
         draft = self.world.book.draft()
         draft.fleet = facts.with_mark(draft.fleet, Mark(kind, node_id))
         if kind is MarkKind.NODE_FAILED:
-            domain_id = draft.fleet.nodes[node_id].domain_id
+            domain_id = node_id.partition("-")[0]
             lifecycle.node_failed(draft, node_id, domain_id, self.world.now_s, self.world.rules)
         self.world.merge(draft)
 
@@ -202,6 +202,22 @@ class History(RuleBasedStateMachine):
         }
         for name, held in ledger.nodes.items():
             assert abs(held.cpus - book.ledger.nodes[name].cpus) < 1e-6
+
+    @invariant()
+    def runs_are_found_by_their_nodes_and_units_by_those_they_avoid(self) -> None:
+        book, draft = self.world.book, self.world.book.draft()
+        held = {rank.node_id for run in book.runs.values() for rank in run.ranks}
+        assert book.runs_on.keys() == held
+        avoided = {name for unit in book.units.values() for name in unit.excluded_nodes}
+        for node_id in held | avoided | {"nowhere"}:
+            there = [run for run in draft.open_runs() if any(rank.node_id == node_id for rank in run.ranks)]
+            assert draft.open_runs_on(node_id) == there
+            waiting = {
+                unit.key
+                for unit in book.units.values()
+                if unit.state is UnitState.QUEUED and node_id in unit.excluded_nodes
+            }
+            assert {unit.key for unit in draft.units_avoiding(node_id)} == waiting
 
     @invariant()
     def a_unit_has_one_run_at_a_time(self) -> None:

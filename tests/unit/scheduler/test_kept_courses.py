@@ -15,9 +15,9 @@ from services.scheduler.core.decide import decide
 from services.scheduler.core.kept_courses import KeptCourses
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.prospect import Prospect, order_of, prospects
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, JobKind, JobSpec, UnitKey
 from services.scheduler.core.table import table_of
+from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.times import rfc3339
 from services.scheduler.what_if import answer
 from tests.unit.scheduler.world import a_fleet

@@ -17,7 +17,6 @@ from services.scheduler.core.objectives import (
     Combine,
     Direction,
     Objective,
-    RunningBounds,
     Scalarisation,
     augmented_chebyshev,
     check_weights,
@@ -107,32 +106,6 @@ def test_tenants_without_weights_have_the_default_ones() -> None:
 def test_bounds_that_contradict_each_other(bounds: dict[str, Any], message: str) -> None:
     with pytest.raises(PolicyError, match=message):
         Objective("jct", "h", combine=Combine.TOTAL, **bounds)
-
-
-def test_the_nadir_is_that_of_the_front_and_not_of_all_candidates() -> None:
-    bounds = RunningBounds((JCT, USE))
-    bounds.update([[10, 0.9], [5, 0.5], [50, 0.1]])  # the last is worse in both
-    assert bounds.ideal.tolist() == [5, 0.9]
-    assert bounds.nadir.tolist() == [10, 0.5]
-    bounds.update([[4, 0.9]])  # dominates both
-    assert (bounds.ideal.tolist(), bounds.nadir.tolist()) == ([4, 0.9], [4, 0.9])
-
-
-def test_bounds_given_by_the_policy_hold() -> None:
-    bounds = RunningBounds((Objective("jct", "h", ideal=1.0), Objective("use", "share", Direction.MAXIMISE, scale=0.5)))
-    with pytest.raises(PolicyError, match="before the first candidate"):
-        _ = bounds.ideal
-    bounds.update([[10, 0.9], [5, 0.5]])
-    assert bounds.ideal.tolist() == [1, 0.9]
-    assert bounds.nadir.tolist() == pytest.approx([10, 0.4])
-
-
-def test_a_candidate_that_is_not_finite_is_refused_whole() -> None:
-    bounds = RunningBounds((JCT, USE))
-    with pytest.raises(PolicyError, match="candidate 1: use"):
-        bounds.update([[1.0, 1.0], [2.0, math.nan]])
-    with pytest.raises(PolicyError, match="before the first"):
-        _ = bounds.nadir
 
 
 POINTS = arrays(np.float64, st.tuples(st.integers(1, 30), st.integers(1, 4)), elements=st.integers(0, 6).map(float))

@@ -11,17 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.scheduler.core.cluster import RunningUnit
+from services.scheduler.core.efforts import LeastAttainedOrder, ShortestEffortOrder
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.preemption import OrderPreemption
-from services.scheduler.core.queue import (
-    LeastAttainedOrder,
-    OrderContext,
-    PendingUnit,
-    Shares,
-    ShortestEffortOrder,
-    orders,
-)
+from services.scheduler.core.queue import orders
 from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares
 
 NOW_S = 1000.0
 

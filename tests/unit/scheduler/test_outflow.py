@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
+from services.scheduler.core.fleet import Domain, Fleet, with_domain
 from services.scheduler.core.layout import Layout
 from services.scheduler.core.outflow import Course, speaks_for
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.pools import Pool, Sizes
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
-from tests.unit.scheduler.plain_course import PlainCourse, fitting, take
-from tests.unit.scheduler.world import a_fleet
+from services.scheduler.core.waiting_unit import PendingUnit
+from tests.unit.scheduler.plain_course import PlainCourse, fitting, give, take
+from tests.unit.scheduler.world import a_fleet, a_node
 
 _HORIZON_S = 1e9
 
@@ -58,6 +59,22 @@ def test_a_gang_waits_for_nodes_of_one_domain_and_a_spanning_one_does_not() -> N
     assert course.exhausted
     spanning = a_unit("gang", 50.0, Demand(2, accelerators=4, cross_domain=True))
     assert starts(course_of(a_cluster({"a": 1, "b": 1}, "greedy", running), [spanning])) == {"gang": 200.0}
+
+
+def test_a_gang_that_spans_domains_has_one_accelerator_model() -> None:
+    """Domain a has A100s, b and c have 910Bs. A gang of 2 x 4 never gets a node of a and one of b, but b and c when both are
+    free; where the policy lets models differ, it begins at once."""
+    fleet = Fleet()
+    for name, model in (("a", "A100"), ("b", "910B"), ("c", "910B")):
+        fleet = with_domain(fleet, Domain(name), [a_node(f"{name}-0", name, model=model)])
+    gang = a_unit("gang", 50.0, Demand(2, accelerators=4, cross_domain=True))
+    held = a_unit("held", 100.0, Demand(1, accelerators=4, domains=frozenset({"c"})))
+    for one_model, start_s in ((True, 100.0), (False, 0.0)):
+        policy = Policy(order=("age",), discipline="greedy", one_accelerator_model_per_gang=one_model)
+        cluster = Cluster(table_of(fleet), policy)
+        cluster.add(held)
+        cluster.apply(decide(cluster, policy, 0.0), 0.0)
+        assert starts(course_of(cluster, [gang])) == {"gang": start_s}
 
 
 def test_accelerators_on_different_nodes_do_not_make_one_rank() -> None:
@@ -178,11 +195,42 @@ def test_who_runs_long_may_have_what_is_free_besides() -> None:
     }
 
 
+@pytest.mark.parametrize("discipline", ["easy", "conservative"])
+def test_nothing_is_reserved_for_who_never_fits(discipline: str) -> None:
+    """Two nodes of 4, held until 100 and 300. What waits first wants more than there is on any node: the second in the order has
+    the reservation, of both nodes at 300. Whoever wants one node begins at 100 only if it ends by then. With a third node
+    that is free, 8 are free in sum at 100 and yet for nobody: who wants 4 begins now, however long it runs."""
+    running = [a_unit("a", 100.0, Demand(1, accelerators=4)), a_unit("b", 300.0, Demand(1, accelerators=4))]
+    whole = Demand(1, accelerators=4)
+    both = a_unit("both", 50.0, Demand(2, accelerators=4), 1.0)
+    long, short = a_unit("long", 500.0, whole, 2.0), a_unit("short", 150.0, whole, 3.0)
+    huge = a_unit("huge", 50.0, Demand(1, accelerators=16))
+    found = starts(course_of(a_cluster({"a": 2}, discipline, running), [huge, both, long, short], discipline))
+    assert found == {"both": 300.0, "short": 100.0, "long": 350.0}
+    large = a_unit("large", 50.0, Demand(1, accelerators=8))
+    assert starts(course_of(a_cluster({"a": 3}, discipline, running), [large, long], discipline)) == {"long": 0.0}
+
+
+def test_nodes_of_several_domains_are_reserved_for_who_may_span_them() -> None:
+    """Two domains of a node each, held until 100 and 200. A gang of both waits until 200; nobody begins at 100 who runs longer."""
+    running = [a_unit("a", 100.0, Demand(1, accelerators=4)), a_unit("b", 200.0, Demand(1, accelerators=4))]
+    gang = a_unit("gang", 50.0, Demand(2, accelerators=4, cross_domain=True))
+    long, short = (
+        a_unit("long", 150.0, Demand(1, accelerators=4), 1.0),
+        a_unit("short", 90.0, Demand(1, accelerators=4), 2.0),
+    )
+    found = starts(course_of(a_cluster({"a": 1, "b": 1}, "easy", running), [gang, long, short], "easy"))
+    assert found == {"gang": 200.0, "short": 100.0, "long": 250.0}
+
+
 def a_queue(rng: random.Random, discipline: str) -> Cluster:
     """What waits in three small domains after a cycle: gangs and tasks, alike in what they want of accelerators and not in cpus
     and memory; half of the run times are round, so that ends and reservations meet."""
     policy = Policy(order=("priority", "age"), discipline=discipline)
-    cluster = Cluster(table_of(a_fleet({"a": rng.randrange(1, 5), "b": 2, "c": 1})), policy)
+    fleet = a_fleet({"a": rng.randrange(1, 5), "b": 2, "c": 1})
+    if rng.random() < 0.5:
+        fleet = with_domain(fleet, Domain("e"), [a_node(f"e-{n}", "e", model="910B") for n in range(2)])
+    cluster = Cluster(table_of(fleet), policy)
     demands = [
         Demand(
             rng.choice([1, 1, 2, 3, 5]),
@@ -231,19 +279,32 @@ def test_nodes_taken_together_are_those_taken_one_by_one(data: st.DataObject) ->
     free = data.draw(st.lists(st.integers(0, top), min_size=1, max_size=12))
 
     def a_pool() -> Pool:
-        pool = Pool(0, sizes, [set() for _ in range(top + 1)], list(free), sum(free), 100.0, 100.0)
+        room = sizes.none + sum(sizes.worth[level] for level in free)
+        pool = Pool(0, sizes, [set() for _ in range(top + 1)], list(free), room, 0, sum(free), 100.0, 100.0)
         for row, level in enumerate(free):
             pool.levels[level].add(row)
         return pool
 
+    def holds(pool: Pool, each: int) -> int:
+        """Node by node."""
+        return sum(level // each for level in pool.level_of) if each else sizes.none
+
     quick, plain = a_pool(), a_pool()
-    quick.counts = sizes.counts([quick])[0]
-    for _ in range(5):
+    held: list[tuple[Demand, list[tuple[int, int]]]] = []
+    for _ in range(8):
+        gives = data.draw(st.booleans())
+        if held and gives:
+            before, nodes = held.pop(data.draw(st.integers(0, len(held) - 1)))
+            quick.give(before, before.ranks, nodes)
+            give(plain, before, before.ranks, nodes)
+            assert (quick.levels, quick.level_of, quick.free) == (plain.levels, plain.level_of, plain.free)
         each = data.draw(st.sampled_from(sizes.all))
         demand = Demand(data.draw(st.integers(1, 12)), cpus=1.0, accelerators=each)
         assert quick.ranks(demand) == fitting(plain, demand)
         if quick.ranks(demand) < demand.ranks:
             continue
-        assert list(quick.take(demand, demand.ranks)) == take(plain, demand, demand.ranks)
+        held.append((demand, take(plain, demand, demand.ranks)))
+        assert list(quick.take(demand, demand.ranks)) == held[-1][1]
         assert (quick.levels, quick.level_of, quick.free) == (plain.levels, plain.level_of, plain.free)
-        assert quick.counts == sizes.counts([quick])[0]
+        for each in (*sizes.all, *range(top + 3)):
+            assert sizes.ranks(quick.room, each) == holds(plain, each)

@@ -16,9 +16,9 @@ from services.scheduler.core import queue, scores
 from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy, RestartRules
-from services.scheduler.core.queue import OrderContext, PendingUnit, Shares
 from services.scheduler.core.stages import check
 from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares
 from services.scheduler.marked_yaml import read
 from services.scheduler.policy_differences import differences
 from services.scheduler.policy_file import parse, shipped, shipped_names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from services.scheduler.core.outlooks import FleetOutlooks, outlooks_of, with_ou
 from services.scheduler.core.policy import Policy, RestartRules, policy_from_json
 from services.scheduler.core.preallocation import FACT, Outlook, PreallocationGate, Settings, lacking, reserves
 from services.scheduler.core.stages import stages_of
-from services.scheduler.core.state import UnitKey
+from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.waiting_unit import PendingUnit
 from tests.unit.scheduler.world import World, a_fleet, gang, task
 
 LATER = Outlook(0.0, ((600.0, 6.0, math.nan), (3600.0, 10.0, 14.0)))
@@ -184,6 +186,25 @@ def test_what_is_taken_off_and_put_back_changes_nothing(held: float, taken: int,
     assert gate.kept() == {"a": after}
     gate.charge(unit)
     assert gate.kept() == before
+
+
+@pytest.mark.parametrize(
+    ("expected_s", "attained_s", "spared"),
+    [(3600.0, 0.0, True), (3601.0, 0.0, False), (4000.0, 400.0, True), (4000.0, 399.0, False), (math.inf, 1e9, False)],
+)
+def test_what_is_left_of_a_unit_decides_whether_it_may_use_what_is_held(
+    expected_s: float, attained_s: float, spared: bool
+) -> None:
+    settings = Settings(tenants=("a",), most=12.0, horizon_s=3600.0)
+    world = World(a_fleet({"north": 3}), held_for("a"))
+    gate = PreallocationGate(world.book.cluster, settings, {"a": 10.0})
+    unit = PendingUnit(UnitKey("b", 0), "b", 0, 0.0, Demand(1, accelerators=1), expected_s=expected_s)
+    said = gate.refuses(replace(unit, attained_s=attained_s))
+    # 12 are free and 10 are held for a; with 2 more taken one more is too much.
+    world.submit("other", task(accelerators=2), tenant="a")
+    assert placed(world) == {"other"}
+    assert said == ""
+    assert (gate.refuses(replace(unit, attained_s=attained_s)) == "") is spared
 
 
 def test_what_could_not_start_beside_the_reserve_at_all_is_not_held_back() -> None:

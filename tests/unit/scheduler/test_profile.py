@@ -17,9 +17,9 @@ from services.scheduler.core.following import Change
 from services.scheduler.core.placement import Candidates
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.profile import Profile
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import table_of
+from services.scheduler.core.waiting_unit import PendingUnit
 from tests.unit.scheduler.world import GIB, a_fleet, a_node
 
 INF = float("inf")
@@ -65,6 +65,20 @@ def keep(cluster: Cluster, future: Profile, name: str, demand: Demand, run_s: fl
 
 def gpus(count: int, ranks: int = 1, **more: object) -> Demand:
     return Demand(ranks, accelerators=count, **more)  # type: ignore[arg-type]
+
+
+def test_a_service_has_one_rank_of_its_port_on_a_node_whatever_is_free() -> None:
+    service = Demand(2, cpus=1.0, service_port=8080)
+    alone = a_cluster(a_fleet({"a": 1}))
+    assert start(alone, profile(alone), service, 50.0) is None
+    assert start(alone, profile(alone), replace(service, service_port=0), 50.0) == 0.0
+    two = a_cluster(a_fleet({"a": 2}))
+    future = profile(two)
+    assert start(two, future, service, 50.0) == 0.0
+    keep(two, future, "other", gpus(4), 50.0)
+    window = future.window(two.candidates(service)[0], 50.0)
+    assert window is not None
+    assert window.tolist() == [1, 1]
 
 
 def test_a_unit_waits_for_the_end_that_frees_enough() -> None:

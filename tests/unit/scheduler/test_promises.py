@@ -9,7 +9,6 @@ import pytest
 
 from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.service_levels import (
     FINISHED,
     LOST,
@@ -24,6 +23,7 @@ from services.scheduler.core.share_account import Held, ShareAccount, restored
 from services.scheduler.core.share_plan import SharePlan
 from services.scheduler.core.sla import Objective, ObjectiveKind
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
+from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.policy_file import parse
 from services.scheduler.promises_api import series_of
 

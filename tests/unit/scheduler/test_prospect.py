@@ -10,9 +10,9 @@ from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.prospect import ahead_of, order_of, prospects
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
+from services.scheduler.core.waiting_unit import PendingUnit
 from tests.unit.scheduler.world import a_fleet
 
 WHOLE = Demand(1, cpus=1.0, accelerators=4)
@@ -144,3 +144,18 @@ def test_the_work_is_bounded() -> None:
     end_s = 100.0 + 7.0 * 299
     assert item.low_s <= end_s <= item.high_s
     assert item.start_s == pytest.approx(end_s, rel=0.05)
+
+
+def test_who_is_taken_off_in_a_future_runs_on_in_it() -> None:
+    """One node, held from 0 to 100; at 10 an urgent unit of 50 s waits before another of 30 s. It takes the run off, until 60;
+    that runs its other 90 s, until 150; then the other begins."""
+    policy = Policy(order=("priority", "age"), preemptions=("priority",))
+    cluster = Cluster(table_of(a_fleet({"a": 1})), policy)
+    whole = Demand(1, accelerators=4)
+    cluster.add(PendingUnit(UnitKey("held", 0), "lab", 0, 0.0, whole, expected_s=100.0))
+    cluster.apply(decide(cluster, policy, 0.0), 0.0)
+    cluster.add(PendingUnit(UnitKey("urgent", 0), "lab", 1, 10.0, whole, expected_s=50.0))
+    other = UnitKey("other", 0)
+    cluster.add(PendingUnit(other, "lab", 0, 10.0, whole, expected_s=30.0))
+    found = prospects(cluster, policy, 10.0, [other])[other]
+    assert (found.low_s, found.start_s, found.high_s, found.never) == (150.0, 150.0, 150.0, False)

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from services.scheduler.core.ledger import Usage
 from services.scheduler.core.pending import Pending, Selection
-from services.scheduler.core.queue import OrderContext, PendingUnit, Shares, orders
+from services.scheduler.core.queue import orders
 from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares
 
 DEMAND = Demand(1, cpus=1.0, accelerators=1)
 

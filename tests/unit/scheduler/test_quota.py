@@ -148,23 +148,31 @@ def test_usage_of_an_interior_queue_counts_against_it() -> None:
     assert tree.running("a") == 0
 
 
-def test_counts_of_running_and_pending_units_hold_for_all_below() -> None:
-    tree = QuotaTree(
-        [queue("org", max_running=3, max_pending=1), queue("a", "org", 9, max_running=2), queue("b", "org")]
-    )
+def test_counts_of_running_units_hold_for_all_below() -> None:
+    tree = QuotaTree([queue("org", max_running=3), queue("a", "org", 9, max_running=2), queue("b", "org")])
     tree.charge("a", cpus(1))
     tree.charge("a", cpus(1))
     assert tree.admits("a", cpus(1)) == Verdict(ok=False, blocked_at="a", resource="running")
     tree.charge("b", cpus(1))
     assert tree.admits("b", {}).blocked_at == "org"
     assert tree.running("org") == 3
-    assert tree.accepts("a").ok
-    tree.enqueue("a")
-    assert tree.accepts("b") == Verdict(ok=False, blocked_at="org", resource="pending")
-    tree.dequeue("a")
-    assert tree.pending("org") == 0
-    with pytest.raises(ConflictError, match="'b'"):
-        tree.dequeue("b")
+
+
+def test_the_queue_that_covers_a_request_is_the_highest_that_one_of_its_resources_needs() -> None:
+    tree = QuotaTree(
+        [
+            QueueSpec("org", nominal={"cpus": 8.0, "memory_bytes": 100.0}),
+            QueueSpec("team", "org", nominal={"cpus": 8.0, "memory_bytes": 100.0}),
+            QueueSpec("lab", "team", nominal={"cpus": 2.0, "memory_bytes": 100.0}),
+        ]
+    )
+
+    def covered_by(cpus: int, memory_bytes: int) -> str:
+        return tree.admits("lab", {"cpus": cpus * 1000, "memory_bytes": memory_bytes}).covered_by
+
+    # By hand: lab owns 2 cpus and 100 bytes, team 10 and 200 with it, org 18 and 300.
+    assert [covered_by(2, 100), covered_by(3, 100), covered_by(11, 100)] == ["lab", "team", "org"]
+    assert [covered_by(2, 101), covered_by(2, 201), covered_by(11, 101)] == ["team", "org", "org"]
 
 
 def test_accelerators_count_by_their_index() -> None:
@@ -235,6 +243,16 @@ def test_what_a_branch_owns_is_safe_from_those_outside_it() -> None:
     # Now a1 holds 6, b1 holds 14: team b owes 4 to team a, and it pays before a1 does.
     assert tree.reclaimable("a2", cpus(5)) == (Reclaim("b1", CPUS, 4000), Reclaim("a1", CPUS, 1000))
     assert tree.reclaimable("a2", cpus(4)) == (Reclaim("b1", CPUS, 4000),)
+
+
+def test_several_outside_pay_together_no_more_than_the_branch_has_a_claim_to() -> None:
+    specs = [queue("org", nominal=3), queue("team", "org"), queue("one", "org"), queue("two", "org")]
+    tree = QuotaTree([*specs, queue("me", "team", 4), queue("next", "team")])
+    for name, amount in (("next", 2), ("one", 2), ("two", 3)):
+        tree.charge(name, cpus(amount))
+    # All 7 are used. The team owns 4 and holds 2, so 2 is its claim to what is outside; two owes most and pays all of it,
+    # one, which owes 2 as well, pays nothing: the rest is with the neighbour in the team.
+    assert tree.reclaimable("me", cpus(4)) == (Reclaim("two", CPUS, 2000), Reclaim("next", CPUS, 2000))
 
 
 def test_a_branch_takes_from_outside_no_more_than_its_own_quota_lacks() -> None:
@@ -312,7 +330,7 @@ NAN = float("nan")
         ([queue("a", weight=0)], "'a': weight"),
         ([queue("a", weight=NAN)], "'a': weight"),
         ([queue("a", max_running=-1)], "'a': max_running"),
-        ([queue("a", max_pending=1.5)], "'a': max_pending"),
+        ([queue("a", max_running=1.5)], "'a': max_running"),
         ([QueueSpec("a", nominal={"running": 3})], "max_running"),
     ],
 )
@@ -344,10 +362,7 @@ def test_a_wrong_change_is_refused_whole() -> None:
 
 
 def state(tree: QuotaTree) -> list[object]:
-    return [
-        (tree.usage(name), tree.available(name), tree.borrowed(name), tree.running(name), tree.pending(name))
-        for name in tree.queues
-    ]
+    return [(tree.usage(name), tree.available(name), tree.borrowed(name), tree.running(name)) for name in tree.queues]
 
 
 @st.composite

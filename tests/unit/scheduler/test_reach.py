@@ -13,11 +13,11 @@ from services.scheduler.core.decide import decide
 from services.scheduler.core.fleet import Device, Domain, Fleet, Node
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import OrderPreemption, find_room
-from services.scheduler.core.queue import OrderContext, PendingUnit, Shares
 from services.scheduler.core.reach import Changed, Reach
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.view import View
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares
 
 POLICY = Policy(
     name="shortest",

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.scheduler.core.cluster import RunningUnit
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.scenario import COARSE, FINE, Scenario, orders, quantiles, scenarios
 from services.scheduler.core.spans import spans_of_runs, spans_of_waiting
 from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.waiting_unit import PendingUnit
 
 
 def a_unit(name: str = "a", **more: float) -> PendingUnit:

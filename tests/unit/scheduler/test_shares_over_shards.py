@@ -8,10 +8,10 @@ import pytest
 from services.scheduler.core.apart.shares import DomainShare, ShardShares, shares_of, whole
 from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.contract import needs
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.share_account import ShareAccount
 from services.scheduler.core.share_plan import SharePlan
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
+from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.shards.wire import shares_from, shares_message
 
 PLAN = SharePlan(((("a", 3.0), ("b", 1.0)),), window_s=100.0)

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from services.scheduler.core.cluster import RunningUnit
+from services.scheduler.core.efforts import ShortestEffortOrder
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.queue import OrderContext, PendingUnit, Shares, ShortestEffortOrder
 from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares
 
 
 def effort(weight: float | None = None) -> ShortestEffortOrder:

@@ -14,13 +14,13 @@ from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.fleet import Domain, Fleet, Link
 from services.scheduler.core.pareto import coverage, exact_front, pick
 from services.scheduler.core.policy import Policy, policy_from_json
-from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.stages import check
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.tenants_front import front_for, front_json, problem_for
 from services.scheduler.core.tenants_objectives import ChebyshevScore, domain_costs, state_tenant
 from services.scheduler.core.two_level import InterDomain, LocalDomain
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 from tests.unit.scheduler.world import a_node
 
 GIB = 2.0**30

@@ -16,7 +16,6 @@ from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.pending import Pending
 from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.two_level import (
@@ -31,6 +30,7 @@ from services.scheduler.core.two_level import (
     place_in_domain,
     summarise,
 )
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 from tests.unit.scheduler.world import GIB, a_fleet
 
 POLICY = Policy(order=("priority", "age"))

@@ -7,10 +7,10 @@ import pytest
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.pending import Pending
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.two_level import InterDomain, LocalDomain, coordinate
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 from tests.unit.scheduler.world import a_fleet
 
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.fleet import Domain, Fleet, with_domain
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import DeviceModel, table_of
 from services.scheduler.core.two_level import ANY, Assignment, DomainSummary, Tally, place_in_domain
 from services.scheduler.core.two_level.rooms import Rooms
 from services.scheduler.core.view import View
+from services.scheduler.core.waiting_unit import PendingUnit
 from tests.unit.scheduler.world import GIB, a_fleet, a_node
 
 POLICY = Policy(order=("priority", "age"))

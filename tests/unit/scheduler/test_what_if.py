@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from meridian.errors import InvalidArgumentError
 from services.scheduler.api import parse_spec
-from services.scheduler.core.policy import policy_from_json
+from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.decide import decide
+from services.scheduler.core.policy import Policy, policy_from_json
 from services.scheduler.core.scaling import Scaling
 from services.scheduler.core.state import Demand, JobKind, JobSpec, UnitKey
+from services.scheduler.core.table import table_of
+from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.hypothesis import hypothesis
 from services.scheduler.plans.catalogue import register_all
+from services.scheduler.times import rfc3339
 from services.scheduler.what_if import answer
 from tests.unit.scheduler.world import World, a_fleet, gang, task
 
@@ -88,3 +96,40 @@ def test_a_change_that_makes_no_sense_is_named(change: dict[str, object], messag
     world = World(a_fleet({"a": 1}))
     with pytest.raises(InvalidArgumentError, match=message):
         hypothesis(change, world.fleet, world.policy)
+
+
+def _a_cluster(rng: random.Random, policy: Policy) -> Cluster:
+    """After a cycle some runs end, so that there is room for some who wait."""
+    cluster = Cluster(table_of(a_fleet({"a": 2, "b": 1})), policy)
+    for number in range(rng.randrange(3, 14)):
+        demand = Demand(rng.choice([1, 1, 2]), accelerators=rng.choice([1, 2, 4]))
+        key, seconds = UnitKey(f"j{number}", 0), float(rng.choice([60, 300, 900]))
+        cluster.add(PendingUnit(key, "lab", rng.choice([0, 0, 1]), float(number), demand, expected_s=seconds))
+    cluster.apply(decide(cluster, policy, 20.0, explain=False), 20.0)
+    for key in rng.sample(list(cluster.running), rng.randrange(len(cluster.running) + 1)):
+        cluster.release(key, 30.0)
+    return cluster
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(["greedy", "strict", "easy", "conservative"]))
+def test_who_is_delayed_are_those_who_start_without_the_job_and_not_with_it(seed: int, discipline: str) -> None:
+    rng = random.Random(seed)
+    policy = Policy(order=("priority", rng.choice(["age", "smallest"]), "age"), discipline=discipline)
+    cluster = _a_cluster(rng, policy)
+    kind = rng.choice([JobKind.ARRAY, JobKind.GANG])
+    size = {"array_size" if kind is JobKind.ARRAY else "ranks": rng.choice([1, 2, 3])}
+    demand = Demand(1, accelerators=rng.choice([1, 2, 4]))
+    spec = JobSpec(kind, demand, priority=rng.choice([0, 0, 1]), max_run_time_s=rng.choice([60.0, 900.0]), **size)  # type: ignore[arg-type]
+    found = answer(cluster, policy, spec, "lab", 30.0, times=rfc3339)["displaces"]
+    without = {item.key for item in decide(cluster.copy(), policy, 30.0).placed}
+    other = cluster.copy()
+    units = spec.array_size if kind is JobKind.ARRAY else 1
+    for index in range(units):
+        whole = replace(demand, ranks=1 if kind is JobKind.ARRAY else spec.ranks)
+        key, lasts_s = UnitKey("what-if", index), spec.max_run_time_s
+        unit = PendingUnit(key, "lab", spec.priority, 30.0, whole, limit_s=lasts_s, expected_s=lasts_s)
+        other.add(replace(unit, submitted_at_s=30.0))
+    begun = {item.key for item in decide(other, policy, 30.0).placed}
+    assert set(found["delayed"]) == {str(key) for key in without - begun}
+    assert (found["delayed_units"], found["preempted"]) == (len(found["delayed"]), [])

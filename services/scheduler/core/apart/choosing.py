@@ -12,9 +12,9 @@ from services.scheduler.core.apart.waking import Waking, with_sleepers
 from services.scheduler.core.book import Book
 from services.scheduler.core.contract import tell
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.stages import stages_of
 from services.scheduler.core.two_level import Dispatch, InterDomain
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 
 class Choosing:

@@ -34,13 +34,13 @@ from services.scheduler.core.explanation import Explanation
 from services.scheduler.core.fleet import Fleet, NodeState
 from services.scheduler.core.idle_nodes import IDLE_NODES, IdleNodes, IdleRules, idle_rules_of
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.refit import refit
 from services.scheduler.core.shares import Device
 from services.scheduler.core.sleeping import rest
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.two_level import Assignment, DomainSummary, Tally, place_in_domain, summarise
+from services.scheduler.core.waiting_unit import PendingUnit
 
 MOST_EXPLAINED = 20
 """Units of a request that are told why they were placed or refused; explanations are larger than all else in an answer."""

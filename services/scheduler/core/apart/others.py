@@ -15,10 +15,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from services.scheduler.core.cluster import Cluster, RunningUnit
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import Floats
 from services.scheduler.core.two_level import DomainSummary
+from services.scheduler.core.waiting_unit import PendingUnit
 
 OTHERS = "(others)"
 """The job and the tenant of what others hold; no tenant can be named so."""

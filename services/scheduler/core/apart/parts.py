@@ -1,8 +1,8 @@
 """Parts of accelerators that move between the grants of a domain, whoever's they are: the decider's side of `core/shares.py`.
 
 A shard says what part a replica would like to have by its load. The decider gives it what is free on the device, then what grants there
-can spare that name a least part, the one with most to give first; what they lack is given back when it is free again. Each shard is told the
-new parts of its own grants, and tells the agents.
+can spare that name a least part, the one with most to give first; what they lack is given back when it is free again.
+Each shard is told the new parts of its own grants, and tells the agents.
 """
 
 from __future__ import annotations

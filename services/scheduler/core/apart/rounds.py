@@ -10,9 +10,9 @@ from services.scheduler.core.apart.parts import device_of
 from services.scheduler.core.book import Book, Draft
 from services.scheduler.core.explanation import Explanation
 from services.scheduler.core.kept import held_demand, part_of
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, PlacedRank, Run, UnitKey, UnitState
 from services.scheduler.core.two_level import Assignment, DomainSummary
+from services.scheduler.core.waiting_unit import PendingUnit
 
 
 @dataclass(frozen=True, slots=True)

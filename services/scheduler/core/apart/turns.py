@@ -49,8 +49,8 @@ def turn(
     now_s: float,
     port_range: range = binding.PORTS,
 ) -> Turn:
-    """One turn at ``now_s`` on an empty draft; see the module. ``told`` are share contracts of other shards, ``port_range`` the ports of runs that
-    begin."""
+    """One turn at ``now_s`` on an empty draft; see the module. ``told`` are share contracts of other shards,
+    ``port_range`` the ports of runs that begin."""
     book = draft.book
     for item in told:
         dispatcher.hear_shares(item)

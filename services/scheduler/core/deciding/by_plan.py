@@ -11,10 +11,10 @@ from services.scheduler.core.deciding.decisions import Preempted
 from services.scheduler.core.deciding.state import State
 from services.scheduler.core.planning import Target
 from services.scheduler.core.preemption import best
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Table
 from services.scheduler.core.tenants_objectives import state_tenant
+from services.scheduler.core.waiting_unit import PendingUnit
 
 
 class _Settled:
@@ -39,13 +39,15 @@ class _Settled:
         self.targets = None
         self._agreed.pop(running.unit.key, None)
 
-    def agrees(self, running: RunningUnit, target: Target, table: Table) -> bool:
-        """Whether the unit runs as the target says."""
+    def agreed(self, table: Table) -> dict[UnitKey, Target]:
+        """The targets that running units were found to agree with, by unit."""
         if table is not self._table:
             self._agreed.clear()
             self._table = table
-        if self._agreed.get(target.key) is target:
-            return True
+        return self._agreed
+
+    def agrees(self, running: RunningUnit, target: Target, table: Table) -> bool:
+        """Whether the unit runs as the target says."""
         found = _agrees(running, target, table)
         if found:
             self._agreed[target.key] = target
@@ -65,7 +67,9 @@ class ByPlan(State):
         """See the module; whether all was already as planned."""
         cluster = self._cluster
         wanted = {target.key: target for target in targets}
-        for running in list(self._running.values()):
+        agreed = settled.agreed(cluster.table)
+        changed = [key for key in self._running if key not in wanted or wanted[key] is not agreed.get(key)]
+        for running in [self._running[key] for key in changed]:
             target = wanted.get(running.unit.key)
             if target is not None and settled.agrees(running, target, cluster.table):
                 continue
@@ -77,9 +81,7 @@ class ByPlan(State):
             why = "the plan gives it nothing" if target is None else f"the plan gives it another place: {target.reason}"
             self._preempted.append(Preempted(running.unit.key, why))
         off = {item.key for item in self._preempted}
-        for target in targets:
-            if target.key in self._running:
-                continue
+        for target in [target for target in targets if target.key not in self._running]:
             unit = cluster.pending.get(target.key)
             before = None
             if unit is None:

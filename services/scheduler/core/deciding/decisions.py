@@ -9,8 +9,8 @@ from typing import Any
 from services.scheduler.core.cluster import Memory
 from services.scheduler.core.explanation import Explanation
 from services.scheduler.core.profile import Reservation
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import PlacedRank, UnitKey
+from services.scheduler.core.waiting_unit import PendingUnit
 
 
 @dataclass(frozen=True, slots=True)

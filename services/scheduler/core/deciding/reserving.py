@@ -13,9 +13,9 @@ from services.scheduler.core.pending import Lane, Selection, estimated_s
 from services.scheduler.core.placement import Candidates
 from services.scheduler.core.preemption import best
 from services.scheduler.core.profile import Profile, Reservation
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.spans import LEAST_RUN_S
 from services.scheduler.core.state import Demand
+from services.scheduler.core.waiting_unit import PendingUnit
 
 
 class Reserving(State):

@@ -17,10 +17,10 @@ from services.scheduler.core.placement import Candidates, would_do
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import Preemption
 from services.scheduler.core.profile import Profile
-from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.ranking import RANKING, KeptRanking
 from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 _NOTHING = np.zeros((0, 0))
 _UNEXPLAINED = Explanation(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -26,12 +25,3 @@ def model_index(view: View) -> Floats:
         if not (math.isfinite(weight) and weight > 0):
             raise PolicyError(f"facts.index.{model.model}: must be above 0 and finite, not {weight!r}")
     return np.array(weights, dtype=np.float64)
-
-
-def index_weighted(view: View, devices: Any) -> Floats:
-    """Devices by model (..., M) as amounts of compute (...): what shares and quotas count instead of pieces."""
-    counts = np.asarray(devices, dtype=np.float64)
-    if counts.shape[-1:] != (len(view.table.models),):
-        raise PolicyError(f"devices: the last axis must be the {len(view.table.models)} models, not {counts.shape}")
-    amounts: Floats = counts @ model_index(view)
-    return amounts

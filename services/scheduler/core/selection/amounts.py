@@ -16,7 +16,7 @@ from services.scheduler.core.state import Demand
 
 if TYPE_CHECKING:
     from services.scheduler.core.cluster import Cluster, RunningUnit
-    from services.scheduler.core.queue import OrderContext, PendingUnit
+    from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 COUNTED = (ACCELERATORS, CPUS, MEMORY_BYTES)
 Amounts = dict[str, int]

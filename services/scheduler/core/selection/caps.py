@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import refuse_unknown
-from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.quota_amounts import natural, quantity
 from services.scheduler.core.selection.amounts import Amounts, Meter, account_of, cluster_of, index_key
 from services.scheduler.core.selection.settings import mapping_of, numbers_by_name, whole_of
 from services.scheduler.core.state import UnitKey
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 if TYPE_CHECKING:
     from services.scheduler.core.cluster import Cluster, RunningUnit

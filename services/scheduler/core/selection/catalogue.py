@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from services.scheduler.core.admission import Limit
 from services.scheduler.core.preallocation import PreallocationLimit
-from services.scheduler.core.queue import Order
 from services.scheduler.core.selection.caps import MaxRunningLimit, QueueCapLimit
 from services.scheduler.core.selection.dominant import DrfOrder, HierarchicalDrfOrder
 from services.scheduler.core.selection.multifactor import MultifactorOrder
@@ -12,6 +11,7 @@ from services.scheduler.core.selection.objectives_sla import SlackOrder, SlaOrde
 from services.scheduler.core.selection.quotas import QuotaLimit
 from services.scheduler.core.selection.starvation import StarvationOrder
 from services.scheduler.core.selection.usage import FairTreeOrder, UsageOrder
+from services.scheduler.core.waiting_unit import Order
 
 LIMITS: tuple[Limit, ...] = (QuotaLimit(), MaxRunningLimit(), QueueCapLimit(), PreallocationLimit())
 ORDERS: tuple[Order, ...] = (

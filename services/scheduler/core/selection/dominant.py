@@ -1,7 +1,7 @@
 """Orders by dominant shares of what is held now: "drf" (flat) and "hierarchical_drf" (a tree of queues).
 
-Accelerators count by their index, beside cpus and memory (in "drf" named resources, too). What units hold is kept from cycle to cycle (`Holdings`); what
-the cycle places is counted on top.
+Accelerators count by their index, beside cpus and memory (in "drf" named resources, too). What units hold is kept from
+cycle to cycle (`Holdings`); what the cycle places is counted on top.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy.typing as npt
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.fairness import HierarchicalDrf, ShareNode
 from services.scheduler.core.options import refuse_unknown
-from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.selection.amounts import COUNTED, Amounts, account_of, cluster_of, index_key
 from services.scheduler.core.selection.caps import Holdings
 from services.scheduler.core.selection.history import dominant_part
 from services.scheduler.core.selection.usage import share_nodes, weight_of
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 if TYPE_CHECKING:
     from services.scheduler.core.cluster import Cluster

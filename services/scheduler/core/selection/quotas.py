@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import refuse_unknown
-from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.quota import QuotaTree, Verdict
 from services.scheduler.core.quota_amounts import MEMORY_BYTES, RUNNING, natural, request
 from services.scheduler.core.quota_queues import QueueSpec
@@ -26,6 +25,7 @@ from services.scheduler.core.selection.settings import (
     whole_of,
 )
 from services.scheduler.core.state import UnitKey
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 if TYPE_CHECKING:
     from services.scheduler.core.cluster import Cluster, RunningUnit

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import refuse_unknown
-from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.selection.quotas import QUOTA, QuotaAccount
 from services.scheduler.core.selection.settings import flag_of
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 if TYPE_CHECKING:
     from services.scheduler.core.cluster import RunningUnit

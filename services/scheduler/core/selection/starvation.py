@@ -17,8 +17,8 @@ import numpy.typing as npt
 from meridian.errors import InvalidArgumentError
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import refuse_unknown
-from services.scheduler.core.queue import INFINITE, OrderContext, PendingUnit
 from services.scheduler.core.selection.settings import number_of
+from services.scheduler.core.waiting_unit import INFINITE, OrderContext, PendingUnit
 
 if TYPE_CHECKING:
     from services.scheduler.core.policy import Policy

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from services.scheduler.core.pending import Pending
-from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import PlacedRank, UnitKey
 from services.scheduler.core.two_level.messages import Answer, Assignment, Constraints, IntraDomain
 from services.scheduler.core.two_level.network import InterDomain
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 MOST_ROUNDS = 8
 """How often the domains are asked in a cycle before the network goes by estimates."""

@@ -9,11 +9,11 @@ from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.explanation import Explanation
 from services.scheduler.core.placement import would_do
 from services.scheduler.core.preemption import best
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.two_level.messages import Answer, Assignment, Constraints, DomainSummary
 from services.scheduler.core.two_level.summary import summarise
 from services.scheduler.core.two_level.tally import Tally
+from services.scheduler.core.waiting_unit import PendingUnit
 
 
 def place_in_domain(

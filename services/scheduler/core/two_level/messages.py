@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import DeviceModel
+from services.scheduler.core.waiting_unit import PendingUnit
 
 ANY = None
 """In place of a device model: the ranks may use different ones."""

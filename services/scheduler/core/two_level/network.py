@@ -17,7 +17,6 @@ from services.scheduler.core.pending import Pending, Selection
 from services.scheduler.core.placement import would_do
 from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import OrderContext, PendingUnit
 from services.scheduler.core.scores import SCORES, DomainScore, SetScore
 from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import Demand, UnitKey
@@ -27,6 +26,7 @@ from services.scheduler.core.two_level.messages import Assignment, DomainSummary
 from services.scheduler.core.two_level.rooms import Room, Rooms, whole
 from services.scheduler.core.two_level.tally import apart
 from services.scheduler.core.view import View
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 _DOMAIN_FILTERS = ("domain", "security")
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.planners.milp import could_begin, free_devices, rolling_plan
+from services.scheduler.planners import milp
+from services.scheduler.planners.milp import by_size, could_begin, free_devices, rolling_plan
 from services.scheduler.planners.mixed_integer import Limits
 
 
@@ -156,3 +157,63 @@ def test_greedy_is_not_taken_for_best_where_waiting_is_better():
 def test_where_each_has_the_best_that_it_could_have_alone_it_is_proven():
     plan = rolling_plan([[10.0], [20.0]], [1, 1], [1.0, 1.0], [[2.0, 2.0]], 10.0)
     assert (plan.slot.tolist(), plan.cost, plan.proven) == ([0, 0], 30.0, True)
+
+
+def sized(duration, devices, free, weight=None):
+    worth = np.ones(len(devices)) if weight is None else np.array(weight)
+    length, room = np.array(duration, dtype=float)[:, None], np.array([free], dtype=float)
+    found = by_size(length, np.array(devices, dtype=float), worth, room, 10.0)
+    return None if found is None else found[1].tolist()
+
+
+def test_who_lasts_to_the_horizon_is_served_by_size():
+    # 2, 2, 5 and 5 free: the 1, then the first 2, then the other one; the 4 never.
+    assert sized([50, 60, 40, 90], [2, 4, 1, 2], [2, 2, 5, 5]) == [2, -1, 0, 2]
+    assert sized([50, np.inf, 40], [2, 1, 1], [1, 3, 3, 3]) == [1, -1, 0], "one does not run"
+    # The 2 has room from the third slot on, so 20 s of it reach the horizon.
+    assert sized([40, 20], [1, 2], [1, 1, 3, 3]) == [0, 2]
+    assert sized([40, 10], [1, 2], [1, 1, 3, 3]) is None, "it gives its devices back"
+    assert sized([40, 40], [1, 2], [1, 3, 2, 3]) is None, "less is free later"
+    assert sized([40, 40], [1, 2], [1, 1, 3, 3], [1.0, 2.0]) is None, "one is worth more"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_by_size_nothing_is_better(seed):
+    draw = np.random.default_rng(seed)
+    free = np.cumsum(draw.integers(0, 4, 4)).astype(float)[None]
+    duration, devices = draw.uniform(31, 90, (4, 1)), draw.integers(1, 5, 4)
+    assert by_size(duration, devices.astype(float), np.ones(4), free, 10.0) is not None
+    plan = rolling_plan(duration, devices, np.ones(4), free, 10.0)
+    assert plan.cost == pytest.approx(brute_force(duration.tolist(), devices, np.ones(4), free, 10.0))
+    assert_fits(plan, duration, devices, free, 10.0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_jobs_alike_are_one_class_and_nothing_is_better(seed):
+    draw = np.random.default_rng(50 + seed)
+    kinds = draw.uniform(5, 35, (2, 2))
+    duration, devices = kinds[[0, 1, 0, 1]], np.array([1, 2, 1, 2])
+    free = draw.integers(0, 4, (2, 3)).astype(float)
+    plan = rolling_plan(duration, devices, np.ones(4), free, 10.0, limits=Limits(gap=0.0))
+    assert plan.cost == pytest.approx(brute_force(duration.tolist(), devices, np.ones(4), free, 10.0))
+    assert_fits(plan, duration, devices, free, 10.0)
+    for first, second in ((0, 2), (1, 3)):
+        begins = [plan.slot[job] if plan.slot[job] >= 0 else 99 for job in (first, second)]
+        assert begins[0] <= begins[1], "the first of the queue is not the later one"
+
+
+def test_a_window_with_the_same_program_is_not_solved_again(monkeypatch):
+    asked = []
+    solver = milp.minimise
+    monkeypatch.setattr(milp, "minimise", lambda *given, **more: asked.append(1) or solver(*given, **more))
+    free = np.array([[1.0, 1.0, 2.0, 2.0, 2.0, 2.0]])
+    first = rolling_plan([[31.0], [11.5], [21.0]], [1, 1, 2], np.ones(3), free, 10.0)
+    assert len(asked) == 1
+    # The same slots, another order, and one that has room nowhere.
+    again = rolling_plan([[21.5], [99.0], [12.0], [39.0]], [2, 7, 1, 1], np.ones(4), free, 10.0)
+    assert len(asked) == 1
+    assert again.slot.tolist() == [first.slot[2], -1, first.slot[1], first.slot[0]]
+    rolling_plan([[31.0], [11.5], [21.0]], [1, 1, 2], np.ones(3), np.append(free[:, :5], 3.0)[None], 10.0)
+    assert len(asked) == 2, "there is more room"
+    rolling_plan([[31.0], [11.5], [21.0]], [1, 1, 2], np.ones(3), free, 10.0, limits=Limits(time_s=100.0))
+    assert len(asked) == 3, "with a limit of time it may be another plan"

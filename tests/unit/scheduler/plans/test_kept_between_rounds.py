@@ -11,8 +11,8 @@ from services.scheduler.core.decide import decide
 from services.scheduler.core.fleet import Domain, Fleet, with_domain
 from services.scheduler.core.planning import Planner
 from services.scheduler.core.policy import Policy, RestartRules
-from services.scheduler.core.queue import OrderContext, PendingUnit, Shares
 from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares
 from services.scheduler.plans.elastic import ExactPlanner, MarginalPlanner, PolluxPlanner, SiaPlanner, round_of
 from services.scheduler.plans.state import Jobs, jobs_of
 from tests.unit.scheduler.plans.small import cluster, policy

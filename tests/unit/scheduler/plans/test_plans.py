@@ -9,8 +9,8 @@ import pytest
 
 from services.scheduler.core.decide import decide
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.planners.elastic_exact import exact_choice
 from services.scheduler.planners.sia import configurations, sia_allocation
 from services.scheduler.plans import catalogue

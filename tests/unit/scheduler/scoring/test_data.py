@@ -10,7 +10,6 @@ from services.scheduler.core.decide import decide
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.fleet import Domain, Fleet, Link
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.scoring.contracts import ShareContractScore
 from services.scheduler.core.scoring.data import (
     DataLocalityScore,
@@ -22,6 +21,7 @@ from services.scheduler.core.scoring.data import (
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.view import View
+from services.scheduler.core.waiting_unit import PendingUnit
 from tests.unit.scheduler.scoring.fleets import GIB, node, view_of
 
 

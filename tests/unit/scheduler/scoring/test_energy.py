@@ -10,11 +10,11 @@ from services.scheduler.core.decide import decide
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.fleet import Fleet, NodeState
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.scores import CarbonScore
 from services.scheduler.core.scoring.energy import AwakeScore, ElectricityScore, EnergyScore, in_use
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
+from services.scheduler.core.waiting_unit import PendingUnit
 from tests.unit.scheduler.scoring.fleets import GIB, node, view_of
 
 ALL = slice(None)

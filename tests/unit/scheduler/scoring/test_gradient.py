@@ -12,13 +12,13 @@ from services.scheduler.core.decide import decide
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.fleet import Domain, Fleet
 from services.scheduler.core.policy import Policy, policy_from_json
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.scores import SCORES, register
 from services.scheduler.core.scoring.gradient import GradientScore, typical_classes
 from services.scheduler.core.scoring.packing import BestFitScore
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.view import View
+from services.scheduler.core.waiting_unit import PendingUnit
 from tests.unit.scheduler.scoring.fleets import node, view_of
 
 HALF = Demand(1, accelerators=1, device_milli=500)

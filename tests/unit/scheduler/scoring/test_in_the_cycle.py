@@ -8,9 +8,9 @@ from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import Decisions, decide
 from services.scheduler.core.fleet import Domain, Fleet, Link, Node
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
+from services.scheduler.core.waiting_unit import PendingUnit
 from simulation.model import Throughputs
 from tests.unit.scheduler.scoring.fleets import node
 

@@ -10,9 +10,9 @@ from typing import Any
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import Decisions, decide
 from services.scheduler.core.policy import Policy, policy_from_json
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
+from services.scheduler.core.waiting_unit import PendingUnit
 from tests.unit.scheduler.world import a_fleet
 
 

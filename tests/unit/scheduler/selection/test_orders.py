@@ -15,11 +15,12 @@ from services.scheduler.core.decide import decide
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.pending import Selection
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import ORDERS, OrderContext, PendingUnit
+from services.scheduler.core.queue import ORDERS
 from services.scheduler.core.selection.history import UsageHistory
 from services.scheduler.core.selection.objectives_sla import SlaAccounts, objectives_of
 from services.scheduler.core.stages import check
 from services.scheduler.core.state import UnitKey
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 from tests.unit.scheduler.selection.plays import a_cluster, a_policy, a_unit, names, run_now
 
 DAY_S = 86400.0

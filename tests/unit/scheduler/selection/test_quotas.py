@@ -14,12 +14,12 @@ from services.scheduler.core.decide import Snapshot, decide
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.ledger import Ledger, Usage
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.quota_amounts import ACCELERATORS, CPUS
 from services.scheduler.core.selection.quotas import QuotaAccount
 from services.scheduler.core.stages import check
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import table_of
+from services.scheduler.core.waiting_unit import PendingUnit
 from tests.unit.scheduler.selection.plays import Play, a_cluster, a_policy, a_unit, names, reasons, run_now
 from tests.unit.scheduler.world import a_fleet
 

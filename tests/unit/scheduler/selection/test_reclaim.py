@@ -12,9 +12,9 @@ from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.queue import PendingUnit
 from services.scheduler.core.stages import check
 from services.scheduler.core.state import UnitKey
+from services.scheduler.core.waiting_unit import PendingUnit
 from tests.unit.scheduler.selection.plays import Play, a_cluster, a_policy, a_unit, names, preempted, reasons, run_now
 from tests.unit.scheduler.selection.test_quotas import account, loads, trees
 
