@@ -56,6 +56,11 @@ class UnreachableError(Exception):
     """Nothing answers at the network's address."""
 
 
+def _step(name: str) -> str:
+    """A name as one step of a path."""
+    return quote(name, safe="")
+
+
 class Client:
     """A session with the gateway. Tokens are fetched and renewed as needed; passing failures are tried again.
 
@@ -205,29 +210,29 @@ class Client:
 
     def job(self, job_id: str) -> Json:
         """One job with its units and timeline."""
-        return self.get(f"/v1/jobs/{job_id}")
+        return self.get(f"/v1/jobs/{_step(job_id)}")
 
     def cancel(self, job_id: str, reason: str = "") -> Json:
         """Ask for the end of a job."""
-        return self.post(f"/v1/jobs/{job_id}/cancel", {"reason": reason} if reason else None)
+        return self.post(f"/v1/jobs/{_step(job_id)}/cancel", {"reason": reason} if reason else None)
 
     def explanation(self, job_id: str, *, unit: int | None = None, counterfactuals: bool = False) -> Json:
         """Why the job (or one unit) is where it is, or why it waits; with what would have to be otherwise."""
         return self.get(
-            f"/v1/jobs/{job_id}/explanation", unit=unit, counterfactuals="true" if counterfactuals else None
+            f"/v1/jobs/{_step(job_id)}/explanation", unit=unit, counterfactuals="true" if counterfactuals else None
         )
 
     def phases(self, job_id: str) -> Json:
         """The phase of each unit that trains (warm-up, fast, stable, unknown), and what its phases ask for."""
-        return self.get(f"/v1/jobs/{job_id}/phases")
+        return self.get(f"/v1/jobs/{_step(job_id)}/phases")
 
     def trace(self, job_id: str) -> Json:
         """Every event of the job, from all services, in order."""
-        return self.get(f"/v1/jobs/{job_id}/trace")
+        return self.get(f"/v1/jobs/{_step(job_id)}/trace")
 
     def log(self, job_id: str, *, unit: int = 0, rank: int = 0, offset: int = 0) -> Json:
         """A piece of a rank's log from a byte offset."""
-        return self.get(f"/v1/jobs/{job_id}/logs", unit=unit, rank=rank, offset=offset)
+        return self.get(f"/v1/jobs/{_step(job_id)}/logs", unit=unit, rank=rank, offset=offset)
 
     def wait(
         self,
@@ -263,7 +268,7 @@ class Client:
 
     def node(self, node_id: str) -> Json:
         """One node with the reason of its state."""
-        return self.get(f"/v1/nodes/{node_id}")
+        return self.get(f"/v1/nodes/{_step(node_id)}")
 
     def incidents(self, *, limit: int | None = None) -> Iterator[Json]:
         """Incidents, newest first."""
@@ -281,12 +286,12 @@ class Client:
 
     def advice(self, domain: str, *, planned: Sequence[Mapping[str, Any]] = (), hours: float = 24.0) -> Json:
         """A domain's peaks and valleys to come, which waiting and planned jobs could shift, and what that saves."""
-        path = f"/v1/domains/{quote(domain, safe='')}/advice"
+        path = f"/v1/domains/{_step(domain)}/advice"
         return self.post(path, {"planned": list(planned), "hours": hours}) if planned else self.get(path, hours=hours)
 
     def kill_node(self, node_id: str) -> Json:
         """Kill an emulated node, as if the machine had died."""
-        return self.post(f"/v1/nodes/{node_id}/kill")
+        return self.post(f"/v1/nodes/{_step(node_id)}/kill")
 
     # -- the policy ----------------------------------------------------------------------------------------------
 
@@ -299,7 +304,7 @@ class Client:
 
     def policy_version(self, version: str) -> Json:
         """A policy that is or was in force, with the document it was set by (``source``) and its ``changes``."""
-        return self.get(f"/v1/policy/versions/{version}")
+        return self.get(f"/v1/policy/versions/{_step(version)}")
 
     def policy_versions(self, *, limit: int | None = None) -> Iterator[Json]:
         """Changes of the policy, newest first; the first one is in force."""
@@ -327,17 +332,17 @@ class Client:
 
     def resource(self, name: str) -> Json:
         """A definition, and what each node has of it."""
-        return self.get(f"/v1/resources/{quote(name, safe='')}")
+        return self.get(f"/v1/resources/{_step(name)}")
 
     def put_resource(self, definition: Mapping[str, Any]) -> Json:
         """Define a resource, or change what was defined; ApiError 422 names each wrong field."""
-        path = f"/v1/resources/{quote(str(definition['name']), safe='')}"
+        path = f"/v1/resources/{_step(str(definition['name']))}"
         answer: Json = self._send("PUT", path, json=dict(definition)).json()
         return answer
 
     def delete_resource(self, name: str) -> Json:
         """Remove a definition."""
-        answer: Json = self._send("DELETE", f"/v1/resources/{quote(name, safe='')}").json()
+        answer: Json = self._send("DELETE", f"/v1/resources/{_step(name)}").json()
         return answer
 
     # -- promises and objectives ---------------------------------------------------------------------------------
@@ -356,17 +361,17 @@ class Client:
 
     def objectives(self, tenant: str) -> Json:
         """What a tenant weighs when a domain is chosen for its jobs."""
-        return self.get(f"/v1/tenants/{quote(tenant, safe='')}/objectives")
+        return self.get(f"/v1/tenants/{_step(tenant)}/objectives")
 
     def put_objectives(self, tenant: str, weights: Mapping[str, float]) -> Json:
         """Weigh a tenant's objectives so from the next cycle on: completion, idle, transfer, energy."""
-        path = f"/v1/tenants/{quote(tenant, safe='')}/objectives"
+        path = f"/v1/tenants/{_step(tenant)}/objectives"
         answer: Json = self._send("PUT", path, json={"weights": dict(weights)}).json()
         return answer
 
     def delete_objectives(self, tenant: str) -> Json:
         """Weigh a tenant's objectives as the policy says."""
-        answer: Json = self._send("DELETE", f"/v1/tenants/{quote(tenant, safe='')}/objectives").json()
+        answer: Json = self._send("DELETE", f"/v1/tenants/{_step(tenant)}/objectives").json()
         return answer
 
     def events(
@@ -394,7 +399,7 @@ class Client:
 
     def node_state(self, node_id: str) -> Json:
         """Why a node is in its state: the rule or model that decided, since when, the readings behind it."""
-        return self.get(f"/v1/nodes/{quote(node_id, safe='')}/state")
+        return self.get(f"/v1/nodes/{_step(node_id)}/state")
 
     def graph_changes(self, after: int | None = None, *, reconnect: bool = True) -> Iterator[Json]:
         """Changes of the graph as they happen, each with its ``version``, going on behind version ``after``. A body of

@@ -19,12 +19,17 @@ _HANGS_AFTER_S = 15.0
 """A database, or this process, that stands still for some seconds is no reason to give up: whoever comes next reads everything anew."""
 
 
+def lock_name(purpose: str, schema: str) -> str:
+    """What an advisory lock is known by to the database; its number is ``hashtext`` of it."""
+    return f"meridian.{purpose}.{schema}"
+
+
 class AdvisoryLock:
     """The lock ``purpose`` of a service's schema. As a context: held inside the block."""
 
     def __init__(self, database: Database, purpose: str) -> None:
         self._dsn = database.url.replace("postgresql+asyncpg://", "postgresql://")
-        self._name = f"meridian.{purpose}.{database.schema}"
+        self._name = lock_name(purpose, database.schema)
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
 
     @property

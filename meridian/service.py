@@ -132,9 +132,6 @@ def _add_operations(kernel: Kernel, liveness: Liveness) -> None:
 class _Server(uvicorn.Server):
     """A uvicorn server that leaves signals to us."""
 
-    def install_signal_handlers(self) -> None:
-        return
-
     def capture_signals(self):  # type: ignore[no-untyped-def]
         from contextlib import nullcontext
 
@@ -294,6 +291,9 @@ async def prepare(names: Sequence[str]) -> None:
         _, module = _module_of(name)
         for schema, scripts in _schemas_of(name, module).items():
             await migrate(settings.database_url, schema, scripts)
+        after: Callable[[str], Awaitable[None]] | None = getattr(module, "after_migrations", None)
+        if after is not None:
+            await after(settings.database_url)
 
 
 def _schemas_of(name: str, module: ModuleType) -> Mapping[str, Path]:
@@ -326,10 +326,20 @@ def main() -> int:
     except ConfigurationError as error:
         print(f"error: {error.detail}", file=sys.stderr)
         return 2
-    except Exception:  # the process boundary: the supervisor starts the process again
+    except Exception as error:  # the process boundary: the supervisor starts the process again
+        wrong = error.subgroup(ConfigurationError) if isinstance(error, ExceptionGroup) else None
+        if wrong is not None:
+            print(f"error: {_first(wrong).detail}", file=sys.stderr)
+            return 2
         log.exception("the service failed")
         return 1
     return 0
+
+
+def _first(group: ExceptionGroup[ConfigurationError]) -> ConfigurationError:
+    """The first error in a group of groups."""
+    found = group.exceptions[0]
+    return _first(found) if isinstance(found, ExceptionGroup) else found
 
 
 if __name__ == "__main__":

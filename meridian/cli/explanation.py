@@ -90,12 +90,24 @@ def _decision(explanation: Json, said: list[str]) -> Iterator[str]:
     for sentence in said or [explanation["reason"]]:
         yield f"  {sentence}"
     weights: Json = explanation.get("weights", {})
+    alike: Json = explanation.get("everywhere", {})
+    if alike:
+        yield f"  for every domain: {_weighed(alike, weights)}"
+    # Nodes of one domain do not say which: it is the one that was chosen.
+    place = explanation.get("chosen", {}).get("place", "")
     for level in ("sets", "domains", "nodes"):
         candidates = explanation.get(level, [])[:3]
         for item in candidates:
-            own = {**weights, **explanation.get("node_weights", {}).get(item.get("domain", ""), {})}
-            parts = [f"{name} {value:.2f} x {own.get(name, 0):g}" for name, value in item["parts"].items()]
-            yield f"  {level[:-1]} {item['place']}: {item['score']:.2f}, room {item['ranks_that_fit']}: {' + '.join(parts)}"
+            of_nodes = (
+                explanation.get("node_weights", {}).get(item.get("domain", place), {}) if level == "nodes" else {}
+            )
+            own = {**weights, **of_nodes}
+            parts = _weighed(item["parts"], own)
+            yield f"  {level[:-1]} {item['place']}: {item['score']:.2f}, room {item['ranks_that_fit']}: {parts}"
+
+
+def _weighed(parts: Json, weights: Json) -> str:
+    return " + ".join(f"{name} {value:.2f} x {weights.get(name, 0):g}" for name, value in parts.items())
 
 
 def _some(items: Iterable[str], most: int) -> str:

@@ -102,16 +102,6 @@ def duration(seconds: float) -> str:
     return f"{whole}s"
 
 
-def amount_bytes(count: float) -> str:
-    """Bytes in binary units."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{value:.0f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
-
-
 def money(value: dict[str, Any] | None) -> str:
     """An amount of micro-units with its currency."""
     return "" if not value else f"{int(value['micro_units']) / 1e6:.2f} {value['currency']}"

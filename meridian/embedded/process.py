@@ -59,8 +59,9 @@ class ProcessSpec:
 
     ``env`` is added to the supervisor's own environment. ``ready`` is absent where running means ready. A ``one_shot``
     is a step: it is ready when it has ended with exit code 0, and it is not started again after that.
-    ``before_start`` runs before every start, also before a restart. A log that is longer than ``log_limit_bytes`` is shortened. ``ready_timeout_s`` only ends what hangs: a process that ends is
-    noticed at once, and one that is ready is not waited for.
+    ``before_start`` runs before every start, also before a restart. A log that is longer than ``log_limit_bytes`` is
+    shortened. ``ready_timeout_s`` only ends what hangs: a process that ends is noticed at once, and one that is ready
+    is not waited for.
     """
 
     name: str

@@ -20,7 +20,6 @@ HEADER_BYTES = HEADER.size
 LENGTH_PREFIX_BYTES = 12
 """Base offset and length, which the length itself does not count."""
 
-NO_PRODUCER = -1
 LEADER_EPOCH = 0
 """A single node leads every partition for ever."""
 
