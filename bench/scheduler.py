@@ -29,10 +29,10 @@ from dataclasses import replace
 
 from bench.result import Row, Setting, command_line, print_table, write
 from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.decide import Snapshot, decide
 from services.scheduler.core.fleet import Device, Domain, Fleet, Node
 from services.scheduler.core.ledger import Ledger
-from services.scheduler.core.pending import Selection
 from services.scheduler.core.placement import Candidates
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import Demand, UnitKey

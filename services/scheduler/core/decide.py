@@ -2,7 +2,7 @@
 
 Steps:
 1. A planner, if the policy has one, says which units should run; what does not agree with it is taken off (deciding/by_plan.py).
-2. Order the units that wait (pending.py) and take them in turn. A limit may hold a unit back (admission.py).
+2. Order the units that wait (pending.py, cycle_order.py) and take them in turn. A limit may hold a unit back (admission.py).
 3. Units with equal demands are one class: it is judged once, and again only where nodes were touched (placement.py).
    The domain is chosen by its scores, then nodes in it; what a unit takes is seen by all that follow.
 4. A unit without room may take others off (preemption.py); else it waits by the policy's discipline: behind it go all that
@@ -21,11 +21,12 @@ from dataclasses import dataclass, replace
 from services.scheduler.core.book import Book
 from services.scheduler.core.choosing import Choice
 from services.scheduler.core.cluster import Cluster, Memory, RunningUnit
+from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.deciding.by_plan import ByPlan
 from services.scheduler.core.deciding.chances import Chances
 from services.scheduler.core.deciding.decisions import Blocked, Decisions, Placement, Preempted, Waiting
 from services.scheduler.core.ledger import Ledger
-from services.scheduler.core.pending import Lane, Selection, estimated_s
+from services.scheduler.core.pending import Lane, estimated_s
 from services.scheduler.core.placement import Candidates
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import best, find_room

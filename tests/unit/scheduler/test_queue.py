@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.ledger import Usage
-from services.scheduler.core.pending import Pending, Selection
+from services.scheduler.core.pending import Pending
 from services.scheduler.core.queue import orders
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares

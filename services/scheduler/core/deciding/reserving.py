@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from services.scheduler.core.choosing import Choice
+from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.deciding.state import State
 from services.scheduler.core.explanation import Explanation
-from services.scheduler.core.pending import Lane, Selection, estimated_s
+from services.scheduler.core.pending import Lane, estimated_s
 from services.scheduler.core.placement import Candidates
 from services.scheduler.core.preemption import best
 from services.scheduler.core.profile import Profile, Reservation

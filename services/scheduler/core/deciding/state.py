@@ -10,9 +10,10 @@ import numpy as np
 from services.scheduler.core.admission import Gate
 from services.scheduler.core.choosing import Choice
 from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.deciding.decisions import Blocked, Placement, Preempted
 from services.scheduler.core.explanation import Explanation, Ranking, best_of
-from services.scheduler.core.pending import Key, Lane, Selection, estimated_s
+from services.scheduler.core.pending import Key, Lane, estimated_s
 from services.scheduler.core.placement import Candidates, would_do
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import Preemption

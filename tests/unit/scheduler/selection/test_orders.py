@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.decide import decide
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.pending import Selection
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.queue import ORDERS
 from services.scheduler.core.selection.history import UsageHistory
