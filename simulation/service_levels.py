@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from services.scheduler.core.selection.objectives_sla import SlaAccounts, SlaRow
-from services.scheduler.core.sla import Objective
+from services.scheduler.core.sla_values import Objective
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.waiting_unit import PendingUnit
 

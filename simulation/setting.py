@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.sla import Objective
+from services.scheduler.core.sla_values import Objective
 
 
 @dataclass(frozen=True, slots=True)

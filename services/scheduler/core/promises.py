@@ -22,7 +22,7 @@ from services.scheduler.core.selection.settings import list_of, mapping_of
 from services.scheduler.core.service_levels import Observation, ServiceLevels, seen
 from services.scheduler.core.share_account import Held, ShareAccount, restored
 from services.scheduler.core.share_plan import SharePlan, plan_of
-from services.scheduler.core.sla import Objective
+from services.scheduler.core.sla_values import Objective
 
 if TYPE_CHECKING:
     from services.scheduler.core.book import Book, Draft

@@ -22,7 +22,7 @@ from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from services.scheduler.core.selection.objectives_sla import SlaAccounts, SlaRow
-from services.scheduler.core.sla import Objective
+from services.scheduler.core.sla_values import Objective
 from services.scheduler.core.state import FINAL_UNIT_STATES, Demand, Job, Run, Unit, UnitKey, UnitState
 from services.scheduler.core.waiting_unit import INFINITE, PendingUnit
 

@@ -21,7 +21,7 @@ from services.scheduler.core.service_levels import (
 )
 from services.scheduler.core.share_account import Held, ShareAccount, restored
 from services.scheduler.core.share_plan import SharePlan
-from services.scheduler.core.sla import Objective, ObjectiveKind
+from services.scheduler.core.sla_values import Objective, ObjectiveKind
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.policy_file import parse

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from meridian.errors import ConflictError, InvalidArgumentError
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.sla import Objective, ObjectiveKind, SlaAccount, Urgency
+from services.scheduler.core.sla import SlaAccount
+from services.scheduler.core.sla_values import Objective, ObjectiveKind, Urgency
 
 NAN = float("nan")
 WAIT, THROUGHPUT, DEADLINE = ObjectiveKind.AVERAGE_WAIT, ObjectiveKind.THROUGHPUT, ObjectiveKind.DEADLINE

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.sla import Objective, ObjectiveKind
+from services.scheduler.core.sla_values import Objective, ObjectiveKind
 from simulation.engine import Setting, Simulation
 from simulation.facts import HourlyCarbon, device_index, facts_of
 from simulation.failures import NodeEvent

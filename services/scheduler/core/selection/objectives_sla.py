@@ -12,7 +12,8 @@ from typing import Any
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import refuse_unknown
 from services.scheduler.core.selection.settings import list_of, mapping_of, number_of, text_of, whole_of
-from services.scheduler.core.sla import Objective, ObjectiveKind, SlaAccount
+from services.scheduler.core.sla import SlaAccount
+from services.scheduler.core.sla_values import Objective, ObjectiveKind
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.waiting_unit import INFINITE, OrderContext, PendingUnit
 
