@@ -1,0 +1,175 @@
+"""The least changes with which a waiting unit would start; for counterfactual.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from services.scheduler.core.decided_again import SHOWN, TRIED, Change, Counterfactual, Outcome, Question, greatest
+from services.scheduler.core.preemption import best
+from services.scheduler.core.state import UnitKey
+
+_LOOKED_AT = 300
+"""Running units whose end is thought through for one decision."""
+
+
+def for_waiting(question: Question) -> Iterator[Counterfactual]:
+    """Step 3 of counterfactual.py."""
+    yield from _smaller(question)
+    yield from _wider(question)
+    yield from _after_one(question)
+    yield from _more_urgent(question)
+    yield from _shorter(question)
+
+
+def _starts(
+    question: Question, field: str, old: Any, new: Any, bound: str, said: str, change: Change
+) -> Counterfactual:
+    outcome = question.ask(change)
+    assert outcome is not None
+    whom = f", taking {', '.join(str(key) for key in outcome.preempted[:3])} off" if outcome.preempted else ""
+    text = f"It would start now in {outcome.place}{whom} if {said}"
+    return Counterfactual(field, old, new, bound, outcome, text, change)
+
+
+def _asking(question: Question, **fields: Any) -> Change:
+    return Change(unit=replace(question.unit, demand=replace(question.unit.demand, **fields)))
+
+
+def _smaller(question: Question) -> Iterator[Counterfactual]:
+    demand = question.unit.demand
+    for name, said in (("accelerators", "accelerators per rank"), ("ranks", "ranks")):
+        now = getattr(demand, name)
+        if now <= 1:
+            continue
+
+        def with_(amount: float, name: str = name) -> Outcome | None:
+            return question.ask(_asking(question, **{name: int(amount)}))
+
+        found = greatest(with_, 1.0, float(now), whole=True)
+        if found is not None:
+            new = int(found[0])
+            text = f"it asked for {new} {said} instead of {now}"
+            yield _starts(question, name, now, new, "at most", text, _asking(question, **{name: new}))
+
+
+def _wider(question: Question) -> Iterator[Counterfactual]:
+    demand, table = question.unit.demand, question.base.table
+    tries: list[tuple[str, Any, Any, str, dict[str, Any]]] = []
+    for domain in table.domain_ids:
+        fields: dict[str, Any] = {}
+        if demand.domains and domain not in demand.domains:
+            fields["domains"] = demand.domains | {domain}
+        if domain in demand.excluded_domains:
+            fields["excluded_domains"] = demand.excluded_domains - {domain}
+        for name, new in fields.items():
+            old = sorted(getattr(demand, name))
+            if len(fields) == 1:
+                tries.append((name, old, sorted(new), f"domain {domain} were allowed", fields))
+    if demand.accelerator_types:
+        for model in dict.fromkeys(item.model for item in table.models if not item.matches(demand.accelerator_types)):
+            types = (*demand.accelerator_types, model)
+            said = f"it accepted {model} too"
+            tries.append(
+                ("accelerator_types", list(demand.accelerator_types), list(types), said, {"accelerator_types": types})
+            )
+    if demand.ranks > 1 and not demand.cross_domain:
+        tries.append(("cross_domain", False, True, "its ranks might span domains", {"cross_domain": True}))
+    if demand.topology_required:
+        said = f"its ranks need not share a {demand.topology}"
+        tries.append(("topology_required", True, False, said, {"topology_required": False}))
+    shown: dict[str, int] = {}
+    for name, old, new, said, fields in tries[: 2 * TRIED]:
+        change = _asking(question, **fields)
+        if shown.get(name, 0) < SHOWN and question.ask(change) is not None:
+            shown[name] = shown.get(name, 0) + 1
+            yield _starts(question, name, old, new, "exactly", said, change)
+
+
+def _after_one(question: Question) -> Iterator[Counterfactual]:
+    """The running units whose end would let it start, those that are thought to end first."""
+    shown = 0
+    for key in _making_room(question):
+        change = Change(ended=key)
+        if question.ask(change) is None:
+            continue
+        tenant = question.base.running[key].unit.tenant_id
+        if key.is_unit:
+            yield _starts(question, f"units.{key}", "runs", "ended", "exactly", f"{key} ({tenant}) ended", change)
+        else:
+            said = f"the run {key.job_id} ({tenant}), which is told to stop, had ended"
+            yield _starts(question, f"runs.{key.job_id}", "stops", "ended", "exactly", said, change)
+        shown += 1
+        if shown == SHOWN:
+            return
+
+
+def _making_room(question: Question) -> list[UnitKey]:
+    """Running units without which there would be room; where there is room already (a limit), those of its tenant."""
+    cluster = question.base.copy()
+    group = cluster.candidates(question.unit.demand)
+    running = sorted(cluster.running.values(), key=lambda item: (item.end_s(question.now_s, "expected"), item.unit.key))
+    if best(group) is not None:
+        mine = [item.unit.key for item in running if item.unit.tenant_id == question.unit.tenant_id]
+        others = [item.unit.key for item in running if item.unit.tenant_id != question.unit.tenant_id]
+        return mine[:TRIED] + others[: TRIED // 2]
+    allowed = np.logical_or.reduce([item.allowed for item in group])
+    near = [item for item in running if any(allowed[row] for row, _ in item.rows)]
+    found = []
+    view = cluster.view
+    view.begin()
+    for item in near[:_LOOKED_AT]:
+        for row, devices in item.rows:
+            view.give(row, item.unit.demand, devices)
+        if best(group) is not None:
+            found.append(item.unit.key)
+        for row, devices in item.rows:
+            view.occupy(row, item.unit.demand, devices)
+        if len(found) == TRIED:
+            break
+    view.rollback()
+    return found
+
+
+def _more_urgent(question: Question) -> Iterator[Counterfactual]:
+    base, own = question.base, question.unit.priority
+    known: Iterable[int] = {unit.priority for unit in base.pending} | {
+        item.unit.priority for item in base.running.values()
+    }
+    # With the same priority the older goes first.
+    least = {value + more for value in known for more in (0, 1)}
+    for priority in sorted(value for value in least if value > own)[: 2 * TRIED]:
+        change = Change(unit=replace(question.unit, priority=priority))
+        if question.ask(change) is not None:
+            said = f"its priority were {priority} instead of {own}"
+            yield _starts(question, "priority", own, priority, "at least", said, change)
+            return
+
+
+def _shorter(question: Question) -> Iterator[Counterfactual]:
+    policy, unit = question.policy, question.unit
+    if policy.discipline not in {"easy", "conservative"}:
+        return
+    use_limit = policy.estimate == "limit"
+    now = unit.limit_s if use_limit else unit.expected_s
+    if now == math.inf:
+        now = unit.expected_s if use_limit else unit.limit_s
+
+    def with_(left_s: float) -> Change:
+        whole_s = unit.attained_s + left_s
+        return Change(
+            unit=replace(unit, expected_s=whole_s, limit_s=whole_s, low_s=min(unit.low_s, whole_s), high_s=whole_s)
+        )
+
+    left = 30 * 86_400.0 if now == math.inf else max(now - unit.attained_s, 1.0)
+    found = greatest(lambda left_s: question.ask(with_(left_s)), 1.0, left, whole=True)
+    if found is not None:
+        name = "limit_s" if use_limit else "expected_s"
+        new = unit.attained_s + found[0]
+        old = None if now == math.inf else now
+        said = f"it were thought to run at most {found[0]:.0f} s more, so that it ends before what is reserved"
+        yield _starts(question, name, old, new, "at most", said, with_(found[0]))
