@@ -22,7 +22,8 @@ from services.scheduler.core.state import Job, JobSpec, UnitKey
 from services.scheduler.core.track_record import TrackRecord
 from services.scheduler.core.units import units_of
 from services.scheduler.hypothesis import as_it_would_be, hypothesis
-from services.scheduler.live import LiveScheduler, SeenPart
+from services.scheduler.live import LiveScheduler
+from services.scheduler.live_book import SeenPart
 from services.scheduler.times import rfc3339
 from services.scheduler.what_if import answer, predicted
 

@@ -43,7 +43,8 @@ from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.two_level import DomainSummary, check_policy
 from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.events import Events
-from services.scheduler.live import LiveScheduler, SeenPart
+from services.scheduler.live import LiveScheduler
+from services.scheduler.live_book import SeenPart
 from services.scheduler.settings import SchedulerSettings
 from services.scheduler.shards.journal import Heard, ShardJournal
 from services.scheduler.shards.wire import answer_from, request_message, shares_from, shares_message, summary_from
