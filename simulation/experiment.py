@@ -36,6 +36,7 @@ from simulation.estimates import KNOWLEDGE
 from simulation.fleet import fleet_of
 from simulation.measures import Measures
 from simulation.model import UNKNOWN, Network, Trace, TraceJob
+from simulation.plugin_errors import plugin_errors
 from simulation.policies import SETTINGS
 from simulation.traces import days, limited, load, scaled
 
@@ -287,12 +288,13 @@ def _probe(
             probe.ranks = job.min_ranks
         probes.append(probe)
     if probes:
-        simulation = Simulation(network, replace(trace, jobs=probes), setting)
-        simulation.run()
-        table = table_of(fleet_of(network))
-        for unit in simulation.cluster.pending:
-            blocked = decide(Snapshot(table, Ledger(), [unit]), setting.policy).blocked
-            reasons[unit.key.job_id] = blocked[0].explanation.reason if blocked else "no node takes it"
+        with plugin_errors(setting) as watched:
+            watched.world = simulation = Simulation(network, replace(trace, jobs=probes), setting)
+            simulation.run()
+            table = table_of(fleet_of(network))
+            for unit in simulation.cluster.pending:
+                blocked = decide(Snapshot(table, Ledger(), [unit]), setting.policy).blocked
+                reasons[unit.key.job_id] = blocked[0].explanation.reason if blocked else "no node takes it"
     ids = tuple(job.job_id for jobs in shapes.values() if jobs[0].job_id in reasons for job in jobs)
     return ids, next(iter(reasons.values()), "")
 
@@ -370,17 +372,18 @@ class _Worker:
         started = time.perf_counter()
         trace = self.traces[seed]
         kind = Simulation if plan_of(setting.policy) is None else ContractSimulation
-        simulation = kind(
-            self.experiment.network,
-            trace,
-            setting,
-            seed=seed,
-            until_s=trace.jobs[0].submit_s + self.experiment.until_s,
-            watch=watch,
-        )
-        processors = simulation.measures.processors
-        measures = simulation.measures = PlacedMeasures(self.experiment.network, processors=processors)
-        simulation.run()
+        with plugin_errors(setting, seed) as watched:
+            watched.world = simulation = kind(
+                self.experiment.network,
+                trace,
+                setting,
+                seed=seed,
+                until_s=trace.jobs[0].submit_s + self.experiment.until_s,
+                watch=watch,
+            )
+            processors = simulation.measures.processors
+            measures = simulation.measures = PlacedMeasures(self.experiment.network, processors=processors)
+            simulation.run()
         if isinstance(simulation, ContractSimulation):
             report = shares(simulation.account, trace.jobs[0].submit_s, trace.jobs[-1].submit_s)
             measures.extra["contract_windows_kept_share"] = report.kept

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from meridian.errors import MeridianError
 from services.scheduler.core.errors import PolicyError
 
 
@@ -35,11 +36,19 @@ def refuse_unknown(plugin: str, options: Iterable[str], known: Iterable[str]) ->
 
 
 def configured(plugin: Any, options: Mapping[str, Any] | None) -> Any:
-    """The plugin with the options of a policy; PolicyError when it has none to set."""
+    """The plugin with the options of a policy; PolicyError when it has none to set, or fails with them."""
     if not options:
         return plugin
     configure = getattr(plugin, "configured", None)
     if configure is None:
         refuse_unknown(plugin.name, options, ())
         return plugin
-    return configure(options)
+    try:
+        return configure(options)
+    except MeridianError:
+        raise
+    except Exception as error:
+        # Plugins may be anybody's code.
+        raise PolicyError(
+            f"options.{plugin.name}: the plugin fails with them: {type(error).__name__}: {error}"
+        ) from error
