@@ -443,11 +443,14 @@ def philly_network(
     for job in trace.jobs:
         home = job.home_domain or "default"
         if job.accelerators > node_size:
-            raise NetworkError(f"job {job.job_id} has ranks of {job.accelerators} accelerators: nodes have {node_size}")
+            where = trace.place(job.job_id)
+            raise NetworkError(
+                f"{where}job {job.job_id} has ranks of {job.accelerators} accelerators: nodes have {node_size}"
+            )
         demand[home] = demand.get(home, 0.0) + job.devices * job.duration_s
         needed = least_nodes(job, node_size, cpus, memory_bytes)
         if needed > max(nodes.values(), default=0):
-            greatest = f"job {job.job_id} needs {needed}"
+            greatest = f"{trace.place(job.job_id)}job {job.job_id} needs {needed}"
         nodes[home] = max(nodes.get(home, 1), needed)
     total = accelerators // node_size
     if sum(nodes.values()) > total:

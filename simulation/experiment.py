@@ -213,16 +213,18 @@ def resampled(trace: Trace, seed: int, block_s: float = DAY_S) -> Trace:
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """Jobs that no amount of waiting would place under a setting, and why the first of them has no place."""
+    """Jobs that no amount of waiting would place under a setting, and why the first of them has no place; ``place`` is its file and
+    line (`Trace.place`)."""
 
     setting: str
     job_ids: tuple[str, ...]
     reason: str
+    place: str = ""
 
     def text(self, jobs: int) -> str:
         """For people."""
         return (
-            f"{len(self.job_ids)} of {jobs} jobs can never be placed by {self.setting}; "
+            f"{self.place}{len(self.job_ids)} of {jobs} jobs can never be placed by {self.setting}; "
             f"for example {self.job_ids[0]}: {self.reason}"
         )
 
@@ -263,7 +265,7 @@ def unfit(network: Network, trace: Trace, settings: Sequence[Setting]) -> list[U
             answer = _probe(whole, trace, replace(setting, policy=policy, knowledge="none"), models, planned=planned)
             tried[policy, setting.isolated, planned] = answer
         if answer[0]:
-            found.append(Unfit(setting.name, *answer))
+            found.append(Unfit(setting.name, *answer, trace.place(answer[0][0])))
     return found
 
 

@@ -60,13 +60,20 @@ class TraceJob:
 
 @dataclass(slots=True)
 class Trace:
-    """Jobs in order of submission, and what is known about rates. ``skipped`` counts lines left out, by reason."""
+    """Jobs in order of submission, and what is known about rates. ``skipped`` counts lines left out, by reason; ``places`` are file
+    and line of each job that was read from a text, by its id."""
 
     name: str
     jobs: list[TraceJob]
     throughputs: Throughputs | None = None
     skipped: dict[str, int] = field(default_factory=dict)
     sha256: str = ""
+    places: Mapping[str, tuple[str, int]] = field(default_factory=dict, compare=False, repr=False)
+
+    def place(self, job_id: str) -> str:
+        """Where a job stands, to begin an error with: ``trace.csv, line 7: ``, or nothing where that is not known."""
+        found = self.places.get(job_id)
+        return f"{found[0]}, line {found[1]}: " if found is not None else ""
 
 
 class Throughputs:

@@ -18,7 +18,7 @@ def check_reach(network: Network, trace: Trace, settings: Sequence[Setting]) -> 
     """Every job's data lie in a domain of the network, from which a link leads to each domain that may be chosen for the job;
     domains that a gang may be spread over are linked both ways.
 
-    Raises `InvalidArgumentError` with the job's name and the domains.
+    Raises `InvalidArgumentError` with the job's place in its file, its name and the domains.
     """
     domains = {domain.domain_id: Counter(map(_size, domain.nodes)) for domain in network.domains}
     links = {(link.from_domain, link.to_domain) for link in network.links}
@@ -30,7 +30,9 @@ def check_reach(network: Network, trace: Trace, settings: Sequence[Setting]) -> 
         if not data and not spread:
             continue
         if data and job.data_domain not in domains:
-            raise InvalidArgumentError(f"job {job.job_id}: data_domain: the network has no domain {job.data_domain!r}")
+            raise InvalidArgumentError(
+                f"{trace.place(job.job_id)}job {job.job_id}: data_domain: the network has no domain {job.data_domain!r}"
+            )
         home = "" if pooled else job.home_domain
         # One rank of a gang that may be spread is enough to send it there.
         least = 1 if pooled and job.cross_domain else job.min_ranks or job.ranks
@@ -46,7 +48,8 @@ def check_reach(network: Network, trace: Trace, settings: Sequence[Setting]) -> 
             if (one, other) not in links:
                 what = "its data lie in" if (one, data) == (job.data_domain, True) else "its ranks may be in"
                 raise InvalidArgumentError(
-                    f"job {job.job_id}: {what} {one!r}, and no link of the network leads from there to {other!r}"
+                    f"{trace.place(job.job_id)}job {job.job_id}: {what} {one!r}, and no link of the network leads from there"
+                    f" to {other!r}"
                 )
 
 

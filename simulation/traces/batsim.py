@@ -51,7 +51,7 @@ def schedule(path: Path | str) -> BatsimSchedule:
             collected.skipped["zero duration" if duration == 0 else "no processors"] += 1
             continue
         start_s[job_id], finish_s[job_id] = started, finished
-        collected.jobs.append(
-            TraceJob(job_id, submitted, duration, ranks=ranks, cpus=1.0, estimate_s=estimate, preemptible=False)
+        collected.add(
+            row, TraceJob(job_id, submitted, duration, ranks=ranks, cpus=1.0, estimate_s=estimate, preemptible=False)
         )
     return BatsimSchedule(collected.trace(path, Path(path).stem, sha256), start_s, finish_s)

@@ -40,7 +40,8 @@ def load(path: Path | str, *, node_size: int = 8, time_unit_s: float = 60.0) -> 
             continue
         ranks, accelerators = split_ranks(gpus, node_size)
         tenant = row.text("user")
-        collected.jobs.append(
+        collected.add(
+            row,
             TraceJob(
                 job_id=job_id,
                 submit_s=submitted,
@@ -52,7 +53,7 @@ def load(path: Path | str, *, node_size: int = 8, time_unit_s: float = 60.0) -> 
                 home_domain=tenant,
                 deadline_s=UNKNOWN if best_effort else submitted + expected,
                 value=value,
-            )
+            ),
         )
     return collected.trace(path, Path(path).stem, sha256)
 

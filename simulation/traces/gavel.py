@@ -103,7 +103,8 @@ def _add(collected: Collected, row: Row, domain: str, measured: Throughputs, ref
         collected.skipped["does not run on the reference chip"] += 1
         return
     slo = row.number("slo", least=-math.inf) if "slo" in row.columns else 0.0
-    collected.jobs.append(
+    collected.add(
+        row,
         TraceJob(
             job_id=f"{domain}-{row.line}",
             submit_s=arrival,
@@ -116,7 +117,7 @@ def _add(collected: Collected, row: Row, domain: str, measured: Throughputs, ref
             name=profile,
             profile=profile,
             work=steps,
-        )
+        ),
     )
 
 

@@ -120,7 +120,7 @@ def load(path: Path | str, *, throughputs: Path | str | None = None) -> Trace:
         if job.duration_s == 0 or job.ranks == 0:
             collected.skipped["zero duration" if job.duration_s == 0 else "no processors"] += 1
             continue
-        collected.jobs.append(job)
+        collected.add(row, job)
     return collected.trace(path, Path(path).stem, sha256, measured)
 
 

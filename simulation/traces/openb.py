@@ -43,7 +43,8 @@ def load(path: Path | str, *, pending: bool = False) -> Trace:
         service = row.text("qos")
         if service not in PRIORITIES:
             raise row.error("qos", f"is none of {', '.join(PRIORITIES)}: {service!r}")
-        collected.jobs.append(
+        collected.add(
+            row,
             TraceJob(
                 job_id=name,
                 submit_s=created,
@@ -56,7 +57,7 @@ def load(path: Path | str, *, pending: bool = False) -> Trace:
                 priority=PRIORITIES[service],
                 accelerator_types=tuple(filter(None, row.text("gpu_spec", required=False).split("|"))),
                 preemptible=service in {"BE", "Burstable"},
-            )
+            ),
         )
     first = min((job.submit_s for job in collected.jobs), default=0.0)
     for job in collected.jobs:

@@ -34,7 +34,8 @@ def load(path: Path | str, *, node_size: int = 8) -> Trace:
             continue
         ranks, accelerators = split_ranks(gpus, node_size)
         starts.append(submitted)
-        collected.jobs.append(
+        collected.add(
+            row,
             TraceJob(
                 job_id=f"{cluster}-{row.line}",
                 submit_s=submitted,
@@ -43,7 +44,7 @@ def load(path: Path | str, *, node_size: int = 8) -> Trace:
                 accelerators=accelerators,
                 tenant=cluster,
                 home_domain=cluster,
-            )
+            ),
         )
     first = min(starts, default=0.0)
     for job in collected.jobs:

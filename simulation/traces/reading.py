@@ -194,6 +194,12 @@ class Collected:
         self.jobs: list[TraceJob] = []
         self.skipped: Counter[str] = Counter()
         self._lines: dict[str, int] = {}
+        self._places: dict[str, tuple[str, int]] = {}
+
+    def add(self, row: Row, job: TraceJob) -> None:
+        """A job, found on this line."""
+        self.jobs.append(job)
+        self._places[job.job_id] = str(row.path), row.line
 
     def claim(self, row: Row, column: str, job_id: str) -> str:
         """``job_id``, which no earlier line has."""
@@ -208,7 +214,7 @@ class Collected:
             reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(self.skipped.items()))
             raise TraceError(f"holds no job that can run ({reasons or 'no line with a job'})", path=path)
         self.jobs.sort(key=lambda job: job.submit_s)
-        return Trace(name, self.jobs, throughputs, dict(sorted(self.skipped.items())), sha256)
+        return Trace(name, self.jobs, throughputs, dict(sorted(self.skipped.items())), sha256, self._places)
 
 
 def split_ranks(devices: int, node_size: int) -> tuple[int, int]:

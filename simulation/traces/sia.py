@@ -57,7 +57,8 @@ def _add(
     if rate <= 0:
         collected.skipped["does not run on the reference chip"] += 1
         return
-    collected.jobs.append(
+    collected.add(
+        row,
         TraceJob(
             job_id=job_id,
             submit_s=submitted,
@@ -69,7 +70,7 @@ def _add(
             work=run.steps,
             min_ranks=min(counts[0], ranks) if elastic else 0,
             max_ranks=max(counts[-1], ranks) if elastic else 0,
-        )
+        ),
     )
 
 

@@ -53,7 +53,7 @@ def load(path: Path | str, *, processors: str = "allocated", statuses: Collectio
         if reason:
             collected.skipped[reason] += 1
             continue
-        collected.jobs.append(_job(collected.claim(row, "job", job_id), row, values, processors))
+        collected.add(row, _job(collected.claim(row, "job", job_id), row, values, processors))
     return collected.trace(path, Path(path).stem, sha256)
 
 

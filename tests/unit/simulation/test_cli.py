@@ -284,7 +284,7 @@ def test_jobs_that_can_never_run_are_refused_or_left_out(call: Call) -> None:
     Path("trace.csv").write_text(TRACE + "huge,4,10,3,0\nhuger,5,10,4,0\n")
     result = call(*policies("fifo"), "--json", "out.json")
     assert result.exit_code == 2
-    assert "2 of 6 jobs can never be placed by fifo; for example huge:" in result.stderr
+    assert "trace.csv, line 6: 2 of 6 jobs can never be placed by fifo; for example huge:" in result.stderr
     assert not Path("out.json").exists()
     result = call(*policies("fifo"), "--json", "out.json", "--skip-unfit")
     assert result.exit_code == 0, result.output
@@ -410,13 +410,17 @@ GANG = "job_id,submit_s,duration_s,ranks,accelerators,cross_domain,traffic_bytes
 @pytest.mark.parametrize(
     ("network", "trace", "message"),
     [
-        (TWO, DATA % "nowhere", "job a: data_domain: the network has no domain 'nowhere'"),
+        (TWO, DATA % "nowhere", "moves.csv, line 2: job a: data_domain: the network has no domain 'nowhere'"),
         (
             ONE_WAY,
             DATA % "right",
-            "job a: its data lie in 'right', and no link of the network leads from there to 'left'",
+            "moves.csv, line 2: job a: its data lie in 'right', and no link of the network leads from there to 'left'",
         ),
-        (UNLINKED, GANG, "job a: its ranks may be in 'left', and no link of the network leads from there to 'right'"),
+        (
+            UNLINKED,
+            GANG,
+            "moves.csv, line 2: job a: its ranks may be in 'left', and no link of the network leads from there to 'right'",
+        ),
     ],
 )
 def test_what_cannot_move_is_said_before_the_first_run(call: Call, network: str, trace: str, message: str) -> None:
