@@ -12,6 +12,7 @@ from services.scheduler.core.dominance import Floats
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.objectives import Scalarisation
 from services.scheduler.core.solvers import Solution
+from services.scheduler.planners.solver_output import no_solver_output
 
 _INFEASIBLE = 2
 
@@ -73,13 +74,14 @@ class MixedIntegerSolver:
             np.concatenate([self.problem.allowed.reshape(-1).astype(np.float64), highest, [np.inf]]),
         )
         integrality = np.concatenate([np.ones(cells), np.zeros(count + 1)])
-        answer = optimize.milp(
-            goal,
-            integrality=integrality,
-            bounds=bounds,
-            constraints=constraints,
-            options={"time_limit": self._time_limit_s, "mip_rel_gap": 0.0},
-        )
+        with no_solver_output():
+            answer = optimize.milp(
+                goal,
+                integrality=integrality,
+                bounds=bounds,
+                constraints=constraints,
+                options={"time_limit": self._time_limit_s, "mip_rel_gap": 0.0},
+            )
         if answer.status == _INFEASIBLE:
             return known
         if not answer.success:

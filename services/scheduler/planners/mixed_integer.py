@@ -12,6 +12,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.planners.checks import FloatArray, number
+from services.scheduler.planners.solver_output import no_solver_output
 
 _JUMPS = "mip_heuristic_run_feasibility_jump"
 
@@ -62,7 +63,7 @@ def minimise(
     """Minimise cost x, low <= rows x <= high, x whole numbers in [0, ``upper``]. Raises `PolicyError` when infeasible."""
     if not cost.size:
         return Solution(np.zeros(0), True, 0.0)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), no_solver_output():
         # scipy hands HiGHS options that it does not know itself on, and warns of each.
         warnings.filterwarnings("ignore", message="Unrecognized options", category=RuntimeWarning)
         result = milp(
