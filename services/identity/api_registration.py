@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any
 
-from cryptography.hazmat.primitives.serialization import Encoding
 from fastapi import APIRouter, Header, Query, Response
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from meridian.clock import Clock
-from meridian.database import Database
 from meridian.errors import FieldError, MeridianError, UnauthenticatedError
-from services.identity import store
-from services.identity.authority import CertificateAuthority, RevokedSerial
+from services.identity.authority import CertificateAuthority
 from services.identity.enrolment import Enrolled, Enrolment
 from services.identity.measures import IdentityMeasures
 from services.identity.registration import ClaimedDevice, ClaimedNode, Decision
+from services.identity.revocation_lists import RevocationLists
 from services.identity.spiffe import compute_spiffe_id
 from services.identity.tenancy import PlaceName, Text
 
@@ -157,11 +155,9 @@ def _answer(enrolled: Enrolled, trust_domain: str, now: datetime) -> Registratio
 def registration_router(
     enrolment: Enrolment,
     authority: CertificateAuthority,
-    database: Database,
+    lists: RevocationLists,
     clock: Clock,
     measures: IdentityMeasures,
-    *,
-    crl_ttl_s: float,
 ) -> APIRouter:
     """The routes that agents call."""
     router = APIRouter()
@@ -186,13 +182,6 @@ def registration_router(
 
     @router.get("/v1/crl")
     async def crl(issuer: Annotated[str | None, Query(pattern="^[0-9a-f]{1,64}$")] = None) -> Response:
-        now = clock.now()
-        async with database.reading() as connection:
-            rows = await store.revoked_certificates(connection, now)
-        entries = [RevokedSerial(int(serial, 16), revoked_at) for serial, revoked_at in rows]
-        signed = authority.revocation_list(
-            issuer or authority.issuers()[-1], entries, int(now.timestamp()), now, timedelta(seconds=crl_ttl_s)
-        )
-        return Response(signed.public_bytes(Encoding.DER), media_type="application/pkix-crl")
+        return Response(await lists.der(issuer), media_type="application/pkix-crl")
 
     return router

@@ -21,7 +21,9 @@ from services.identity.compute_ids import mint_compute_id
 from services.identity.enrolment import Enrolment
 from services.identity.key_files import installation_salt
 from services.identity.measures import IdentityMeasures
+from services.identity.registration_body import TokenFirst
 from services.identity.revocation import Revocation
+from services.identity.revocation_lists import RevocationLists
 from services.identity.settings import IdentitySettings
 from services.identity.tenancy import Tenancy
 from services.identity.token_keys import TokenKeys
@@ -94,11 +96,12 @@ def build(kernel: Kernel) -> None:
         for kind, status, count in counts:
             measures.identities.labels(kind, status).set(count)
 
+    # The last one added is the first to see a request.
     kernel.http.add_middleware(BodyLimit, settings.max_body_bytes, {"/v1/tokens": MAX_BODY_BYTES})
+    kernel.http.add_middleware(TokenFirst, enrolment.check_token)
     kernel.before_start += [open_keys, bootstrap]
     kernel.add_task("upkeep", every(_UPKEEP_INTERVAL_S, upkeep))
-    kernel.http.include_router(
-        registration_router(enrolment, authority, database, clock, measures, crl_ttl_s=settings.crl_ttl_s)
-    )
+    lists = RevocationLists(authority, database, clock, ttl_s=settings.crl_ttl_s)
+    kernel.http.include_router(registration_router(enrolment, authority, lists, clock, measures))
     kernel.http.include_router(token_router(access, keys, measures, issuer=settings.issuer))
     kernel.http.include_router(admin_router(access, revocation, tenancy, database, kernel.new_id, measures))

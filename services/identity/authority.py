@@ -143,16 +143,17 @@ class CertificateAuthority:
         if signer is None:
             raise NotFoundError(f"there is no issuing CA {issuer!r}")
         identifier = signer.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+        entries = [
+            x509.RevokedCertificateBuilder().serial_number(entry.serial).revocation_date(entry.revoked_at).build()
+            for entry in revoked
+        ]
+        # All at once: to add them one by one copies the list each time.
         builder = (
-            x509.CertificateRevocationListBuilder()
+            x509.CertificateRevocationListBuilder(revoked_certificates=entries)
             .issuer_name(signer.certificate.subject)
             .last_update(now)
             .next_update(now + ttl)
             .add_extension(x509.CRLNumber(number), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
         )
-        for entry in revoked:
-            builder = builder.add_revoked_certificate(
-                x509.RevokedCertificateBuilder().serial_number(entry.serial).revocation_date(entry.revoked_at).build()
-            )
         return builder.sign(signer.key, hashes.SHA256())

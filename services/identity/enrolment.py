@@ -79,10 +79,19 @@ class Enrolment:
         self._backdate = timedelta(seconds=backdate_s)
         self.join_token_salt = b""
 
+    async def check_token(self, join_token: str) -> None:
+        """UnauthenticatedError unless the join token stands, for whatever domain."""
+        token_hash = await self._hashed(join_token)
+        async with self._outbox.database.reading() as connection:
+            await self._check_token(connection, token_hash, None, self._clock.now())
+
+    async def _hashed(self, join_token: str) -> str:
+        async with self._hashing:
+            return await asyncio.to_thread(hash_secret, join_token, self.join_token_salt)
+
     async def register(self, join_token: str, domain_id: str, csr_pem: str, nodes: Sequence[ClaimedNode]) -> Enrolled:
         """Register; every error of the steps names its field, and then nothing has changed."""
-        async with self._hashing:
-            token_hash = await asyncio.to_thread(hash_secret, join_token, self.join_token_salt)
+        token_hash = await self._hashed(join_token)
         key = public_key_of_csr(csr_pem, "/agent_csr_pem")
         fingerprint = fingerprint_of(key)
         check_claims(nodes)
@@ -120,12 +129,12 @@ class Enrolment:
         return {*node.exclusive, *(alias for device in node.devices for alias in device.exclusive)}
 
     @staticmethod
-    async def _check_token(connection: AsyncConnection, token_hash: str, domain_id: str, now: datetime) -> None:
+    async def _check_token(connection: AsyncConnection, token_hash: str, domain_id: str | None, now: datetime) -> None:
         token = await access_store.join_token(connection, token_hash)
         if token is None or token.revoked_at is not None or (token.expires_at is not None and token.expires_at <= now):
             detail = "the join token is unknown, expired or revoked"
             raise UnauthenticatedError(detail, errors=(FieldError(_AUTHORIZATION, detail),))
-        if token.domain_ids and domain_id not in token.domain_ids:
+        if domain_id is not None and token.domain_ids and domain_id not in token.domain_ids:
             detail = f"the join token is not good for domain {domain_id!r}"
             raise PermissionDeniedError(detail, errors=(FieldError("/domain_id", detail),))
 

@@ -77,6 +77,16 @@ async def revoked_certificates(connection: AsyncConnection, now: datetime) -> li
     return [(row.serial, row.revoked_at) for row in await connection.execute(query)]
 
 
+async def revocation_mark(connection: AsyncConnection, now: datetime) -> tuple[int, datetime | None]:
+    """Number of the certificates that `revoked_certificates` lists for this time, and the latest time of revocation: a
+    certificate that is revoked later changes it."""
+    query = sa.select(sa.func.count(), sa.func.max(certificates.c.revoked_at)).where(
+        certificates.c.revoked_at.is_not(None), certificates.c.not_after > now
+    )
+    count, latest = (await connection.execute(query)).one()
+    return count, latest
+
+
 async def forget_certificates(connection: AsyncConnection, expired_before: datetime) -> int:
     """Remove the records of certificates that expired long ago; returns how many."""
     result = await connection.execute(certificates.delete().where(certificates.c.not_after < expired_before))

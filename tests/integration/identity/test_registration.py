@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -190,3 +192,58 @@ async def test_a_retired_key_hands_its_nodes_to_the_next(
     event = await stack.bus.expect(IdentityRevoked)
     assert (event.identity_id, event.serial) == (first["agent_id"], first["serial"])
     assert len(stack.bus.events(IdentityRevoked)) == 1
+
+
+async def test_whose_token_does_not_stand_cannot_send_a_large_body(
+    identity: RunningService, admin: dict[str, str]
+) -> None:
+    """Its body is not read to its end: the answer comes, or the connection ends, while most of it is still to come."""
+    asked = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal asked
+        for _ in range(64):
+            asked += 1
+            yield b" " * 2**20
+
+    for headers in (
+        {},
+        {"Authorization": "Bearer guess"},
+        {"Authorization": "Bearer guess", "Content-Length": str(2**26)},
+    ):
+        asked = 0
+        try:
+            answer = await identity.http.post("/v1/registrations", content=endless(), headers=headers)
+        except httpx.TransportError:
+            assert asked < 32
+        else:
+            assert (answer.status_code, asked < 32) == (401, True)
+            assert answer.json()["errors"][0]["pointer"] == "header:authorization"
+
+    # What is a little too large for it is read, so that the answer is too.
+    large = AgentSide("beijing")
+    nodes = [node(f"beijing-{number}", f"GPU-{number}") for number in range(3000)]
+    refused = await large.register(identity.http, nodes, token="guess")
+    assert refused.status_code == 401, refused.text
+    assert refused.json()["code"] == "UNAUTHENTICATED"
+    assert (await large.register(identity.http, nodes[:1500])).status_code == 201
+
+
+async def test_a_revocation_list_is_signed_again_when_it_says_something_else(
+    identity: RunningService, admin: dict[str, str]
+) -> None:
+    http = identity.http
+    first = (await http.get("/v1/crl")).content
+    assert (await http.get("/v1/crl")).content == first
+    serials: set[int] = set()
+    for domain_id in ("beijing", "hangzhou"):
+        agent = (await AgentSide(domain_id).register(http, [])).json()
+        before = (await http.get("/v1/crl")).content
+        revoked = {"agent_id": agent["agent_id"], "reason": "test"}
+        assert (await http.post("/v1/revocations", json=revoked, headers=admin)).status_code == 201
+        serials.add(int(agent["serial"], 16))
+        after = (await http.get("/v1/crl")).content
+        assert after != before
+        assert {item.serial_number for item in x509.load_der_x509_crl(after)} == serials
+        assert (await http.get("/v1/crl")).content == after
+    assert (await http.get("/v1/crl", params={"issuer": "abc"})).status_code == 404
