@@ -20,6 +20,8 @@ _log = logging.getLogger(__name__)
 MAX_UNANSWERED = 10
 SAY_AGAIN_S = 60.0
 """So often it is told that heartbeats are too large."""
+SUSPECTED_AFTER_S = 1.0
+"""A node that is silent for so long is suspected, unless failover is set otherwise (`MERIDIAN_FAILOVER_SUSPECT_AFTER_S`)."""
 
 
 class Heartbeats:
@@ -50,6 +52,13 @@ class Heartbeats:
     async def run(self) -> None:
         """Beat until cancelled."""
         interval_s = 1 / self._settings.heartbeat_hz
+        if 2 * interval_s > SUSPECTED_AFTER_S:
+            _log.warning(
+                "heartbeat_hz: with %g heartbeats a second failover, as it is set by default, suspects every node whenever one is"
+                " late or lost; at least %g are needed, or a longer MERIDIAN_FAILOVER_SUSPECT_AFTER_S",
+                self._settings.heartbeat_hz,
+                2 / SUSPECTED_AFTER_S,
+            )
         next_s = self._clock.monotonic_s()
         while True:
             if len(self._unanswered) < MAX_UNANSWERED:

@@ -250,6 +250,16 @@ class AgentSettings(_Section):
             raise ValueError("benchmark.enabled: the nodes are Slurm's; submit `meridian probe` as a job of its own")
         return self
 
+    @model_validator(mode="after")
+    def _keeps_its_lease(self) -> AgentSettings:
+        least = 4 / self.lease_s
+        if self.heartbeat_hz < least:
+            raise ValueError(
+                f"heartbeat_hz: {self.heartbeat_hz:g} heartbeats a second do not keep a lease of {self.lease_s:g} s (lease_s) when one"
+                f" is lost; at least {least:g} are needed"
+            )
+        return self
+
     def token(self) -> str:
         """The join token, from the file when one is named.
 

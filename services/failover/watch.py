@@ -22,7 +22,7 @@ from meridian.database import is_passing
 from meridian.errors import MeridianError
 from meridian.leadership import AdvisoryLock
 from meridian.service import Kernel
-from services.failover.beliefs import KnownDomain, KnownNode, domain_state_of, node_state_of
+from services.failover.beliefs import KnownDomain, KnownNode, Summary, domain_state_of, node_state_of
 from services.failover.declarations import Declarations, TimeBase
 from services.failover.detector import Detector
 from services.failover.events import summary_of
@@ -61,6 +61,8 @@ class Watch:
         self._carried_out = 0
         self._work = asyncio.Event()
         self._stands_by = True
+        self._seldom: dict[str, float] = {}
+        """Domains whose agents beat too seldom, and the interval that was told."""
         self.active = False
         self.detector = Detector(settings.thresholds(), kernel.clock.monotonic_s())
 
@@ -73,10 +75,27 @@ class Watch:
             summary = summary_of(envelope.data)
             if summary is None or not self.detector.observe(summary, now_s):
                 self._metrics.passed_over.inc()
+            else:
+                self._tell_seldom(summary)
             if self._stands_by and self.detector.untold > MOST_UNTOLD:
                 # Another instance tells them. Should this one lead again, it begins with what that one kept.
                 self.detector.drop_untold()
                 self._term = None
+
+    def _tell_seldom(self, summary: Summary) -> None:
+        """Warn once of an agent whose nodes are suspected whenever a heartbeat is late or lost."""
+        needed_s = self._settings.suspect_after_s / 2
+        if summary.interval_s <= needed_s:
+            self._seldom.pop(summary.domain_id, None)
+        elif self._seldom.get(summary.domain_id) != summary.interval_s:
+            self._seldom[summary.domain_id] = summary.interval_s
+            log.warning(
+                "heartbeat_hz: the agent of domain %s sends %g heartbeats a second; with suspect_after_s %g at least %g are needed",
+                summary.domain_id,
+                1 / summary.interval_s,
+                self._settings.suspect_after_s,
+                1 / needed_s,
+            )
 
     async def run(self) -> None:
         """Lead whenever this instance may, until cancelled."""

@@ -79,6 +79,18 @@ def test_wrong_settings_name_the_field(tmp_path: Path) -> None:
         read_settings(path)
 
 
+def test_heartbeats_that_do_not_keep_the_lease_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    content = {"domain": DOMAINS[0].declaration, "kafka_bootstrap_servers": "b:1", "data_dir": "own"}
+    path.write_text(yaml.safe_dump(content | {"heartbeat_hz": 0.3}))
+    with pytest.raises(
+        ConfigurationError, match=r"heartbeat_hz: 0\.3 .* a lease of 10 s \(lease_s\) .* at least 0\.4 are needed"
+    ):
+        read_settings(path)
+    path.write_text(yaml.safe_dump(content | {"heartbeat_hz": 0.3, "lease_s": 20}))
+    assert read_settings(path).heartbeat_hz == 0.3
+
+
 def test_a_start_becomes_a_request() -> None:
     order = run_pb2.Assignment(
         domain_id="d",

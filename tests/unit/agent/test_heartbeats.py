@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from aiokafka.errors import MessageSizeTooLargeError
 
-from agent.heartbeats import Heartbeats
+from agent.heartbeats import SUSPECTED_AFTER_S, Heartbeats
 from agent.lease import Lease
 from agent.settings import AgentSettings, Domain, Node
 from meridian.contracts.resource.v1.resource_pb2 import Heartbeat
+from services.failover.beliefs import Thresholds
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -81,12 +82,17 @@ class _Idle:
         self.lost += 1
 
 
-def beats_within(seconds: float, tmp_path: Path, *, stall_at: int = 0, stall_s: float = 0.0) -> tuple[list[float], int]:
+def beats_within(
+    seconds: float, tmp_path: Path, *, stall_at: int = 0, stall_s: float = 0.0, heartbeat_hz: float = 5.0
+) -> tuple[list[float], int]:
     """Times (s) at which heartbeats were sent, and how often the lease was lost meanwhile."""
     passing = _Time()
     bus, engine = _Bus(passing, stall_at, stall_s), _Idle()
     settings = AgentSettings(
-        domain=Domain(domain_id="north", nodes=(Node(node_id="n"),)), kafka_bootstrap_servers="none", data_dir=tmp_path
+        domain=Domain(domain_id="north", nodes=(Node(node_id="n"),)),
+        kafka_bootstrap_servers="none",
+        data_dir=tmp_path,
+        heartbeat_hz=heartbeat_hz,
     )
     lease = Lease(settings.lease_s, 2.0, 0.0)
     heartbeats = Heartbeats(settings, engine, bus, lease, passing, incarnation=1)  # type: ignore[arg-type]
@@ -141,3 +147,14 @@ def test_a_heartbeat_that_is_too_large_is_told_and_not_five_times_a_second(
     told = [record.getMessage() for record in caplog.records if "larger" in record.getMessage()]
     assert len(told) == 3, "at once, and once a minute"
     assert told[0].startswith("heartbeats of 0 nodes are larger than their topic takes")
+
+
+def test_heartbeats_too_seldom_for_failover_as_it_is_set_by_default_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert Thresholds().suspect_after_s == SUSPECTED_AFTER_S
+    beats_within(1.0, tmp_path, heartbeat_hz=2.0)
+    assert "heartbeat_hz" not in caplog.text
+    beats_within(1.0, tmp_path, heartbeat_hz=1.5)
+    assert "heartbeat_hz: with 1.5 heartbeats a second" in caplog.text
+    assert "at least 2 are needed" in caplog.text
