@@ -203,10 +203,18 @@ class ProbingSettings(_Section):
     transfer_interval_s: float = Field(default=600.0, gt=0)
 
 
+class DeclaredIn(_Section):
+    """The file that the section ``domain`` was made from, and where in it a field is, by its path below ``domain``."""
+
+    file: str
+    places: dict[str, str] = {}
+
+
 class AgentSettings(_Section):
     """The whole file. Times in seconds."""
 
     domain: Domain
+    declared_in: DeclaredIn | None = None
     kafka_bootstrap_servers: str
     # Empty: the agent does not register, and its nodes have no compute ids.
     identity_url: str = ""
@@ -295,8 +303,8 @@ def read_settings(path: Path) -> AgentSettings:
     try:
         settings = AgentSettings.model_validate(content)
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
-        raise ConfigurationError(f"configuration {path}: {problems}") from None
+        problems = "; ".join(_problem(path, content, item["loc"], item["msg"]) for item in error.errors())
+        raise ConfigurationError(problems) from None
     return settings.model_copy(
         update={
             "data_dir": settings.data_dir.resolve(),
@@ -304,3 +312,16 @@ def read_settings(path: Path) -> AgentSettings:
             "checkpoint_dir": settings.checkpoint_dir and settings.checkpoint_dir.resolve(),
         }
     )
+
+
+def _problem(path: Path, content: object, location: tuple[int | str, ...], message: str) -> str:
+    """What is wrong with a field of the file, or of the file that it was made from."""
+    section, *field = [str(part) for part in location] or [""]
+    declared = content.get("declared_in") if section == "domain" and isinstance(content, dict) else None
+    try:
+        origin = DeclaredIn.model_validate(declared)
+    except ValidationError:
+        return ": ".join(part for part in (f"configuration {path}", ".".join([section, *field]), message) if part)
+    known = next(size for size in range(len(field), -1, -1) if not size or ".".join(field[:size]) in origin.places)
+    place = origin.places.get(".".join(field[:known]), "domain")
+    return f"domains file {origin.file}, {'.'.join([place, *field[known:]])}: {message}"

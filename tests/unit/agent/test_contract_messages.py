@@ -79,6 +79,48 @@ def test_wrong_settings_name_the_field(tmp_path: Path) -> None:
         read_settings(path)
 
 
+OWN_DOMAINS = """# mine
+defaults: &node
+  cpus: many
+domains:
+  - {domain_id: a, nodes: [{node_id: a-1}]}
+  - domain_id: b
+    region: north
+    nodes:
+      - node_id: b-1
+        cpus: -4
+        gpus: 8
+      - <<: *node
+        node_id: b-2
+      - cpus: 1
+links:
+  - {between: [a, b], rtt_s: 0.1}
+  - between: [b, a]
+    loss: 7
+"""
+
+
+def test_a_wrong_field_of_a_domains_file_is_named_where_its_user_wrote_it(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(OWN_DOMAINS)
+    connection = {"kafka_bootstrap_servers": "b:1", "data_dir": "own", "heartbeat_hz": 99}
+    first, second = (write_agent_config(tmp_path, domain, connection) for domain in read_domains(file))
+    with pytest.raises(ConfigurationError) as caught:
+        read_settings(second)
+    for place in (
+        "line 10: domains[1].nodes[0].cpus: Input should be greater",
+        "line 11: domains[1].nodes[0].gpus: Extra inputs",
+        "line 3: domains[1].nodes[1].cpus: Input should be a valid number",
+        "line 14: domains[1].nodes[2].node_id: Field required",
+        "line 18: links[1].loss: Input should be less",
+    ):
+        assert f"domains file {file}, {place}" in caught.value.detail
+    # What the user did not write is said to be wrong in the file that was made.
+    assert f"configuration {second}: heartbeat_hz: Input should be less" in caught.value.detail
+    with pytest.raises(ConfigurationError, match=r"line 18: links\[1\]\.loss"):
+        read_settings(first)
+
+
 def test_heartbeats_that_do_not_keep_the_lease_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     content = {"domain": DOMAINS[0].declaration, "kafka_bootstrap_servers": "b:1", "data_dir": "own"}

@@ -161,11 +161,13 @@ def test_the_default_domains_are_five_emulated_ones_all_linked() -> None:
     ("text", "place"),
     [
         ("[]", "no list `domains`"),
-        ("domains: [{name: x}]", r"domains\[0\].domain_id"),
-        ("domains: [{domain_id: a}, {domain_id: a}]", r"domains\[1\].domain_id"),
-        ("domains: [{domain_id: ../a}]", r"domains\[0\].domain_id"),
-        ("domains: [{domain_id: a}]\nlinks: [{between: [a, b]}]", r"links\[0\].between"),
+        ("domains: [{name: x}]", r"line 1: domains\[0\].domain_id"),
+        ("domains: [{domain_id: a},\n {domain_id: a}]", r"line 2: domains\[1\].domain_id"),
+        ("domains: [{domain_id: ../a}]", r"line 1: domains\[0\].domain_id"),
+        ("domains: [{domain_id: a}]\nlinks: [{between: [a, b]}]", r"line 2: links\[0\].between"),
         ("domains: [", "domains file"),
+        ("domains: &a [*a]", "domains file"),
+        ("\x00", "domains file"),
     ],
 )
 def test_a_wrong_domains_file_is_refused_with_the_place(tmp_path: Path, text: str, place: str) -> None:
