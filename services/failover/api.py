@@ -45,7 +45,8 @@ class RecoveryBody(BaseModel):
 
 
 class IncidentBody(BaseModel):
-    """An incident. ``time_to_recover_s`` is that of the slowest of its runs, null while one waits."""
+    """An incident. ``time_to_recover_s`` is that of the slowest of its runs, null while one waits; ``suspicions`` is how often its node
+    was suspected in it."""
 
     incident_id: str
     kind: str
@@ -58,6 +59,7 @@ class IncidentBody(BaseModel):
     detected_at: datetime | None
     closed_at: datetime | None
     time_to_recover_s: float | None
+    suspicions: int
     timeline: list[TimelineEntry]
     recoveries: list[RecoveryBody]
 

@@ -109,10 +109,23 @@ async def publish_plans(
 
 
 class Declarations:
-    """Carries out transitions of the detector, in order, inside one transaction."""
+    """Carries out transitions of the detector, in order, inside one transaction.
 
-    def __init__(self, transaction: Transaction, times: TimeBase, new_id: NewId, metrics: FailoverMetrics) -> None:
+    A node that is suspected again within ``flap_window_s`` of a suspicion that was not confirmed flaps: its suspicions are one
+    incident, opened again each time.
+    """
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        times: TimeBase,
+        new_id: NewId,
+        metrics: FailoverMetrics,
+        *,
+        flap_window_s: float,
+    ) -> None:
         self._transaction = transaction
+        self._flap_window = timedelta(seconds=flap_window_s)
         self._store = Store(transaction.connection)
         self._runs = RunStore(transaction.connection)
         self._times = times
@@ -165,6 +178,11 @@ class Declarations:
             return
         reason = f"no beat from the node for {event.silence_s:.1f} s"
         incident_id = await self._store.report_about_node(event.node_id, now)
+        if incident_id is None:
+            before = await self._store.last_suspicion(event.node_id, event.domain_id, now - self._flap_window)
+            if before is not None:
+                incident_id, suspicions = before
+                reason += f"; suspicion {suspicions + 1} of a node that flaps"
         if incident_id is None:
             incident_id = self._new_id("inc")
             await self._store.open_incident(
@@ -267,6 +285,10 @@ class Declarations:
     async def _node_returned(self, event: NodeReturned) -> None:
         falsely = event.previous is NodeState.SUSPECTED
         reason = "the suspicion was not confirmed" if falsely else "the node beats again"
+        incident_id = await self._store.incident_of_node(event.node_id) if falsely else None
+        suspicions = await self._store.suspicions_of(incident_id) if incident_id else 0
+        if suspicions > 1:
+            reason += f", nor were {suspicions - 1} before it"
         await self._recovered(event.domain_id, event.node_id, event.incarnation, reason)
         if falsely:
             self._transaction.on_commit(self._metrics.false_suspicions.inc)

@@ -32,6 +32,9 @@ from services.failover.tables import (
 OPEN, CLOSED = "open", "closed"
 # An agent sees a machine die at once, the detector a moment later: within this time it is the same failure.
 _REPORT_CONFIRMED_WITHIN = timedelta(seconds=30)
+_OF_SUSPICIONS = frozenset({"suspected", "recovered"})
+MOST_OF_SUSPICIONS = 100
+"""Entries of the timeline of an incident that is nothing but suspicions."""
 
 
 class Store:
@@ -172,6 +175,27 @@ class Store:
         )
         return (await self._connection.execute(statement)).scalar_one_or_none()
 
+    async def last_suspicion(self, node_id: str, domain_id: str, since: datetime) -> tuple[str, int] | None:
+        """The incident of the node's last suspicion that was not confirmed, if it was closed after ``since``, and its suspicions."""
+        statement = (
+            sa.select(incidents.c.incident_id, incidents.c.suspicions)
+            .where(
+                incidents.c.node_id == node_id,
+                incidents.c.kind == "node_suspected",
+                incidents.c.domain_id == domain_id,
+                incidents.c.closed_at > since,
+            )
+            .order_by(incidents.c.closed_at.desc())
+            .limit(1)
+        )
+        row = (await self._connection.execute(statement)).one_or_none()
+        return None if row is None else (row.incident_id, row.suspicions)
+
+    async def suspicions_of(self, incident_id: str) -> int:
+        """How often the node of an incident was suspected in it."""
+        statement = sa.select(incidents.c.suspicions).where(incidents.c.incident_id == incident_id)
+        return (await self._connection.execute(statement)).scalar_one_or_none() or 0
+
     async def incident_of_domain(self, domain_id: str) -> str | None:
         """The open incident of a domain."""
         statement = sa.select(domains.c.incident_id).where(domains.c.domain_id == domain_id)
@@ -237,6 +261,7 @@ class Store:
             "opened_at": at,
             "detected_at": at if detected else None,
             "timeline": [_entry(at, event, reason)],
+            "suspicions": int(event == "suspected"),
         }
         await self._connection.execute(insert(incidents).on_conflict_do_nothing(), [row])
 
@@ -253,10 +278,18 @@ class Store:
         close: bool = False,
         reopen: bool = False,
     ) -> None:
-        """Add to an incident's timeline; optionally change its kind and reason, mark its detection, close or reopen it."""
-        values: dict[str, Any] = {
-            "timeline": incidents.c.timeline + sa.cast([_entry(at, event, detail)], postgresql.JSONB)
-        }
+        """Add to an incident's timeline; optionally change its kind and reason, mark its detection, close or reopen it.
+
+        Of a node that flaps for long the first suspicion and the last ones stay in the timeline; all are counted."""
+        timeline: sa.ColumnElement[Any] = incidents.c.timeline
+        if event in _OF_SUSPICIONS:
+            long = sa.and_(
+                incidents.c.kind == "node_suspected", sa.func.jsonb_array_length(timeline) >= MOST_OF_SUSPICIONS
+            )
+            timeline = sa.case((long, timeline.op("-")(sa.literal_column("2"))), else_=timeline)
+        values: dict[str, Any] = {"timeline": timeline + sa.cast([_entry(at, event, detail)], postgresql.JSONB)}
+        if event == "suspected":
+            values["suspicions"] = incidents.c.suspicions + 1
         if kind is not None:
             values["kind"] = kind
         if reason is not None:

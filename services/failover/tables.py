@@ -54,6 +54,7 @@ incidents = sa.Table(
     sa.Column("detected_at", TIME),
     sa.Column("closed_at", TIME),
     sa.Column("timeline", postgresql.JSONB),
+    sa.Column("suspicions", sa.Integer),
 )
 runs = sa.Table(
     "runs",

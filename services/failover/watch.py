@@ -203,7 +203,9 @@ class Watch:
             done = self._carried_out + len(transitions)
             if not await Store(transaction.connection).note_carried_out(self._term, done):
                 raise NotLeaderError("another instance leads")
-            await Declarations(transaction, times, self._kernel.new_id, self._metrics).carry_out(transitions)
+            window_s = self._settings.flap_window_s
+            declared = Declarations(transaction, times, self._kernel.new_id, self._metrics, flap_window_s=window_s)
+            await declared.carry_out(transitions)
 
     async def _measure(self) -> None:
         async with self._kernel.database.reading() as connection:

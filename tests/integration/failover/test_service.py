@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import asyncpg
 import pytest
@@ -29,12 +30,20 @@ from meridian.contracts.resource.v1 import resource_pb2
 from meridian.contracts.resource.v1.resource_pb2 import Heartbeat, NodeBeat
 from meridian.contracts.run.v1 import run_pb2
 from meridian.contracts.run.v1.run_pb2 import RunCheckpointed, RunFailed, RunFinished, RunStarted
+from services.failover.beliefs import Evidence, NodeState
 from services.failover.declarations import Declarations, TimeBase
 from services.failover.metrics import FailoverMetrics
 from services.failover.recovery import Unit
 from services.failover.run_store import RunStore
-from services.failover.store import Store
-from services.failover.transitions import NodeBecameSuspect
+from services.failover.store import MOST_OF_SUSPICIONS, Store
+from services.failover.transitions import (
+    DomainAppeared,
+    NodeAppeared,
+    NodeBecameSuspect,
+    NodeDied,
+    NodeReturned,
+    Transition,
+)
 from tests.harness import PATIENCE_S, Environment, Probe, environment
 
 QUICK = {
@@ -208,6 +217,62 @@ async def test_silent_node_fails_and_its_run_is_planned_from_the_newest_checkpoi
         assert not stack.bus.dead_letters
 
 
+async def test_suspicions_of_a_node_that_flaps_are_one_incident_that_counts_them(stack: Environment) -> None:
+    """Three suspicions within the window are one incident, one after it is another, and a failure ends the first kind."""
+    begin = datetime.now(UTC)
+    async with stack.service("failover", QUICK) as service:
+
+        async def declare(at_s: float, *transitions: Transition) -> None:
+            async with service.kernel.outbox.transaction() as transaction:
+                times = TimeBase(begin + timedelta(seconds=at_s), at_s)
+                metrics = FailoverMetrics(CollectorRegistry())
+                declared = Declarations(transaction, times, service.kernel.new_id, metrics, flap_window_s=60.0)
+                await declared.carry_out(transitions)
+
+        async def incidents() -> list[dict[str, Any]]:
+            page = (await service.http.get("/v1/incidents", params={"domain_id": "north"})).json()["incidents"]
+            return [item for item in page if item["node_id"] == "n"]
+
+        suspected = NodeBecameSuspect("north", "n", 0.0, 1.2)
+        returned = NodeReturned("north", "n", 1, NodeState.SUSPECTED)
+        await declare(0.0, DomainAppeared("north", 300.0), NodeAppeared("north", "n", 1))
+        for at_s in (10.0, 40.0, 100.0):
+            await declare(at_s, suspected)
+            await declare(at_s + 1.0, returned)
+        [flapping] = await incidents()
+        assert (flapping["suspicions"], flapping["state"], flapping["kind"]) == (3, "closed", "node_suspected")
+        assert [entry["event"] for entry in flapping["timeline"]] == ["suspected", "recovered"] * 3
+        await stack.bus.expect(NodeRecovered, count=3)
+        assert [event.incident_id for event in stack.bus.events(NodeSuspected)] == [flapping["incident_id"]] * 3
+        assert [event.incident_id for event in stack.bus.events(NodeRecovered)] == [flapping["incident_id"]] * 3
+        assert (
+            stack.bus.events(NodeSuspected)[2].reason
+            == "no beat from the node for 1.2 s; suspicion 3 of a node that flaps"
+        )
+        assert stack.bus.events(NodeRecovered)[2].reason == "the suspicion was not confirmed, nor were 2 before it"
+
+        await declare(161.5, suspected)
+        await declare(161.6, NodeDied("north", "n", 1, 160.0, Evidence.SILENT, False, (161.6,), frozenset()))
+        await declare(170.0, NodeReturned("north", "n", 2, NodeState.FAILED))
+        await declare(171.0, suspected)
+        assert [(item["kind"], item["state"], item["suspicions"]) for item in await incidents()] == [
+            ("node_suspected", "open", 1),
+            ("node_failed", "closed", 1),
+            ("node_suspected", "closed", 3),
+        ]
+        for number in range(MOST_OF_SUSPICIONS):
+            await declare(172.0 + number, returned)
+            await declare(172.5 + number, suspected)
+        newest = (await incidents())[0]
+        assert newest["suspicions"] == 1 + MOST_OF_SUSPICIONS
+        assert len(newest["timeline"]) == MOST_OF_SUSPICIONS
+        assert [entry["detail"] for entry in newest["timeline"][:2]] == [
+            "no beat from the node for 1.2 s",
+            "the suspicion was not confirmed",
+        ]
+        assert newest["timeline"][-1]["detail"].endswith(f"suspicion {1 + MOST_OF_SUSPICIONS} of a node that flaps")
+
+
 async def test_exited_process_is_failed_whatever_its_silence(stack: Environment) -> None:
     north = Agent(stack.bus, "north", ["north-1"])
     deaf = {"MERIDIAN_FAILOVER_SUSPECT_AFTER_S": "3600", "MERIDIAN_FAILOVER_FAILED_AFTER_S": "7200"}
@@ -323,7 +388,7 @@ async def test_a_node_that_two_agents_name_is_what_the_later_one_says(stack: Env
         await heard(stack, service, "nodes WHERE domain_id = 'south'", 3)
         async with service.kernel.outbox.transaction() as transaction:
             times, metrics = TimeBase(datetime.now(UTC), 0.0), FailoverMetrics(CollectorRegistry())
-            declared = Declarations(transaction, times, service.kernel.new_id, metrics)
+            declared = Declarations(transaction, times, service.kernel.new_id, metrics, flap_window_s=600.0)
             await declared.carry_out([NodeBecameSuspect("north", "left", 0.0, 1e6)])
         async with service.kernel.database.reading() as connection:
             incidents = await Store(connection).list_incidents(state=None, domain_id="north", before=None, limit=100)
