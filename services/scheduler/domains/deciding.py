@@ -18,6 +18,7 @@ from services.scheduler.core.effects import Sleep
 from services.scheduler.core.fleet import Fleet, with_mark, without_marks
 from services.scheduler.core.idle_nodes import IdleRules, idle_rules_of
 from services.scheduler.core.policy import Policy
+from services.scheduler.domains.answer_size import ANSWER_BYTES, fitted
 
 
 class Deciding:
@@ -25,7 +26,7 @@ class Deciding:
 
     ``grants`` and ``sessions`` are as they were written, by domain; ``term`` is the decider's. ``counted``: sequences of
     summaries count from here in this term (`next_count` of what went before). ``begun_s`` is when everything was read: idle nodes are since
-    then.
+    then. ``most_bytes``: of an answer; what it has no room to tell is not granted.
     """
 
     def __init__(
@@ -37,7 +38,9 @@ class Deciding:
         sessions: Mapping[str, Mapping[str, ShardSession]] | None = None,
         counted: int = 0,
         begun_s: float = 0.0,
+        most_bytes: int = ANSWER_BYTES,
     ) -> None:
+        self._most_bytes = most_bytes
         grants, sessions = grants or {}, sessions or {}
         self._counted, self._begun_s = counted, begun_s
         self.rules: IdleRules | None = idle_rules_of(policy)
@@ -58,7 +61,8 @@ class Deciding:
             domain = touched[request.domain_id] = self.domain(request.domain_id)
             reply = domain.handle(request, now_s)
             if reply is not None:
-                replies.append(reply)
+                reply, untold = fitted(reply, self._most_bytes, now_s)
+                replies.append(domain.take_back(request, reply, untold, now_s) if untold else reply)
         return [*replies, *_news(touched.values())], list(touched.values())
 
     def learned(self, envelopes: Sequence[Envelope], now_s: float) -> tuple[list[Reply], list[DomainGrants]] | None:

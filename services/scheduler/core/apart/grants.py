@@ -131,6 +131,21 @@ class DomainGrants:
         said = {names[key]: compact_json(item.as_json()) for key, item in explanations.items()}
         return replace(self._reply(request, session, placed, refused), explanations=said)
 
+    def take_back(self, request: Request, reply: Reply, untold: Iterable[GrantName], now_s: float) -> Reply:
+        """Take back what the request was given and ``reply`` has no room to tell; the reply with the domain as it is then. Where others
+        were told, the shard hears of the room at once; what is too large by itself would be so again."""
+        asked, gone = {item.name for item in request.wanted}, set(untold)
+        for name in sorted(gone & asked):
+            grant = self.grants.get(name.key)
+            if grant is not None and (grant.shard, grant.name) == (request.shard, name):
+                self._drop(grant, now_s)
+        self._woken = [item for item in self._woken if item.name not in gone]
+        session = self.sessions[request.shard]
+        now = self._reply(request, session, (), ())
+        if reply.placed:
+            session.told = None
+        return replace(reply, summary=now.summary, rooms=now.rooms, asleep=now.asleep)
+
     def refit(self, fleet: Fleet, now_s: float = float("nan")) -> bool:
         """There is news of the fleet; whether it is about this domain."""
         before, after = self.fleet, part_of(fleet, self.domain_id, self.fleet)
