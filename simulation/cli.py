@@ -42,7 +42,8 @@ from simulation.experiment import (
 from simulation.model import Network, Trace
 from simulation.policies import SETTINGS
 from simulation.reach import check_reach
-from simulation.report import Report, schedule_csv
+from simulation.report import Report
+from simulation.schedule import schedule_csv
 from simulation.traces import FORMATS, offered_load
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}

@@ -1,4 +1,4 @@
-"""What a simulation says: rows of the result form, tables for people, the schedule as CSV for whoever wants to check it.
+"""What a simulation says: rows of the result form, tables for people.
 
 Names of measures end in their unit; money carries the currency of the network. What the network or the trace cannot tell
 (prices, watts, deadlines) is null with the reason, never zero.
@@ -6,18 +6,15 @@ Names of measures end in their unit; money carries the currency of the network. 
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
 from rich.table import Table
 
 from meridian.result import Row
-from simulation.compare import Comparison, Figure, job_intervals, missing, over_seeds
+from simulation.compare import Comparison, Figure, missing
 from simulation.experiment import Experiment, Run
-from simulation.measures import JobRecord, Measures
+from simulation.figures import Cell, currency, of_one_seed, of_seeds, unknowable, values_of
 from simulation.model import Network
 
 _NAMES = {
@@ -32,12 +29,6 @@ _NAMES = {
     "interruptions": "interruptions_count",
     "restarts": "restarts_count",
 }
-_OF_ALL_JOBS = frozenset({"fairness_jain", "deadline_miss_share"})
-MOST_TENANTS = 200
-"""Slices by tenant are written for at most so many tenants."""
-
-Cell = tuple[str, str]
-"""Name of a figure, slice."""
 Column = tuple[str, list[str]]
 """Heading, a text per policy."""
 
@@ -49,123 +40,6 @@ def measure_name(figure: str, network: Network) -> str:
     return _NAMES.get(figure, figure)
 
 
-def currency(network: Network) -> str:
-    """The one currency of the network in lower case; empty when there are several."""
-    found = {domain.currency.lower() for domain in network.domains}
-    return found.pop() if len(found) == 1 else ""
-
-
-# -- values and reasons ----------------------------------------------------------------------------------------------
-
-
-def _unknowable(network: Network) -> dict[str, str]:
-    """Figures that this network says nothing about, with the reason."""
-    domains = network.domains
-    reasons: dict[str, str] = {}
-    if not any(domain.price_micro_units for domain in domains):
-        reasons["accelerator_money"] = "the network gives no prices of accelerators"
-    if not any(node.idle_watts or node.busy_watts_per_accelerator for node in network.nodes):
-        for name in ("energy_kwh", "carbon_kg", "electricity_money"):
-            reasons[name] = "the network gives no watts"
-    if not any(any(domain.carbon_g_per_kwh) for domain in domains):
-        reasons.setdefault("carbon_kg", "the network gives no carbon intensity")
-    if not any(domain.electricity_micro_units_per_kwh for domain in domains):
-        reasons.setdefault("electricity_money", "the network gives no prices of electricity")
-    if not currency(network):
-        for name in ("accelerator_money", "wan_money", "electricity_money"):
-            reasons[name] = "the domains of the network have different currencies"
-    return reasons
-
-
-def _why_missing(name: str, measures: Measures) -> str:
-    if name.startswith("decision"):
-        return "no decision was made"
-    if name.startswith("deadline"):
-        return "no finished job has a deadline"
-    if name == "allocated_share":
-        kind = "processor" if measures.processors else "accelerator"
-        return f"no {kind} was up while jobs arrived, or all arrived at one time"
-    if not measures.jobs:
-        return "no job finished"
-    return "it has no value here"
-
-
-def _hours(measures: Measures) -> str:
-    return "cpu_hours" if measures.processors else "accelerator_hours"
-
-
-def _sliced(jobs: Sequence[JobRecord], hours: str) -> dict[str, float]:
-    jct = np.array([job.jct_s for job in jobs])
-    return {
-        "jobs": float(len(jobs)),
-        "jct_mean_h": float(jct.mean()) / 3600.0,
-        "jct_p99_h": float(np.quantile(jct, 0.99)) / 3600.0,
-        "wait_mean_h": sum(job.wait_s for job in jobs) / len(jobs) / 3600.0,
-        "slowdown_mean": sum(job.slowdown for job in jobs) / len(jobs),
-        hours: sum(job.held_device_s for job in jobs) / 3600.0,
-    }
-
-
-def _values(run: Run, network: Network, unknowable: Mapping[str, str]) -> dict[Cell, Figure]:
-    """All figures of one run, without intervals."""
-    measures = run.measures
-    found: dict[Cell, Figure] = {}
-    for name, value in measures.figures().items():
-        if name in unknowable:
-            found[name, "all"] = missing(unknowable[name])
-        elif value is None or not math.isfinite(value):
-            found[name, "all"] = missing(_why_missing(name, measures))
-        else:
-            found[name, "all"] = Figure(value)
-    if measures.wan_bytes and not any(link.price_micro_units_per_gib for link in network.links):
-        found["wan_money", "all"] = missing("the network gives no prices of links")
-    by_tenant: dict[str, list[JobRecord]] = {}
-    for job in measures.jobs:
-        by_tenant.setdefault(job.tenant, []).append(job)
-    if len(by_tenant) == 1:
-        found["fairness_jain", "all"] = missing("all jobs are of one tenant")
-    if 1 < len(by_tenant) <= MOST_TENANTS:
-        for tenant, jobs in sorted(by_tenant.items()):
-            for name, number in _sliced(jobs, _hours(measures)).items():
-                found[name, f"tenant={tenant}"] = Figure(number, n=len(jobs))
-    if len(network.domains) > 1:
-        for domain, device_s in measures.held_by_domain.items():
-            found[_hours(measures), f"domain={domain}"] = Figure(device_s / 3600.0)
-    return found
-
-
-def _of_one_seed(run: Run, values: dict[Cell, Figure], seed: int) -> dict[Cell, Figure]:
-    intervals = job_intervals(run.measures.jobs, seed)
-    jobs = len(run.measures.jobs)
-    found = dict(values)
-    for (name, part), figure in values.items():
-        if part != "all" or figure.value is None:
-            continue
-        if name in intervals:
-            found[name, part] = Figure(figure.value, *intervals[name], n=jobs)
-        elif name in _OF_ALL_JOBS:
-            found[name, part] = Figure(figure.value, n=jobs)
-        elif name.startswith("decision"):
-            found[name, part] = Figure(figure.value, n=len(run.measures.decision_s))
-    return found
-
-
-def _of_seeds(values: Sequence[dict[Cell, Figure]], seed: int) -> dict[Cell, Figure]:
-    """Means over seeds; a figure that is missing for a seed is missing."""
-    found: dict[Cell, Figure] = {}
-    for cell in dict.fromkeys(cell for each in values for cell in each):
-        figures = [each.get(cell, missing("no job of this slice finished with some of the seeds")) for each in values]
-        numbers = [figure.value for figure in figures if figure.value is not None]
-        if len(numbers) < len(figures):
-            found[cell] = next(figure for figure in figures if figure.value is None)
-        else:
-            found[cell] = Figure(sum(numbers) / len(numbers), *over_seeds(numbers, seed), n=len(numbers))
-    return found
-
-
-# -- rows ------------------------------------------------------------------------------------------------------------
-
-
 class Report:
     """All figures of all policies, by policy, name and slice; ``rows`` for the result form, tables for people."""
 
@@ -174,14 +48,14 @@ class Report:
         self.comparison = Comparison(runs, experiment.seeds[0])
         self.left_out = left_out
         self.figures: dict[str, dict[Cell, Figure]] = {}
-        unknowable = _unknowable(experiment.network)
+        unknown = unknowable(experiment.network)
         seed = experiment.seeds[0]
         for name, each in self.comparison.runs.items():
-            values = [_values(run, experiment.network, unknowable) for run in each]
-            self.figures[name] = _of_one_seed(each[0], values[0], seed) if len(each) == 1 else _of_seeds(values, seed)
-        self.comparisons = {name: self._compared(name, unknowable) for name in self.figures}
+            values = [values_of(run, experiment.network, unknown) for run in each]
+            self.figures[name] = of_one_seed(each[0], values[0], seed) if len(each) == 1 else of_seeds(values, seed)
+        self.comparisons = {name: self._compared(name, unknown) for name in self.figures}
 
-    def _compared(self, name: str, unknowable: Mapping[str, str]) -> dict[Cell, Figure]:
+    def _compared(self, name: str, unknown: Mapping[str, str]) -> dict[Cell, Figure]:
         comparison, references = self.comparison, self.comparison.references
         found: dict[Cell, Figure] = {}
         others = dict.fromkeys([*references.isolated, references.blind, references.best])
@@ -196,9 +70,9 @@ class Report:
                 ("accelerator_cost_reduction_ratio", "accelerator_money", False),
                 ("wan_cost_reduction_ratio", "wan_money", False),
             ):
-                known = figure not in unknowable
+                known = figure not in unknown
                 found[measure, part] = (
-                    comparison.change(name, other, figure, gain=gain) if known else missing(unknowable[figure])
+                    comparison.change(name, other, figure, gain=gain) if known else missing(unknown[figure])
                 )
         part = f"from={references.blind or 'none'} to={references.oracle or 'none'}"
         found["jct_gap_closed_share", part] = comparison.gap_closed(name)
@@ -403,65 +277,3 @@ def _percent(figure: Figure | None) -> str:
     if figure.low is not None and figure.high is not None:
         text += f" ({100 * figure.low:.1f} to {100 * figure.high:.1f})"
     return text
-
-
-# -- the schedule ----------------------------------------------------------------------------------------------------
-
-SCHEDULE_COLUMNS = (
-    *(
-        "policy",
-        "seed",
-        "job_id",
-        "state",
-        "tenant",
-        "home_domain",
-        "domains",
-        "nodes",
-        "ranks",
-        "accelerators",
-        "cpus",
-    ),
-    *("submit_s", "first_start_s", "finish_s", "jct_s", "wait_s", "ran_s", "duration_s", "slowdown"),
-    *("interruptions", "lost_s", "overhead_s", "deadline_s", "rho"),
-)
-
-
-def schedule_csv(experiment: Experiment, runs: Sequence[Run]) -> str:
-    """Every job under every policy and seed, by submission (docs/simulating.md says what the columns mean)."""
-    out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(SCHEDULE_COLUMNS)
-    traces = {seed: experiment.trace_of(seed) for seed in experiment.seeds}
-    for run in runs:
-        measures = run.measures
-        finished = {job.job_id: job for job in measures.jobs}
-        for job in traces[run.seed].jobs:
-            record = finished.get(job.job_id)
-            domains, nodes, started_s = measures.placed.get(job.job_id, ((), (), math.nan))
-            state = "finished" if record else "unfinished" if job.submit_s <= measures.now_s else "not submitted"
-            after = (
-                (record.finish_s, record.jct_s, record.wait_s, record.ran_s, job.duration_s, record.slowdown)
-                if record
-                else (math.nan, math.nan, math.nan, math.nan, job.duration_s, math.nan)
-            )
-            counted = (
-                (record.interruptions, record.lost_s, record.overhead_s, job.deadline_s, record.rho)
-                if record
-                else ("", math.nan, math.nan, job.deadline_s, math.nan)
-            )
-            cells = (
-                *(run.setting.name, run.seed, job.job_id, state, job.tenant, job.home_domain),
-                *(
-                    "|".join(domains),
-                    "|".join(nodes),
-                    job.ranks,
-                    job.devices,
-                    job.ranks * job.cpus,
-                    job.submit_s,
-                    started_s,
-                ),
-                *after,
-                *counted,
-            )
-            writer.writerow(["" if isinstance(cell, float) and math.isnan(cell) else cell for cell in cells])
-    return out.getvalue()

@@ -18,7 +18,8 @@ from simulation.cli import simulate
 from simulation.measures import Measures
 from simulation.model import Network, SimDomain
 from simulation.policies import SETTINGS
-from simulation.report import SCHEDULE_COLUMNS, measure_name
+from simulation.report import measure_name
+from simulation.schedule import SCHEDULE_COLUMNS
 
 NODE = """
 name: one

@@ -31,7 +31,8 @@ from simulation.measures import JobRecord, Measures
 from simulation.model import Network, SimDomain, SimLink, SimNode, Throughputs, Trace, TraceJob
 from simulation.plot import png
 from simulation.policies import setting
-from simulation.report import Report, measure_name, schedule_csv
+from simulation.report import Report, measure_name
+from simulation.schedule import schedule_csv
 
 DAY = 86_400.0
 
