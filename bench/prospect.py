@@ -41,9 +41,9 @@ from services.scheduler.core.track_record import TrackRecord
 from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.times import rfc3339
 from services.scheduler.what_if import answer
-from simulation.domains import philly_network
 from simulation.engine import Simulation
 from simulation.experiment import setting_of
+from simulation.made_networks import philly_network
 from simulation.model import Trace
 from simulation.traces import philly
 from simulation.traces.shaping import limited, scaled

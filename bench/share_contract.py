@@ -35,8 +35,8 @@ from bench.result import Setting as ResultSetting
 from services.scheduler.core.contract import SharePlan
 from services.scheduler.core.policy import Policy
 from simulation.contracts import ContractSimulation, overlaid, shares, stability, swinging
-from simulation.domains import uniform
 from simulation.engine import Setting, Simulation
+from simulation.made_networks import uniform
 from simulation.model import Network, Trace
 from simulation.policies import setting
 from simulation.traces import limited, load, scaled

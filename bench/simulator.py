@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 
 from bench.result import DataSource, Row, Setting, command_line, print_table, write
-from simulation.domains import philly_network
 from simulation.engine import Simulation
+from simulation.made_networks import philly_network
 from simulation.model import Network, Trace, TraceJob
 from simulation.policies import SETTINGS
 from simulation.policies import setting as policy_named

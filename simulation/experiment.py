@@ -30,10 +30,11 @@ from services.scheduler.core.table import table_of
 from services.scheduler.plugins import load_plugins
 from services.scheduler.policy_file import parse, shipped, shipped_names
 from simulation.contracts import ContractSimulation, shares
-from simulation.domains import GIB, least_nodes, philly_network, read_network, uniform
+from simulation.domains import GIB, read_network
 from simulation.engine import Setting, Simulation
 from simulation.estimates import KNOWLEDGE
 from simulation.fleet import fleet_of
+from simulation.made_networks import least_nodes, philly_network, uniform
 from simulation.measures import Measures
 from simulation.model import UNKNOWN, Network, Trace, TraceJob
 from simulation.plugin_errors import plugin_errors

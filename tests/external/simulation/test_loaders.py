@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from simulation.domains import philly_network, read_network, read_region_prices
+from simulation.domains import read_network, read_region_prices
+from simulation.made_networks import philly_network
 from simulation.traces import (
     batsim_schedule,
     load,

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from meridian.cli.main import main
 from meridian.result import read
 from simulation.cli import simulate
-from simulation.domains import philly_network
+from simulation.made_networks import philly_network
 from simulation.traces import limited, load, scaled
 from tests.public_data import public_data
 

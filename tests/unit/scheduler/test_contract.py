@@ -31,8 +31,8 @@ from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.waiting_unit import PendingUnit
 from simulation.contracts import ContractSimulation, Stability, overlaid, shares, stability, swinging
-from simulation.domains import uniform
 from simulation.engine import Setting, Simulation
+from simulation.made_networks import uniform
 from simulation.model import Trace, TraceJob
 from simulation.policies import setting
 from simulation.traces import limited, load, scaled

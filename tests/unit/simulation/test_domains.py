@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from simulation.domains import NetworkError, philly_network, read_network, uniform
+from simulation.domains import NetworkError, read_network
+from simulation.made_networks import philly_network, uniform
 from simulation.model import Trace, TraceJob
 from simulation.traces import load
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from meridian.errors import InvalidArgumentError
 from meridian.result import document
 from simulation.compare import Comparison, job_intervals, over_seeds
-from simulation.domains import NetworkError, uniform
+from simulation.domains import NetworkError
 from simulation.experiment import (
     AUTO,
     Experiment,
@@ -27,6 +27,7 @@ from simulation.experiment import (
     unfit,
     without,
 )
+from simulation.made_networks import uniform
 from simulation.measures import JobRecord, Measures
 from simulation.model import Network, SimDomain, SimLink, SimNode, Throughputs, Trace, TraceJob
 from simulation.plot import png

@@ -12,8 +12,8 @@ from services.scheduler.core.deciding import partitions
 from services.scheduler.core.deciding.decisions import Decisions
 from services.scheduler.core.reach import Changed
 from simulation import engine
-from simulation.domains import philly_network
 from simulation.engine import Simulation
+from simulation.made_networks import philly_network
 from simulation.model import Network, Trace, TraceJob
 from simulation.policies import setting
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from simulation.domains import NetworkError, philly_network
+from simulation.domains import NetworkError
+from simulation.made_networks import philly_network
 from simulation.traces import limited, load
 
 SWF = "; a comment\n" + "".join(f"{job} {10 * job} 0 5 2 -1 -1 2 10 -1 1 1 1 1 1 1 -1 -1\n" for job in (1, 2))

@@ -10,7 +10,7 @@ from types import FrameType
 
 import pytest
 
-from simulation.domains import uniform
+from simulation.made_networks import uniform
 from simulation.model import Trace, TraceJob
 from simulation.traces import TraceError, days, limited, load, offered_load, scaled
 
