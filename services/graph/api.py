@@ -11,7 +11,7 @@ from meridian.clock import Clock
 from meridian.database import Database
 from meridian.errors import FieldError, InvalidArgumentError, MeridianError, NotFoundError
 from meridian.http import Moment
-from services.graph import store, wire
+from services.graph import change_log, store, wire
 from services.graph.image import DomainImage, applied
 from services.graph.recognition.recogniser import Recogniser
 
@@ -53,10 +53,10 @@ def graph_router(database: Database, clock: Clock, recogniser: Recogniser) -> AP
             detail = "the time lies in the future"
             raise InvalidArgumentError(detail, errors=(FieldError("query:as_of", detail),))
         async with database.reading() as connection:
-            start = await store.log_start(connection)
+            start = await change_log.log_start(connection)
             if start is None or as_of < start:
                 raise NotFoundError(f"the log of changes does not reach back to {as_of.isoformat()}")
-            log = await store.log_until(connection, as_of)
+            log = await change_log.log_until(connection, as_of)
         newest = [changes[-1].update for changes in log.values()]
         times = [item.oldest_reading_at.ToNanoseconds() / 1e9 for item in newest]
         return {
@@ -74,7 +74,7 @@ def graph_router(database: Database, clock: Clock, recogniser: Recogniser) -> AP
         async with database.reading() as connection:
             # The version first: what is committed between the two is among the changes then, and not missed from them.
             version = await store.version(connection)
-            found = await store.changes_since(connection, since, limit)
+            found = await change_log.changes_since(connection, since, limit)
         if since > version:
             detail = f"the graph is at version {version}"
             raise InvalidArgumentError(detail, errors=(FieldError("query:since", detail),))

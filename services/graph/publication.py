@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from meridian.contracts.graph.v1 import graph_pb2
 from meridian.outbox import Transaction
-from services.graph import store
+from services.graph import change_log, store
 from services.graph.image import Judge
 from services.graph.measures import GraphMeasures
 from services.graph.node_state import Thresholds
@@ -55,8 +55,10 @@ class Publication:
             transaction.publish(item.update)
             self._publish_states(transaction, item, version)
             if item.logged:
-                changes.append(store.LoggedChange(version, item.update.domain_id, at, item.kind.value, item.update))
-        await store.add_changes(transaction.connection, changes)
+                changes.append(
+                    change_log.LoggedChange(version, item.update.domain_id, at, item.kind.value, item.update)
+                )
+        await change_log.add_changes(transaction.connection, changes)
         transaction.on_commit(lambda: self._count(planned))
 
     def _judge_of(self, domain: TrackedDomain) -> Judge | None:

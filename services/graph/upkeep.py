@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from meridian.clock import Clock
 from meridian.outbox import Outbox
-from services.graph import store
+from services.graph import change_log, store
 from services.graph.measures import GraphMeasures
 from services.graph.node_state import NodeState
 from services.graph.publication import Publication
@@ -54,7 +54,7 @@ class Upkeep:
     async def _forget(self, now_s: float) -> None:
         now = self._clock.now()
         async with self._outbox.transaction() as transaction:
-            await store.forget_log(
+            await change_log.forget_log(
                 transaction.connection,
                 now - timedelta(seconds=self._settings.log_retention_s),
                 now - timedelta(seconds=self._settings.metric_log_retention_s),

@@ -9,11 +9,12 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from meridian.contracts.graph.v1 import graph_pb2
+from services.graph.change_log import LoggedChange
 from services.graph.facts import WHOLE_NODE, Readings
 from services.graph.image import DomainImage
 from services.graph.node_state import NodeState
 from services.graph.recognition.judgement import Opinion
-from services.graph.store import LoggedChange, NodeView
+from services.graph.store import NodeView
 
 
 def time_of(seconds: float) -> datetime | None:

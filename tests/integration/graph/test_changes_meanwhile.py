@@ -15,7 +15,7 @@ from meridian.clock import SystemClock
 from meridian.contracts.graph.v1 import graph_pb2
 from meridian.database import Database, migrate
 from meridian.http import install_errors
-from services.graph import store
+from services.graph import change_log, store
 from services.graph.api import graph_router
 from services.graph.recognition.recogniser import Recogniser
 
@@ -26,7 +26,9 @@ async def change(database: Database) -> None:
     async with database.transaction() as connection:
         version = await store.take_versions(connection, 1) + 1
         update = graph_pb2.GraphUpdated(domain_id="d", version=version)
-        await store.add_changes(connection, [store.LoggedChange(version, "d", datetime.now(UTC), "structure", update)])
+        await change_log.add_changes(
+            connection, [change_log.LoggedChange(version, "d", datetime.now(UTC), "structure", update)]
+        )
 
 
 @pytest.mark.parametrize("step", ["version", "changes_since"])
