@@ -1,15 +1,16 @@
 """Can this job ever run? Refuses at submission what no node, or no permitted domain, could hold even when empty.
 
-The check counts SLOTS: how many ranks an empty node takes is the least of its cpus, memory and suitable accelerators
-divided by what a rank needs; the accelerators of a rank are all of one model. Present load and failures play no part: they pass.
+The check counts SLOTS: how many ranks an empty node takes is the least of its cpus, memory, suitable accelerators and fixed
+amounts of user-defined resources divided by what a rank needs; the accelerators of a rank are all of one model. Present load and
+failures play no part: they pass. So do amounts that commands tell, and resources that nobody has yet: they may come.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from meridian.errors import FieldError
@@ -42,6 +43,24 @@ def _models_of(accelerator: Mapping[str, Any]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class AmountCapacity:
+    """What a node has of a user-defined resource. ``amount`` infinite: not used up, may change, or unknown. ``shared``: it is the
+    node's part of one amount for its domain."""
+
+    amount: float
+    shared: bool = False
+
+
+def amounts_of(user_resources: Iterable[Mapping[str, Any]]) -> dict[str, AmountCapacity]:
+    """The user-defined resources of a node by name, of those of its inventory."""
+    found = {}
+    for item in user_resources:
+        fixed = item["consumable"] and not item["dynamic"] and item.get("value") is not None
+        found[item["name"]] = AmountCapacity(item["value"] if fixed else math.inf, item["shareable"])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class NodeCapacity:
     """What a node has when nothing runs on it."""
 
@@ -49,6 +68,7 @@ class NodeCapacity:
     cpus: float
     memory_bytes: int
     accelerators: tuple[AcceleratorCapacity, ...] = ()
+    resources: Mapping[str, AmountCapacity] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +108,9 @@ def impossibilities(job: JobFile, domains: Mapping[str, DomainCapacity]) -> list
     if not secure:
         best = max(domain.security_level for domain in allowed)
         return [FieldError("/placement/min_security_level", f"no permitted domain has a level above {best}")]
+    told = {name for domain in domains.values() for node in domain.nodes for name in node.resources}
     for demand in _demands(job):
-        found += _unmet(demand, placement, secure)
+        found += _unmet(demand, placement, secure, told)
     return found
 
 
@@ -135,8 +156,15 @@ def _suitable(node: NodeCapacity, resources: ResourcesSection, *, real_only: boo
     ]
 
 
-def _slots(node: NodeCapacity, resources: ResourcesSection, *, real_only: bool) -> int:
+_NONE = AmountCapacity(0.0)
+
+
+def _slots(node: NodeCapacity, resources: ResourcesSection, told: Collection[str], *, real_only: bool) -> int:
     slots = min(math.floor(node.cpus / resources.cpus + 1e-9), node.memory_bytes // resources.memory_bytes)
+    for name, amount in resources.user_resources.items():
+        most = node.resources.get(name, _NONE).amount
+        if name in told and most < math.inf:
+            slots = min(slots, math.floor(most / amount + 1e-9))
     if resources.accelerators:
         sharing = 1000 // resources.accelerator_milli
         counts = _suitable(node, resources, real_only=real_only)
@@ -144,7 +172,23 @@ def _slots(node: NodeCapacity, resources: ResourcesSection, *, real_only: bool) 
     return slots
 
 
-def _unmet(demand: _Demand, placement: PlacementSection, domains: Sequence[DomainCapacity]) -> list[FieldError]:
+def _scarce(demand: _Demand, domains: Sequence[DomainCapacity], told: Collection[str]) -> Iterator[FieldError]:
+    """User-defined resources of which no node has enough for one rank."""
+    for name, wanted in demand.resources.user_resources.items():
+        held = [(node.resources.get(name, _NONE), domain) for domain in domains for node in domain.nodes]
+        most, domain = max(held, key=lambda pair: pair[0].amount, default=(_NONE, None))
+        if name not in told or wanted <= most.amount + 1e-6:
+            continue
+        detail = f"no permitted node has more than {most.amount:g} {name}"
+        if most.shared and domain is not None:
+            whole = sum(node.resources.get(name, _NONE).amount for node in domain.nodes)
+            detail += f": the {whole:g} of domain {domain.domain_id} are parted among its nodes"
+        yield FieldError(f"{demand.resources_pointer}/user_resources/{name}", detail)
+
+
+def _unmet(
+    demand: _Demand, placement: PlacementSection, domains: Sequence[DomainCapacity], told: Collection[str]
+) -> list[FieldError]:
     resources, pointer = demand.resources, demand.resources_pointer
     real_only = placement.require_real_accelerators
     nodes = [node for domain in domains for node in domain.nodes]
@@ -170,12 +214,18 @@ def _unmet(demand: _Demand, placement: PlacementSection, domains: Sequence[Domai
         alike = " of one model" if mixed else ""
         detail = f"no permitted node has more than {most} suitable {kind}accelerators{alike}{parts}"
         found.append(FieldError(f"{pointer}/accelerators", detail))
+    found += _scarce(demand, domains, told)
     if found:
         return found
-    per_domain = [sum(_slots(node, resources, real_only=real_only) for node in domain.nodes) for domain in domains]
+    per_domain = [
+        sum(_slots(node, resources, told, real_only=real_only) for node in domain.nodes) for domain in domains
+    ]
     room = sum(per_domain) if demand.cross_domain else max(per_domain)
     if room == 0:
-        return [FieldError(pointer, "no permitted node has the cpus, memory and accelerators of one rank together")]
+        more = " and user-defined resources" if resources.user_resources else ""
+        return [
+            FieldError(pointer, f"no permitted node has the cpus, memory and accelerators{more} of one rank together")
+        ]
     if demand.ranks > room:
         where = "all permitted domains together have" if demand.cross_domain else "the largest permitted domain has"
         return [FieldError(demand.ranks_pointer, f"{where} room for {room} such ranks, not {demand.ranks}")]

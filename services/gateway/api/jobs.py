@@ -66,9 +66,11 @@ def _json(answer: Answer) -> Response:
 @router.post("/jobs", status_code=202, response_model=answers.Job, responses=_SUBMIT_PROBLEMS)
 async def submit_job(parts: Parts, caller: JobWriter, job: JobFile, idempotency_key: IdempotencyKey = None) -> Response:
     """Submit a job. What can never run is refused at once."""
-    check([("", job)], await parts.capacities.get())
+    domains = await parts.capacities.get()
 
     async def work(transaction: Transaction) -> Answer:
+        # Not before a repeated request has its answer: what was accepted once stays so, whatever there is now.
+        check([("", job)], domains)
         [new] = await submit(parts, caller, transaction, [job])
         row = store.fresh(new)
         units = store.fresh_units(row, UNITS_SHOWN)
@@ -89,9 +91,10 @@ async def submit_batch(
     parts: Parts, caller: JobWriter, batch: Batch, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Submit up to 1,000 jobs: all of them or none."""
-    check([(f"/jobs/{index}", job) for index, job in enumerate(batch.jobs)], await parts.capacities.get())
+    domains = await parts.capacities.get()
 
     async def work(transaction: Transaction) -> Answer:
+        check([(f"/jobs/{index}", job) for index, job in enumerate(batch.jobs)], domains)
         items = [store.fresh(new).summary for new in await submit(parts, caller, transaction, batch.jobs)]
         return Answer(202, to_text(jsonable_encoder({"items": items, "next_page_token": None})))
 

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.gateway.capacity import DomainCapacity, NodeCapacity, kinds_of
+from services.gateway.capacity import DomainCapacity, NodeCapacity, amounts_of, kinds_of
 from services.gateway.network import DomainChange, IncidentChanges, IncidentRow
 from services.gateway.store.rows import as_json, as_rows, texts, upsert
 from services.gateway.tables import domain, forecast, incident, job, link, node, recovery, requirement
@@ -236,7 +236,9 @@ async def capacities(connection: AsyncConnection) -> dict[str, DomainCapacity]:
     members: dict[str, list[NodeCapacity]] = {domain_id: [] for domain_id in levels}
     for row in await connection.execute(sa.select(node.c.domain_id, node.c.node_id, node.c.body)):
         kinds = kinds_of(row.body["accelerators"])
-        capacity = NodeCapacity(row.node_id, row.body["cpus"] or 0.0, row.body["memory_bytes"], kinds)
+        # Rows of older releases do not have it.
+        amounts = amounts_of(row.body.get("user_resources", []))
+        capacity = NodeCapacity(row.node_id, row.body["cpus"] or 0.0, row.body["memory_bytes"], kinds, amounts)
         members.setdefault(row.domain_id, []).append(capacity)
     return {
         domain_id: DomainCapacity(domain_id, levels.get(domain_id, 0), tuple(found))

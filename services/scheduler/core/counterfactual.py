@@ -6,8 +6,8 @@ Steps:
    keep reservations that they would not get again), nothing is said.
 2. For a placed unit, for each of the best other places: the price of its domain (bisection), the weight of each score (from
    the shown parts, where the sums meet), and nodes that are down (enumeration).
-3. For a waiting unit: fewer accelerators or ranks, other domains and models, the end of one job, a higher priority, a
-   shorter estimate (enumeration and bisection).
+3. For a waiting unit: fewer accelerators, ranks or cpus, less memory or of a resource that users define, other domains and
+   models, the end of one job, a higher priority, a shorter estimate (enumeration and bisection).
 4. Each change is made on a fresh copy and decided by the same core; what does not flip the decision is not returned.
 """
 

@@ -11,10 +11,14 @@ import numpy as np
 
 from services.scheduler.core.decided_again import SHOWN, TRIED, Change, Counterfactual, Outcome, Question, greatest
 from services.scheduler.core.preemption import best
-from services.scheduler.core.state import UnitKey
+from services.scheduler.core.state import Demand, UnitKey
 
 _LOOKED_AT = 300
 """Running units whose end is thought through for one decision."""
+_MIB = 1 << 20
+_BITS = 14
+"""To how many digits memory is looked for."""
+_RESOURCE = "user_resources."
 
 
 def for_waiting(question: Question) -> Iterator[Counterfactual]:
@@ -42,19 +46,53 @@ def _asking(question: Question, **fields: Any) -> Change:
 
 def _smaller(question: Question) -> Iterator[Counterfactual]:
     demand = question.unit.demand
-    for name, said in (("accelerators", "accelerators per rank"), ("ranks", "ranks")):
-        now = getattr(demand, name)
-        if now <= 1:
-            continue
+    for name, said, now, least, unit in _amounts(demand):
+        whole = now == int(now)
 
-        def with_(amount: float, name: str = name) -> Outcome | None:
-            return question.ask(_asking(question, **{name: int(amount)}))
+        def less(amount: float, name: str = name, scale: float = int(unit) if whole else unit) -> Change:
+            return _asking(question, **_with(demand, name, (int(amount) if isinstance(scale, int) else amount) * scale))
 
-        found = greatest(with_, 1.0, float(now), whole=True)
+        found = greatest(lambda amount, less=less: question.ask(less(amount)), least, now, whole=whole)  # type: ignore[misc]
         if found is not None:
-            new = int(found[0])
-            text = f"it asked for {new} {said} instead of {now}"
-            yield _starts(question, name, now, new, "at most", text, _asking(question, **{name: new}))
+            change = less(found[0])
+            assert change.unit is not None
+            old, new = _of(demand, name), _of(change.unit.demand, name)
+            text = f"it asked for {_shown(new)} {said} instead of {_shown(old)}"
+            yield _starts(question, name, old, new, "at most", text, change)
+
+
+def _amounts(demand: Demand) -> Iterator[tuple[str, str, float, float, float]]:
+    """What there may be less of: name, words, amount, the least that is tried, and what an amount of 1 stands for."""
+    for name, said in (("accelerators", "accelerators per rank"), ("ranks", "ranks"), ("cpus", "cpus per rank")):
+        if getattr(demand, name) > 1:
+            yield name, said, float(getattr(demand, name)), 1.0, 1
+    block = max(_MIB, 1 << max(demand.memory_bytes.bit_length() - _BITS, 0))
+    if demand.memory_bytes > block:
+        yield "memory_bytes", "bytes of memory per rank", float(math.ceil(demand.memory_bytes / block)), 1.0, block
+    for name, amount in demand.resources:
+        if amount > 0:
+            yield f"{_RESOURCE}{name}", f"{name} per rank", amount, 0.0, 1
+
+
+def _of(demand: Demand, name: str) -> float:
+    found: float = (
+        dict(demand.resources).get(name.removeprefix(_RESOURCE), 0.0)
+        if name.startswith(_RESOURCE)
+        else getattr(demand, name)
+    )
+    return int(found) if found == int(found) else found
+
+
+def _with(demand: Demand, name: str, amount: float) -> dict[str, Any]:
+    """The fields of a demand in which there is so much of it."""
+    if not name.startswith(_RESOURCE):
+        return {name: amount}
+    resource = name.removeprefix(_RESOURCE)
+    return {"resources": tuple((each, amount if each == resource else held) for each, held in demand.resources)}
+
+
+def _shown(amount: float) -> str:
+    return str(amount) if isinstance(amount, int) else f"{amount:g}"
 
 
 def _wider(question: Question) -> Iterator[Counterfactual]:

@@ -20,8 +20,8 @@ import numpy as np
 
 from services.scheduler.core.choosing import Choice, Choosing
 from services.scheduler.core.explanation import Candidate, Explanation, NodeChoice, Ranking
-from services.scheduler.core.state import PlacedRank
-from services.scheduler.core.table import Ints
+from services.scheduler.core.state import Demand, PlacedRank
+from services.scheduler.core.table import SLACK, Bools, Ints, Table
 
 
 class Candidates(Choosing):
@@ -138,7 +138,7 @@ class Candidates(Choosing):
             if demand.topology_required:
                 scope = f"any {demand.topology} of a qualifying domain"
             text = f"too large for what is there now: {demand.ranks} ranks wanted, {scope} could hold {most} when empty"
-            return "size", text
+            return "size", text if most else f"{text}; {beyond(table, demand, self._columns, self._allowed)}"
         if self._refused():
             text = "those that have room together are refused by a score of sets"
             return "scores", f"no domain has room for {demand.ranks} ranks now, and {text}"
@@ -171,3 +171,26 @@ def would_do(alternatives: Sequence[Candidates]) -> Candidates:
     """The alternative whose wait is worth explaining: one that would do if nothing ran, if there is any, and of these the one
     with most room now; the first of equals."""
     return max(alternatives, key=lambda item: (item.could_fit(), int(item.domain_fits.max(initial=0))))
+
+
+def beyond(table: Table, demand: Demand, columns: Ints, rows: Bools) -> str:
+    """What a rank asks for that none of some nodes (N) has, even empty, and the most that one of them has."""
+    asked: list[tuple[str, float, float]] = [
+        ("cpus", demand.cpus, float(table.cpus[rows].max(initial=0.0))),
+        ("bytes of memory", demand.memory_bytes, int(table.memory_bytes[rows].max(initial=0))),
+        ("accelerators of one model", demand.accelerators, int(table.devices[rows][:, columns].max(initial=0))),
+    ]
+    for name, amount in demand.resources:
+        known = name in table.resource_names
+        most = float(table.resources[rows, table.resource_names.index(name)].max(initial=0.0)) if known else 0.0
+        asked.append((name, amount, most))
+    lacking = [
+        f"a rank asks for {_amount(amount)} {name}, the most that a qualifying node has is {_amount(most)}"
+        for name, amount, most in asked
+        if amount > most + SLACK
+    ]
+    return "; ".join(lacking) or "no qualifying node has all that a rank asks for together"
+
+
+def _amount(value: float) -> str:
+    return str(int(value)) if value == int(value) else f"{value:g}"

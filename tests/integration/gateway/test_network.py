@@ -251,6 +251,14 @@ async def test_questions_are_passed_on(stack: Stack) -> None:
     assert (await stack.http.post("/v1/what-if", json=task_file(), headers=headers)).json() == {"domain": "beijing"}
     bad = await stack.http.post("/v1/what-if", json=task_file(command=[]), headers=headers)
     assert bad.json()["errors"][0]["pointer"] == "/command"
+    # What the network has now refuses no question about another network.
+    await stack.bus.publish(image("beijing", cpus=8))
+    await eventually(lambda: nodes(stack), lambda found: len(found) == 2)
+    large = task_file(resources={"cpus": 64}, placement={"domains": ["lhasa"]})
+    assert (await stack.http.post("/v1/what-if", json=large, headers=headers)).status_code == 422
+    change = {"domains": [{"domain_id": "lhasa", "nodes": 1, "cpus": 64}]}
+    asked = await stack.http.post("/v1/what-if", json={**large, "change": change}, headers=headers)
+    assert asked.json() == {"domain": "beijing"}
     stack.issuer.answers["GET", "/v1/identities"] = (200, {"items": [{"identity_id": "a"}], "next_cursor": "a"})
     operator = stack.issuer.headers(scope="operator")
     answer = await stack.http.get("/v1/identities?kind=node&page_size=1", headers=operator)

@@ -7,7 +7,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.capacity import AcceleratorCapacity, DomainCapacity, NodeCapacity, impossibilities
+from services.gateway.capacity import (
+    AcceleratorCapacity,
+    DomainCapacity,
+    NodeCapacity,
+    amounts_of,
+    impossibilities,
+)
 from services.gateway.jobfile import JobFile
 
 GIB = 1 << 30
@@ -129,3 +135,43 @@ def test_a_rank_has_accelerators_of_one_model() -> None:
     assert refused(2, 2) == refused(1, 2, "A100") == []
     assert refused(3, 2) == refused(2, 2, "A100") == ["/gang/ranks"]
     assert refused(1, 3) == refused(1, 4, "A100", "H100") == ["/resources/accelerators"]
+
+
+def _with_licences(*amounts: float, name: str = "one", **more: bool) -> DomainCapacity:
+    told = [
+        {"name": "licence", "consumable": True, "dynamic": False, "shareable": False, "value": amount, **more}
+        for amount in amounts
+    ]
+    nodes = tuple(
+        NodeCapacity(f"{name}-{place}", 8, 16 * GIB, (), amounts_of([item])) for place, item in enumerate(told)
+    )
+    return DomainCapacity(name, 1, nodes)
+
+
+def test_fixed_amounts_of_user_defined_resources_bound_a_rank_and_a_gang() -> None:
+    network = {"one": _with_licences(2, 2, 1, shareable=True), "two": domain("two", 3)}
+
+    def found(amount: float, **changes: Any) -> list[str]:
+        body = {"name": "n", "kind": "task", "command": ["x"], **changes}
+        body["resources"] = {"user_resources": {"licence": amount}}
+        return [f"{error.pointer}: {error.detail}" for error in impossibilities(JobFile.model_validate(body), network)]
+
+    assert found(2) == []
+    shared = "no permitted node has more than 2 licence: the 5 of domain one are parted among its nodes"
+    assert found(3) == [f"/resources/user_resources/licence: {shared}"]
+    elsewhere = "/resources/user_resources/licence: no permitted node has more than 0 licence"
+    assert found(1, placement={"domains": ["two"]}) == [elsewhere]
+    assert found(1, kind="gang", gang={"ranks": 5}) == []
+    assert found(1, kind="gang", gang={"ranks": 6}) == [
+        "/gang/ranks: the largest permitted domain has room for 5 such ranks, not 6"
+    ]
+
+
+def test_amounts_that_may_come_or_are_not_used_up_refuse_nobody() -> None:
+    asks = {"user_resources": {"licence": 7}}
+    assert pointers(resources=asks) == [], "nobody has it yet"
+    for more in ({"dynamic": True}, {"consumable": False}, {"value": None}):
+        assert pointers({"one": _with_licences(2, **more)}, resources=asks) == [], more  # type: ignore[arg-type]
+    mixed = {"one": _with_licences(2), "two": _with_licences(2, name="two", dynamic=True)}
+    assert pointers(mixed, resources=asks) == []
+    assert pointers(mixed, resources=asks, placement={"domains": ["one"]}) == ["/resources/user_resources/licence"]

@@ -59,6 +59,9 @@ def anew(
         ended = {UnitKey(name, int(index))}
     elif field in {"priority", "expected_s", "limit_s"}:
         changed = replace(unit, **{field: value})
+    elif field.startswith("user_resources."):
+        amounts = {**dict(unit.demand.resources), field.removeprefix("user_resources."): float(value)}
+        changed = replace(unit, demand=replace(unit.demand, resources=tuple(amounts.items())))
     else:
         kind = {"domains": frozenset, "excluded_domains": frozenset, "accelerator_types": tuple}.get(field)
         changed = replace(unit, demand=replace(unit.demand, **{field: kind(value) if kind else value}))
@@ -273,3 +276,24 @@ def test_nothing_need_be_otherwise_where_it_would_start_if_reservations_were_mad
         cluster.apply(decide(cluster, policy, at_s), at_s)
     assert long.key in {item.key for item in decide(cluster.copy(), policy, 3.0).waiting}
     assert counterfactuals(cluster, policy, long.key, 3.0) == ()
+
+
+def test_the_amounts_of_a_rank_that_would_start_are_named() -> None:
+    """Of what a node has in all, and of what is left of it."""
+    fleet = a_fleet({"a": 2}, devices=1, resources={"licence": 3.0})
+    held = a_unit("held", Demand(1, cpus=2.0, memory_bytes=48 * 2**30, resources=(("licence", 1.0),)))
+    for demand, field, new, words in (
+        (Demand(1, cpus=1.0, resources=(("licence", 6.0),)), "user_resources.licence", 3, "3 licence per rank"),
+        (Demand(2, cpus=1.0, resources=(("licence", 2.5),)), "user_resources.licence", 2, "2 licence per rank instead of 2.5"),
+        (Demand(1, cpus=1.0, resources=(("tape", 1.0),)), "user_resources.tape", 0, "0 tape per rank"),
+        (Demand(1, cpus=9.0), "cpus", 8, "8 cpus per rank instead of 9"),
+        (Demand(1, cpus=1.0, memory_bytes=65 * 2**30), "memory_bytes", 64 * 2**30, "68719476736 bytes of memory"),
+    ):
+        unit = a_unit("wants", demand)
+        cluster = a_cluster(fleet, Policy(), [held], [unit])
+        found = {item.field: item for item in counterfactuals(cluster, Policy(), unit.key, NOW_S)}
+        assert field in found, demand
+        item = found[field]
+        assert item.new <= new
+        assert words in item.sentence
+        assert anew(fleet, Policy(), cluster, unit.key, item, unit) is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.scheduler.core.explanation import Explanation
-from services.scheduler.core.fleet import Domain, with_domain
+from services.scheduler.core.fleet import Domain, Fleet, with_domain
 from tests.unit.scheduler.world import World, a_fleet, a_node, gang, task
 
 
@@ -76,3 +76,23 @@ def test_a_part_of_an_accelerator_lacks_only_where_no_device_has_it_free() -> No
     world.submit("more", task(cpus=0.0, accelerators=1, device_milli=800, resources=(("licence", 1.0),)))
     lacks = "0.7 of an accelerator free, 0.8 wanted; 0 licence free, 1 wanted"
     assert waiting(world).rejections[-1].examples == (("a-0", lacks),)
+
+
+def test_what_no_node_has_enough_of_is_named_with_the_most_there_is() -> None:
+    world = World(a_fleet({"a": 2}, devices=1, cpus=4.0, resources={"licence": 2.0}))
+    world.submit("job", task(cpus=5.0, resources=(("licence", 3.0), ("tape", 1.0))))
+    found = waiting(world)
+    assert found.stage == "size"
+    assert found.reason.endswith(
+        "any qualifying domain could hold 0 when empty; a rank asks for 5 cpus, the most that a qualifying node has is 4; "
+        "a rank asks for 3 licence, the most that a qualifying node has is 2; "
+        "a rank asks for 1 tape, the most that a qualifying node has is 0"
+    )
+    fleet = with_domain(Fleet(), Domain("a"), [a_node("a-0", "a", cpus=8.0), a_node("a-1", "a", resources={"tape": 1.0})])
+    world = World(fleet)
+    world.submit("both", task(cpus=8.5, resources=(("tape", 1.0),)))
+    assert "a rank asks for 8.5 cpus, the most that a qualifying node has is 8" in waiting(world).reason
+    fleet = with_domain(Fleet(), Domain("a"), [a_node("a-0", "a", cpus=9.0), a_node("a-1", "a", resources={"tape": 1.0})])
+    world = World(fleet)
+    world.submit("both", task(cpus=9.0, resources=(("tape", 1.0),)))
+    assert waiting(world).reason.endswith("no qualifying node has all that a rank asks for together")
