@@ -378,20 +378,7 @@ class Client:
         self, *, job: str | None = None, kind: str | None = None, after: str | None = None, reconnect: bool = True
     ) -> Iterator[Json]:
         """Live events (server-sent events); goes on behind the last one when the connection breaks."""
-        last = after
-        while True:
-            try:
-                with self._stream({"job": job, "type": kind}, last) as lines:
-                    for position, event in _events_of(lines):
-                        last = position or last
-                        if event is not None:
-                            yield event
-            except httpx.TransportError as error:
-                if not reconnect:
-                    raise UnreachableError(f"{self.url} does not answer: {error}") from error
-            if not reconnect:
-                return
-            time.sleep(0.5)
+        yield from self._followed({"job": job, "type": kind}, after, "/v1/events", reconnect=reconnect)
 
     def graph(self, as_of: str | None = None) -> Json:
         """The graph with its version: domains, nodes and links, now or as they were known at a time (RFC 3339)."""
@@ -405,23 +392,38 @@ class Client:
         """Changes of the graph as they happen, each with its ``version``, going on behind version ``after``. A body of
         ``{"reset": VERSION}`` means that some in between are no longer kept: read `graph` again."""
         last = None if after is None else str(after)
+        for change in self._followed({}, last, "/v1/graph/stream", reconnect=reconnect):
+            yield change if "domain_id" in change else {"reset": change["version"]}
+
+    def _followed(
+        self, parameters: Mapping[str, str | None], last: str | None, path: str, *, reconnect: bool
+    ) -> Iterator[Json]:
+        """The events of a stream, over breaks of the connection and, once it was there, while the gateway is away or overloaded."""
+        heard = False
         while True:
             try:
-                with self._stream({}, last, "/v1/graph/stream") as lines:
-                    for position, change in _events_of(lines):
+                with self._stream(parameters, last, path) as lines:
+                    heard = True
+                    for position, event in _events_of(lines):
                         last = position or last
-                        if change is not None:
-                            yield change if "domain_id" in change else {"reset": change["version"]}
+                        if event is not None:
+                            yield event
             except httpx.TransportError as error:
                 if not reconnect:
                     raise UnreachableError(f"{self.url} does not answer: {error}") from error
+            except UnreachableError:
+                if not (reconnect and heard):
+                    raise
+            except ApiError as error:
+                if not (reconnect and heard) or error.status not in _PASSING_STATUSES:
+                    raise
             if not reconnect:
                 return
             time.sleep(0.5)
 
     @contextmanager
     def _stream(
-        self, parameters: Mapping[str, str | None], last: str | None, path: str = "/v1/events"
+        self, parameters: Mapping[str, str | None], last: str | None, path: str
     ) -> Iterator[Iterator[str]]:
         headers = {"accept": "text/event-stream", **self._authorization()}
         if last is not None:
@@ -432,11 +434,20 @@ class Client:
             if not response.is_success:
                 response.read()
                 self._checked(response)
-            yield response.iter_lines()
+            yield _lines(response.iter_bytes())
 
 
 def _condition(version: str) -> dict[str, str]:
     return {"if-match": f'"{version}"'} if version else {}
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
+    """Lines of an event stream as its definition has them: JSON may hold other characters that end lines elsewhere (U+2028)."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line.removesuffix(b"\r").decode()
 
 
 def _events_of(lines: Iterator[str]) -> Iterator[tuple[str, Json | None]]:

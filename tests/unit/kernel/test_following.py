@@ -9,9 +9,10 @@ from threading import Thread
 
 import pytest
 
-from meridian.client import Client
+from meridian.client import ApiError, Client
 
-EVENT = {"id": 9, "type": "JobQueued"}
+EVENT = {"id": 9, "type": "JobQueued", "data": {"reason": "a\u2028b\u0085c"}}
+"""Characters that end lines for many, but in a stream do not."""
 
 
 @pytest.fixture
@@ -22,12 +23,18 @@ def server() -> Iterator[tuple[str, list[str | None]]]:
     class Stream(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append(self.headers.get("last-event-id"))
+            if len(asked) == 3:
+                self.send_response(503)
+                self.send_header("content-length", "0")
+                self.end_headers()
+                return
             self.send_response(200)
             self.send_header("content-type", "text/event-stream")
             self.end_headers()
             self.wfile.write(b": listening\nid: 7\n\n")
             if len(asked) > 1:
-                self.wfile.write(f"event: JobQueued\nid: 9\ndata: {json.dumps(EVENT)}\n\n".encode())
+                text = json.dumps(EVENT, ensure_ascii=False)
+                self.wfile.write(f"event: JobQueued\r\nid: 9\ndata: {text}\n\n".encode())
 
         def log_message(self, *_: object) -> None:
             pass
@@ -45,5 +52,12 @@ def test_a_connection_that_breaks_before_the_first_event_loses_none(server: tupl
     with Client(url, token="t") as client:
         events = client.events()
         assert next(events) == EVENT
-        assert next(events) == EVENT, "the stream broke again"
-    assert asked == [None, "7", "9"]
+        assert next(events) == EVENT, "the stream broke again, and the gateway was away for a moment"
+    assert asked == [None, "7", "9", "9"]
+
+
+def test_an_answer_that_is_no_stream_ends_the_first_try(server: tuple[str, list[str | None]]) -> None:
+    url, asked = server
+    asked += [None, None]
+    with Client(url, token="t") as client, pytest.raises(ApiError):
+        next(client.events())
