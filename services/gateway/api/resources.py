@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
+from pydantic import Field
 
 from meridian.resource_model import NAME, ResourceModel
+from meridian.resource_model import Name as ResourceName
 from services.gateway.api import answers
 from services.gateway.api.answers import problems
 from services.gateway.auth import Caller, Scope
@@ -17,6 +19,12 @@ router = APIRouter(prefix="/v1/resources", tags=["resources"])
 Name = Annotated[str, Path(pattern=NAME)]
 _READ = problems(401, 403, 404, 429, 503)
 _CHANGE = problems(400, 401, 403, 404, 409, 413, 422, 429, 503)
+
+
+class Definition(ResourceModel):
+    """A resource; its name may be left out, as the path has it."""
+
+    name: ResourceName | None = Field(default=None)  # type: ignore[assignment]
 
 
 @router.get("", response_model=answers.Page[dict[str, Any]], responses=_READ)
@@ -36,7 +44,7 @@ async def get_resource(parts: Parts, caller: ResourceReader, name: Name) -> dict
     "/{name}", response_model=dict[str, Any], responses={201: {"description": "the resource is new"}, **_CHANGE}
 )
 async def put_resource(
-    parts: Parts, caller: Operator, name: Name, content: ResourceModel, response: Response
+    parts: Parts, caller: Operator, name: Name, content: Definition, response: Response
 ) -> dict[str, Any]:
     """Define a resource, or change what was defined: name, description, dynamic, consumable, shareable, value or command,
     interval, scope."""

@@ -138,6 +138,8 @@ class Candidates(Choosing):
             if demand.topology_required:
                 scope = f"any {demand.topology} of a qualifying domain"
             text = f"too large for what is there now: {demand.ranks} ranks wanted, {scope} could hold {most} when empty"
+            if len(self._columns) < len(self._view.columns(demand)):
+                text += f" of {self._models_said()} (all its accelerators are of one model)"
             return "size", text if most else f"{text}; {beyond(table, demand, self._columns, self._allowed)}"
         if self._refused():
             text = "those that have room together are refused by a score of sets"
@@ -152,9 +154,12 @@ class Candidates(Choosing):
             return "reservation", f"what is free is reserved for others: {text}"
         where = f"most in {table.domain_ids[best]} ({free})" if free else "none anywhere"
         if len(self._columns) < len(self._view.columns(demand)):
-            where += " of " + ", ".join(sorted({table.models[column].model for column in self._columns.tolist()}))
+            where += f" of {self._models_said()}"
         text = f"waiting for capacity: {demand.ranks} ranks wanted, free now: {where}; {self._counted()}"
         return "capacity", text
+
+    def _models_said(self) -> str:
+        return ", ".join(sorted({self._table.models[column].model for column in self._columns.tolist()}))
 
     def _refused(self) -> bool:
         """Whether domains have room together, and may be spanned but for the scores of sets."""
@@ -168,9 +173,13 @@ class Candidates(Choosing):
 
 
 def would_do(alternatives: Sequence[Candidates]) -> Candidates:
-    """The alternative whose wait is worth explaining: one that would do if nothing ran, if there is any, and of these the one
-    with most room now; the first of equals."""
-    return max(alternatives, key=lambda item: (item.could_fit(), int(item.domain_fits.max(initial=0))))
+    """The alternative whose wait is worth explaining: one that would do if nothing ran, and of these the one with most room now; if
+    there is none, the one that would hold most. The first of equals."""
+
+    def worth(item: Candidates) -> tuple[int, int]:
+        return min(item.most_ranks(), item.demand.ranks), int(item.domain_fits.max(initial=0))
+
+    return max(alternatives, key=worth)
 
 
 def beyond(table: Table, demand: Demand, columns: Ints, rows: Bools) -> str:

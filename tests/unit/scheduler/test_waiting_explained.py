@@ -55,7 +55,10 @@ def test_a_gang_that_would_fit_on_accelerators_in_use_is_not_too_large() -> None
     )
     assert dict(zip(found.domains.places, found.domains.fits, strict=True)) == {"a": 0, "b": 1}
     world.submit("third", gang(3, accelerators=1))
-    assert world.cycle().waiting[1].explanation.stage == "size"
+    third = world.cycle().waiting[1].explanation
+    assert third.stage == "size"
+    # In all there are three accelerators.
+    assert "could hold 2 when empty of A100 (all its accelerators are of one model)" in third.reason
 
 
 def test_ranks_that_must_share_a_rack_cannot_span_domains_whatever_they_may_otherwise() -> None:
