@@ -145,9 +145,9 @@ def _task_body(task: job_pb2.WorkflowTask) -> dict[str, Any]:
 
 
 def units_of(spec: job_pb2.JobSpec) -> int:
-    """How many units a contract's spec has."""
+    """How many units a contract's spec has; a service that follows its load has one for each replica that it may have."""
     return {
         job_pb2.JOB_KIND_ARRAY: spec.array_size,
         job_pb2.JOB_KIND_WORKFLOW: len(spec.tasks),
-        job_pb2.JOB_KIND_SERVICE: spec.replicas,
+        job_pb2.JOB_KIND_SERVICE: max(spec.replicas, spec.scaling.max_replicas),
     }.get(spec.kind, 1)

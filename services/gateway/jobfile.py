@@ -190,9 +190,11 @@ class JobFile(Section):
 
     @property
     def units(self) -> int:
-        """How many units the job consists of."""
+        """How many units the job consists of; a service that follows its load of as many replicas as it may have."""
         if self.array is not None:
             return self.array.size
         if self.workflow is not None:
             return len(self.workflow.tasks)
-        return self.service.replicas if self.service is not None else 1
+        if self.service is not None:
+            return self.service.scaling.max_replicas if self.service.scaling is not None else self.service.replicas
+        return 1

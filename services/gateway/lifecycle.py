@@ -396,7 +396,8 @@ class Fold:
         job.units_active += (state in _HOLDS_NODES) - (unit.state in _HOLDS_NODES)
         job.units_succeeded += (state == UnitState.SUCCEEDED) - (unit.state == UnitState.SUCCEEDED)
         unit.state = state
-        if job.units_total > 1 and job.state not in FINAL:
+        # A service is never done.
+        if job.units_total > 1 and job.kind != "service" and job.state not in FINAL:
             job.progress = min(1.0, max(0, job.units_succeeded) / job.units_total)
         self._derive_job(job)
 

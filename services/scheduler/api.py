@@ -141,7 +141,13 @@ def _unit(live: LiveScheduler, row: sa.Row[Any], run: sa.Row[Any] | None, decisi
             "ended_at": rfc3339(run.ended_at_s),
             "decision_id": run.decision_id,
             "ranks": [
-                {"rank": rank.rank, "domain_id": rank.domain_id, "node_id": rank.node_id, "accelerators": rank.devices}
+                {
+                    "rank": rank.rank,
+                    "domain_id": rank.domain_id,
+                    "node_id": rank.node_id,
+                    "accelerators": rank.devices,
+                    "accelerator_milli": rank.device_milli,
+                }
                 for rank in store_rows.ranks_of(run.ranks)
             ],
         }

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.gateway import later_values
-from services.gateway.lifecycle import JobState, RunState, UnitState, unit_state_now
+from services.gateway.lifecycle import FINAL, JobState, RunState, UnitState, unit_state_now
 from services.gateway.store.submissions import NewJob
 from services.gateway.tables import job, requirement, run, unit
 
@@ -84,10 +84,7 @@ def fresh(new: NewJob) -> JobRow:
 
 def fresh_units(row: JobRow, limit: int) -> list[Body]:
     """The first units of a job to which nothing happened yet."""
-    return [
-        _unit_body(index, _name(row, index), row.summary, None)
-        for index in range(min(limit, row.summary["units_total"]))
-    ]
+    return [_unit_body(index, row, None) for index in range(min(limit, row.summary["units_total"]))]
 
 
 async def units(connection: AsyncConnection, row: JobRow, *, first: int, limit: int) -> list[Body]:
@@ -108,7 +105,7 @@ async def units(connection: AsyncConnection, row: JobRow, *, first: int, limit: 
         .where(unit.c.job_id == job_id, unit.c.unit_index >= first, unit.c.unit_index < last)
     )
     stored = {found["unit_index"]: dict(found) for found in (await connection.execute(query)).mappings()}
-    return [_unit_body(index, _name(row, index), summary, stored.get(index)) for index in range(first, last)]
+    return [_unit_body(index, row, stored.get(index)) for index in range(first, last)]
 
 
 def _name(row: JobRow, index: int) -> str:
@@ -116,16 +113,23 @@ def _name(row: JobRow, index: int) -> str:
     return str(tasks[index]["name"]) if index < len(tasks) else ""
 
 
-def _unit_body(index: int, name: str, summary: Mapping[str, Any], stored: Mapping[str, Any] | None) -> Body:
+def _is_spare(row: JobRow, index: int) -> bool:
+    """Whether it is a replica that a service has only when its load asks for it."""
+    service = row.spec.get("service") or {}
+    return row.summary["state"] not in FINAL and index >= service.get("replicas", index + 1)
+
+
+def _unit_body(index: int, row: JobRow, stored: Mapping[str, Any] | None) -> Body:
+    summary = row.summary
     state = _untouched(summary)
     if stored is not None and stored["state"] != UnitState.SUBMITTED:
         epochs = {name: stored[name] for name in ("placed_epoch", "lost_epoch")}
         state = later_values.unit_state(stored["state"], **epochs)
     body: Body = {
         "unit_index": index,
-        "name": name,
+        "name": _name(row, index),
         "state": unit_state_now(summary["state"], state),
-        "reason": "",
+        "reason": "so many replicas are not asked for yet" if stored is None and _is_spare(row, index) else "",
         "epoch": 0,
         "run_id": "",
         "domains": [],

@@ -292,3 +292,19 @@ async def test_a_view_that_lost_its_submissions_learns_them_from_the_bus(stack: 
     job = await read(stack, "/v1/jobs/job-elsewhere")
     assert job["state"] == "running"
     assert job["spec"]["gang"] == {"ranks": 2, "allow_cross_domain": False, "min_ranks": None, "max_ranks": None}
+
+
+async def test_all_replicas_that_a_service_may_have_are_shown(stack: Stack) -> None:
+    service = {"replicas": 1, "scaling": {"min_replicas": 1, "max_replicas": 3, "target": 50}}
+    job_id = await submit(stack, kind="service", service=service)
+    await stack.bus.publish(
+        job_pb2.JobQueued(job_id=job_id, tenant_id="tenant-a", units=3),
+        *(placed(job_id, unit=unit) for unit in (0, 2)),
+        *(run_event(run_pb2.RunStarted, job_id, unit=unit) for unit in (0, 2)),
+    )
+    job = await eventually(lambda: read(stack, f"/v1/jobs/{job_id}"), lambda job: job["unit_counts"].get("running") == 2)
+    assert [unit["unit_index"] for unit in job["units"] if unit["state"] == "running"] == [0, 2]
+    assert sum(job["unit_counts"].values()) == job["units_total"] == len(job["units"]) == 3
+    assert job["units"][1]["reason"] == "so many replicas are not asked for yet"
+    assert job["progress"] is None, "a service is never done"
+    assert len((await read(stack, f"/v1/jobs/{job_id}/units"))["items"]) == 3
