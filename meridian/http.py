@@ -93,6 +93,13 @@ def install_errors(app: FastAPI) -> None:
         problems = error.errors()
         if any(problem["type"] == "json_invalid" for problem in problems):
             return problem_response(MalformedRequestError("the body is not valid JSON"), request)
+        if any(isinstance(problem.get("input"), bytes) and problem["loc"] == ("body",) for problem in problems):
+            # Bytes that were not read as JSON, which a client need not have meant otherwise.
+            told = request.headers.get("content-type") or "nothing"
+            detail = f"the body is said to be {told[:100]}; application/json is wanted"
+            return problem_response(
+                InvalidArgumentError(detail, errors=(FieldError("header:Content-Type", detail),)), request
+            )
         fields = tuple(FieldError(_pointer(problem["loc"]), str(problem["msg"])) for problem in problems)
         detail = "; ".join(f"{field.pointer or 'body'}: {field.detail}" for field in fields[:5])
         return problem_response(InvalidArgumentError(detail, errors=fields), request)

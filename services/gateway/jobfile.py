@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from meridian.resource_model import MAX_AMOUNT, NAME
+from meridian.resource_model import MAX_AMOUNT, NAME, RESERVED
 
 _NO_NUL = r"^[^\x00]*$"
 
@@ -48,7 +48,13 @@ class Section(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
-ResourceName = Annotated[str, StringConstraints(pattern=NAME)]
+def _not_reserved(name: str) -> str:
+    if name.lower() in RESERVED:
+        raise ValueError(f"{name!r} is asked for in a field of its own")
+    return name
+
+
+ResourceName = Annotated[str, StringConstraints(pattern=NAME), AfterValidator(_not_reserved)]
 ResourceAmount = Annotated[float, Field(gt=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 
 

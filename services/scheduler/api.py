@@ -47,6 +47,8 @@ def create_router(database: Database, live: LiveScheduler, starts: PredictedStar
             if job is None:
                 raise NotFoundError(f"there is no job {job_id!r}")
             units = await store.unit_rows(connection, job_id, offset, limit)
+            if unit is not None and not units:
+                raise NotFoundError(f"job {job_id!r} has no unit {unit}")
             runs = await store.newest_runs(connection, job_id, offset, limit)
             decisions = await store.decision_rows(connection, job_id)
         by_id = {row.decision_id: row for row in decisions}

@@ -239,3 +239,11 @@ def test_no_text_of_a_job_file_takes_what_no_table_takes() -> None:
         if "pattern" not in node or re.search(node["pattern"], "a\x00b") is not None
     }
     assert open_to_nul == {"/properties/deadline/anyOf"}, "a deadline is kept as the time that was read"
+
+
+@pytest.mark.parametrize("name", ["gpu", "CPUs", "memory_bytes", "accelerators"])
+def test_what_has_a_field_of_its_own_is_no_user_defined_resource(name: str) -> None:
+    """Nobody can define it, so a job that asked for it would wait for ever."""
+    body = {"name": "n", "kind": "task", "command": ["x"], "resources": {"user_resources": {name: 1}}}
+    with pytest.raises(ValidationError, match="is asked for in a field of its own"):
+        JobFile.model_validate(body)

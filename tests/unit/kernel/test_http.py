@@ -67,6 +67,15 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
         yield http
 
 
+@pytest.mark.parametrize("told", ["application/x-www-form-urlencoded", None])
+async def test_a_body_that_is_not_said_to_be_json_is_told_so(client: httpx.AsyncClient, told: str | None) -> None:
+    headers = {} if told is None else {"content-type": told}
+    answer = await client.post("/orders", content=b'{"name": "a"}', headers=headers)
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["pointer"] == "header:Content-Type"
+    assert "application/json is wanted" in answer.json()["detail"]
+
+
 async def test_invalid_json_is_a_malformed_request(client: httpx.AsyncClient) -> None:
     answer = await client.post("/orders", content=b'{"name": ', headers={"content-type": "application/json"})
     assert (answer.status_code, answer.headers["content-type"]) == (400, PROBLEM)
