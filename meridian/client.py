@@ -422,9 +422,7 @@ class Client:
             time.sleep(0.5)
 
     @contextmanager
-    def _stream(
-        self, parameters: Mapping[str, str | None], last: str | None, path: str
-    ) -> Iterator[Iterator[str]]:
+    def _stream(self, parameters: Mapping[str, str | None], last: str | None, path: str) -> Iterator[Iterator[str]]:
         headers = {"accept": "text/event-stream", **self._authorization()}
         if last is not None:
             headers["last-event-id"] = last

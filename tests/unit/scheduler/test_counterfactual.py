@@ -284,7 +284,12 @@ def test_the_amounts_of_a_rank_that_would_start_are_named() -> None:
     held = a_unit("held", Demand(1, cpus=2.0, memory_bytes=48 * 2**30, resources=(("licence", 1.0),)))
     for demand, field, new, words in (
         (Demand(1, cpus=1.0, resources=(("licence", 6.0),)), "user_resources.licence", 3, "3 licence per rank"),
-        (Demand(2, cpus=1.0, resources=(("licence", 2.5),)), "user_resources.licence", 2, "2 licence per rank instead of 2.5"),
+        (
+            Demand(2, cpus=1.0, resources=(("licence", 2.5),)),
+            "user_resources.licence",
+            2,
+            "2 licence per rank instead of 2.5",
+        ),
         (Demand(1, cpus=1.0, resources=(("tape", 1.0),)), "user_resources.tape", 0, "0 tape per rank"),
         (Demand(1, cpus=9.0), "cpus", 8, "8 cpus per rank instead of 9"),
         (Demand(1, cpus=1.0, memory_bytes=65 * 2**30), "memory_bytes", 64 * 2**30, "68719476736 bytes of memory"),

@@ -91,11 +91,15 @@ def test_what_no_node_has_enough_of_is_named_with_the_most_there_is() -> None:
         "a rank asks for 3 licence, the most that a qualifying node has is 2; "
         "a rank asks for 1 tape, the most that a qualifying node has is 0"
     )
-    fleet = with_domain(Fleet(), Domain("a"), [a_node("a-0", "a", cpus=8.0), a_node("a-1", "a", resources={"tape": 1.0})])
+    fleet = with_domain(
+        Fleet(), Domain("a"), [a_node("a-0", "a", cpus=8.0), a_node("a-1", "a", resources={"tape": 1.0})]
+    )
     world = World(fleet)
     world.submit("both", task(cpus=8.5, resources=(("tape", 1.0),)))
     assert "a rank asks for 8.5 cpus, the most that a qualifying node has is 8" in waiting(world).reason
-    fleet = with_domain(Fleet(), Domain("a"), [a_node("a-0", "a", cpus=9.0), a_node("a-1", "a", resources={"tape": 1.0})])
+    fleet = with_domain(
+        Fleet(), Domain("a"), [a_node("a-0", "a", cpus=9.0), a_node("a-1", "a", resources={"tape": 1.0})]
+    )
     world = World(fleet)
     world.submit("both", task(cpus=9.0, resources=(("tape", 1.0),)))
     assert waiting(world).reason.endswith("no qualifying node has all that a rank asks for together")
