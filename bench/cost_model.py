@@ -3,6 +3,7 @@
     python -m bench.cost_model FOLDER [--json OUT]            leave-one-family-out and the served parameters
     python -m bench.cost_model FOLDER --fit --write           fit on all families and write what is served
     python -m bench.cost_model FOLDER --rows OUT.csv          the rows, for `meridian evaluate cost-model`
+    python -m bench.cost_model FOLDER --rows OUT.csv --later  the rows of tables that were read in last (`cost_model_later_data`)
 
 FOLDER holds the tables of figures (vtrain_ground_truth_*.csv, mosaic_llmfoundry_throughput.csv, ...).
 
@@ -28,6 +29,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from bench.cost_model_data import all_rows
+from bench.cost_model_later_data import later_rows
 from bench.cost_model_prior import PROBES, chosen, errors_by_prior
 from bench.result import DataSource, Setting, command_line, print_table, write
 from bench.result import Row as Figure
@@ -283,9 +285,10 @@ def main() -> None:
     parser.add_argument("--fit", action="store_true", help="fit on all families")
     parser.add_argument("--write", action="store_true", help="write the fitted parameters where they are served from")
     parser.add_argument("--rows", type=Path, metavar="CSV", help="write the rows and stop")
+    parser.add_argument("--later", action="store_true", help="with --rows: of the tables that were read in last")
     arguments = parser.parse_args()
     if arguments.rows:
-        found = all_rows(arguments.folder)
+        found = (later_rows if arguments.later else all_rows)(arguments.folder)
         with arguments.rows.open("w", encoding="utf-8", newline="") as stream:
             table = csv.DictWriter(stream, sorted({name for row in found for name in row}))
             table.writeheader()

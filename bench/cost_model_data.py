@@ -15,14 +15,15 @@ from pathlib import Path
 Row = dict[str, str]
 
 
-def _table(folder: Path, name: str) -> Iterator[Row]:
+def table(folder: Path, name: str) -> Iterator[Row]:
+    """The rows of a table of FIGURES."""
     with (folder / name).open(encoding="utf-8", newline="") as stream:
         yield from csv.DictReader(stream)
 
 
 def vtrain(folder: Path, name: str) -> Iterator[Row]:
     """Bang et al. 2024, `data/` of VIA-Research/vTrain."""
-    for row in _table(folder, f"vtrain_ground_truth_{name}.csv"):
+    for row in table(folder, f"vtrain_ground_truth_{name}.csv"):
         size = float(row.get("Parameters (billion)") or 0)
         family = "vtrain-single" if name == "single" else ("vtrain-175b" if size > 100 else "vtrain-39b")
         yield {
@@ -54,7 +55,7 @@ _MOSAIC_CHIPS = {"h100_80gb": "H100-SXM5-80GB", "a100_80gb": "A100-SXM4-80GB", "
 
 def mosaic(folder: Path) -> Iterator[Row]:
     """`scripts/train/benchmarking` of mosaicml/llm-foundry."""
-    for row in _table(folder, "mosaic_llmfoundry_throughput.csv"):
+    for row in table(folder, "mosaic_llmfoundry_throughput.csv"):
         tokens = float(row["GlobalBatchSize"]) * float(row["SeqLen (T)"])
         large = "Large" in row["section"]
         yield {
@@ -77,7 +78,7 @@ def mosaic(folder: Path) -> Iterator[Row]:
 
 def literature(folder: Path) -> Iterator[Row]:
     """Figures of papers and of Megatron-LM's README; TFLOP/s become step times by the formula of the source."""
-    for row in _table(folder, "literature_llm_training.csv"):
+    for row in table(folder, "literature_llm_training.csv"):
         if not (row["layers"] and row["gbs"] and row["tp"] and row["pp"]):
             continue
         chip = "A100-SXM4-80GB" if row["accelerator"].startswith("A100-80G") else row["accelerator"]
@@ -149,7 +150,7 @@ _BRIDGE_SYSTEM = "System: "
 
 def bridge(folder: Path) -> Iterator[Row]:
     """`docs/performance-summary.md` of NVIDIA-NeMo/Megatron-Bridge: pre-training rows that name a model with a known shape."""
-    for row in _table(folder, "nemo_megatron_bridge_perf.csv"):
+    for row in table(folder, "nemo_megatron_bridge_perf.csv"):
         rate = re.match(r"\d+(\.\d+)?", row["Tokens / sec / GPU"])
         if row["model"] not in _BRIDGE_MODELS or not row["phase"].startswith("Pre") or not rate:
             continue
@@ -179,7 +180,7 @@ def bridge_2025(folder: Path) -> Iterator[Row]:
 
     Gradients are summed in 16 bit (`grad_reduce_in_fp32 = False` of its performance scripts).
     """
-    for row in _table(folder, "nemo_megatron_bridge_perf.csv"):
+    for row in table(folder, "nemo_megatron_bridge_perf.csv"):
         model = _BRIDGE_MODELS.get(row["Model"])
         if not row["model"].startswith(_BRIDGE_SYSTEM) or model is None or not row["Precision"]:
             continue
@@ -233,7 +234,7 @@ _DGXC_MODELS = {
 
 def dgxc(folder: Path) -> Iterator[Row]:
     """READMEs of NVIDIA/dgxc-benchmarking: pre-training tables that state the layout and the batch."""
-    for row in _table(folder, "nvidia_dgxc_benchmarking.csv"):
+    for row in table(folder, "nvidia_dgxc_benchmarking.csv"):
         sizes = dict(re.findall(r"(TP|PP|CP|VP|MBS)=(\d+)", row["table"]))
         column = re.search(r"(\d+)x H100 GPUs \(GBS=(\d+)\)", row["column"])
         model = next((known for name, known in _DGXC_MODELS.items() if row["table"].startswith(name)), None)
@@ -259,7 +260,7 @@ _TPU_MODELS = {"Llama3.1-70B": "llama3-70b", "Llama3.1-8B": "llama3-8b", "Gemma3
 
 def tpu(folder: Path) -> Iterator[Row]:
     """AI-Hypercomputer/tpu-recipes: MaxText with full sharding; the batch is what step time and throughput imply."""
-    for row in _table(folder, "tpu_recipes.csv"):
+    for row in table(folder, "tpu_recipes.csv"):
         found = re.search(r"trillium/(.+)-MaxText/v6e-(\d+)$", row["recipe"])
         if found is None or found[1] not in _TPU_MODELS:
             continue
@@ -284,7 +285,7 @@ def tpu(folder: Path) -> Iterator[Row]:
 
 def torchtitan(folder: Path) -> Iterator[Row]:
     """`benchmarks/llama3_h100_202412_torchtitan.md` of pytorch/torchtitan: fully sharded, with peak memory."""
-    for row in _table(folder, "literature_llm_training.csv"):
+    for row in table(folder, "literature_llm_training.csv"):
         memory = re.search(r"memory ([\d.]+) GiB", row["note"])
         if "torchtitan" not in row["source"] or memory is None or not row["gbs"] or not row["tokens_s"]:
             continue
@@ -328,7 +329,7 @@ def paddle(folder: Path) -> Iterator[Row]:
 
     Both tables hold two models; on chips of 80 GB only the larger (13B) recomputes. Memory is that of the fullest stage.
     """
-    for row in _table(folder, "flagperf_training.csv"):
+    for row in table(folder, "flagperf_training.csv"):
         if not row["case"].endswith("-paddle") or "sharding" not in row["parallel"]:
             continue
         sizes = dict(
