@@ -271,6 +271,7 @@ def prior_rows(name: str, prior: Prior) -> list[Figure]:
         ("amplitude_ln", prior.amplitude),
         ("reach_steps_count", prior.reach),
         ("noise_ln", prior.noise),
+        ("common_discrepancy_probability", prior.common),
     )
     return [Figure("calibration_prior", measure, value, name) for measure, value in values]
 

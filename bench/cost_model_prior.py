@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from services.forecast.cost_model.calibration import Likeness, Prior, expected
+from services.forecast.cost_model.calibration import Likeness, Prior, believed
 from services.forecast.cost_model.efficiency import Efficiency
 from services.forecast.cost_model.evaluation.runs import Run
 from services.forecast.cost_model.evaluation.scores import (
@@ -27,10 +27,12 @@ from services.forecast.cost_model.evaluation.scores import (
 )
 
 PROBES = 3
+# How much less probable a step of wider discrepancies is; between 0.1 and 0.8 it decides little.
+_WIDER = 0.5
 GRID = tuple(
-    Prior(*widths)
-    for widths in itertools.product(
-        (0.04, 0.06, 0.08, 0.1, 0.12, 0.15), (1.0, 2.0, 3.0, 4.0, 6.0, 8.0), (0.03, 0.04, 0.06, 0.08)
+    Prior(amplitude, reach, noise, common, _WIDER)
+    for amplitude, reach, noise, common in itertools.product(
+        (0.04, 0.06, 0.08, 0.12), (2.0, 4.0, 6.0), (0.03, 0.05), (0.05, 0.1, 0.2, 0.4)
     )
 )
 _STEPS_AWAY = 3.0
@@ -53,7 +55,7 @@ def errors_by_prior(runs: Sequence[Run], efficiency: Efficiency, draws: np.rando
             near = [traits[position] for position in probes]
             among, away = Likeness.of(near, near), Likeness.of([traits[position] for position in others], near)
             seen = residuals[probes]
-            changes.append(np.array([expected(seen, among, away, prior.widened(seen))[0] for prior in GRID]))
+            changes.append(np.array([believed(seen, among, away, prior).expected() for prior in GRID]))
             scored += others
         factors = np.exp(np.concatenate(changes, axis=1))
         before += time_score(cold[scored], measured[scored].tolist()).mape
@@ -72,4 +74,7 @@ def chosen(errors: Sequence[np.ndarray]) -> Prior:
 
 def _carried(prior: Prior) -> float:
     """Share of a measured run's residual that another, some steps away, is corrected by."""
-    return prior.amplitude**2 * math.exp(-_STEPS_AWAY / prior.reach) / (prior.amplitude**2 + prior.noise**2)
+    possible = prior.hypotheses()
+    wider, common = (float(possible.probability @ each**2) for each in (possible.wider, possible.common))
+    reached = wider * prior.amplitude**2 * math.exp(-_STEPS_AWAY / prior.reach) + common
+    return reached / (wider * (prior.amplitude**2 + prior.noise**2) + common)

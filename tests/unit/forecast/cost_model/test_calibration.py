@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.forecast.cost_model import ModelShape, TrainingLayout, machine_of
-from services.forecast.cost_model.calibration import PRIOR, Likeness, Prior, Traits, corrections, expected, traits_of
+from services.forecast.cost_model.calibration import PRIOR, Likeness, Prior, Traits, believed, corrections, traits_of
 from services.forecast.cost_model.efficiency import PRIOR as PARAMETERS
 from services.forecast.cost_model.known_models import model_named
 from services.forecast.cost_model.step_time import step_time
@@ -34,30 +34,77 @@ def test_one_run_by_hand() -> None:
 
 
 def test_a_group_that_is_far_off_is_believed() -> None:
-    # Twice as far off as expected: both widths double, so the same share is carried and the spread doubles.
-    near, far = (corrections([RUN], [1.0], [math.exp(off)], [RUN], WIDTHS)[0] for off in (0.05, 0.10))
-    assert math.log(far.factor) == pytest.approx(2 * math.log(near.factor))
-    assert far.spread == pytest.approx(2 * near.spread)
     places = [replace(RUN, sizes=(12.0, size)) for size in (9.0, 11.0, 13.0)]
     (found,) = corrections(places, [1.0] * 3, [1.5] * 3, [replace(RUN, sizes=(12.0, 12.0))])
     assert 1.4 < found.factor < 1.5
+    # Widths that may be wider carry more of what is far off, and say so in the spread.
+    narrow, wide = (
+        corrections(places, [1.0] * 3, [1.5, 1.2, 1.4], [RUN], replace(WIDTHS, wider=wider))[0] for wider in (0.0, 0.5)
+    )
+    assert narrow.factor < wide.factor
+    assert narrow.spread < wide.spread
 
 
 def test_runs_that_are_all_far_off_tell_of_the_whole_group() -> None:
-    """Three runs of a chip take half as long again as predicted: so will one of quite other sizes; one run tells of its like only."""
+    """Three runs of a chip take half as long again as predicted: so will one of quite other sizes."""
     places = [replace(RUN, sizes=(12.0, size)) for size in (9.0, 11.0, 13.0)]
     unlike = replace(RUN, sizes=(17.0, 20.0))
     (found,) = corrections(places, [1.0] * 3, [1.5] * 3, [unlike])
     assert 1.45 < found.factor <= 1.5
+    # One run alone says less, and its spread is wider.
     (from_one,) = corrections(places[:1], [1.0], [1.5], [unlike])
-    assert from_one.factor < 1.1
-    # Not when one of them is as expected, or they are off to both sides.
+    assert 1.0 < from_one.factor < found.factor
+    assert from_one.spread > 2 * found.spread
+    # Hardly when one of them is as expected, or they are off to both sides.
     for measured in ([1.5, 1.5, 1.02], [1.5, 1.5, 0.66]):
         assert corrections(places, [1.0] * 3, measured, [unlike])[0].factor < 1.1
-    # By hand: variance (ln 1.5)^2 of the closest run less that which the prior expects.
-    wide = WIDTHS.widened(np.log([1.5, 1.6, 1.7]))
-    assert (wide.amplitude, wide.noise) == (WIDTHS.amplitude, WIDTHS.noise)
-    assert wide.common == pytest.approx(math.sqrt(math.log(1.5) ** 2 - 0.0025))
+    # Not where nothing is common to a group.
+    assert corrections(places, [1.0] * 3, [1.5] * 3, [unlike], WIDTHS)[0].factor < 1.1
+
+
+def test_a_common_discrepancy_by_hand() -> None:
+    """Three runs far apart that are all 20 % slower: two hypotheses by the rule of Bayes, with Student's noise as above."""
+    prior = replace(WIDTHS, common=0.5)
+    places = [replace(RUN, sizes=(size, 0.0)) for size in (0.0, 100.0, 200.0)]
+    (far,) = corrections(places, [1.0] * 3, [1.2] * 3, [replace(RUN, sizes=(300.0, 0.0))], prior)
+    off = math.log(1.2)
+    odds, means = [], []
+    for common, probability in ((0.0, 0.5), (0.35, 0.5 / 3), (0.6, 0.5 / 3), (1.0, 0.5 / 3)):
+        variance = 9e-4
+        for _ in range(6):
+            # All are alike: the weight of each of three equal residuals.
+            weight = off / (16e-4 + variance + 3 * common**2)
+            variance = (3 * 9e-4 + (variance * weight) ** 2) / 4
+        own = 16e-4 + variance
+        total = own + 3 * common**2
+        odd = 3 * (math.log(variance / 9e-4) + 9e-4 / variance - 1)
+        odds.append(probability * math.exp(-(2 * math.log(own) + math.log(total) + 3 * off**2 / total + 3 * odd) / 2))
+        means.append(3 * common**2 / total * off)
+    expected = sum(o * m for o, m in zip(odds, means, strict=True)) / sum(odds)
+    assert math.log(far.factor) == pytest.approx(expected)
+
+
+def test_a_little_more_changes_little() -> None:
+    """No threshold: what is told of an unlike run grows with what three runs are off, in no leap."""
+    places = [replace(RUN, sizes=(12.0, size)) for size in (9.0, 11.0, 13.0)]
+    unlike = replace(RUN, sizes=(17.0, 20.0))
+    off = np.linspace(0.0, 0.5, 101).tolist()
+    told = [math.log(corrections(places, [1.0] * 3, [math.exp(each)] * 3, [unlike])[0].factor) for each in off]
+    steps = np.diff(told)
+    assert (steps > 0).all()
+    assert steps.max() < 0.02
+
+
+def test_nothing_measured_is_as_uncertain_as_software_that_nobody_has_seen() -> None:
+    (found,) = corrections([], [], [], [RUN])
+    # A fifth of all groups share a discrepancy of 0.35, 0.6 or 1.0; the others have widths of their own.
+    assert found.factor == 1.0
+    assert found.spread == pytest.approx(math.sqrt(0.2 * (0.35**2 + 0.6**2 + 1) / 3 + _widths(0.0045)))
+
+
+def _widths(variance: float) -> float:
+    steps = [(1.0, 1.0), (1.6, 0.5), (2.5, 0.25), (4.0, 0.125)]
+    return variance * sum(factor**2 * part for factor, part in steps) / sum(part for _, part in steps)
 
 
 def _kind(chip: str) -> Traits:
@@ -99,7 +146,7 @@ RUNS = st.builds(
 
 
 @given(st.lists(st.tuples(RUNS, st.floats(0.2, 5)), min_size=1, max_size=5), RUNS)
-def test_any_runs_in_any_order_leave_a_spread_between_the_noise_and_the_prior(
+def test_any_runs_in_any_order_leave_a_spread_above_the_noise(
     measured: list[tuple[Traits, float]], other: Traits
 ) -> None:
     def found(order: list[tuple[Traits, float]]) -> tuple[float, float]:
@@ -108,8 +155,11 @@ def test_any_runs_in_any_order_leave_a_spread_between_the_noise_and_the_prior(
         return answer.factor, answer.spread
 
     factor, spread = found(measured)
-    wide = PRIOR.widened(np.log([seconds for _, seconds in measured]))
-    assert wide.noise <= spread <= math.hypot(wide.amplitude, wide.noise, wide.common) + 1e-9
+    widest = math.hypot(4 * PRIOR.amplitude, 4 * PRIOR.noise, 1.0)
+    # Hypotheses differ by at most what was measured.
+    furthest = max(abs(math.log(seconds)) for _, seconds in measured)
+    assert PRIOR.noise <= spread <= math.hypot(widest, 2 * furthest)
+    assert abs(math.log(factor)) <= 2 * furthest
     assert found(measured[::-1]) == pytest.approx((factor, spread))
     assert factor > 0
 
@@ -118,7 +168,8 @@ def test_expected_is_the_regression_on_measured_runs() -> None:
     # Two measured runs, each one step from the other run and two from one another: by the normal equations.
     near = [replace(RUN, sizes=(12.0, 10.0)), replace(RUN, sizes=(12.0, 12.0))]
     residuals = np.array([0.01, -0.02])
-    mean, explained = expected(residuals, Likeness.of(near, near), Likeness.of([RUN], near), WIDTHS)
+    belief = believed(residuals, Likeness.of(near, near), Likeness.of([RUN], near), WIDTHS)
+    (mean,), (explained,) = belief.mean, belief.explained
     step = math.exp(-0.5)
     # Reweighting: noise variance of each run, iterated by hand from its definition.
     variance = [9e-4, 9e-4]
