@@ -19,6 +19,8 @@ LEAST_WINDOWS = 50
 # A series of which more than this share of lines contradict each other, or of windows is empty, is not judged.
 _CONTRADICTING = 0.5
 _EMPTY = 0.5
+# Nor one that began again after more than this share of it.
+_BEGUN_AGAIN = 0.10
 _MOST_WINDOWS = 2_000_000
 # Squares of larger values could no longer be summed.
 LARGEST_VALUE = 1e100
@@ -56,6 +58,8 @@ class _Samples:
         self.rows: list[tuple[float, float, float]] = []
         self.seen = 0
         self.contradicting = 0
+        # The highest time from which times went back to the first.
+        self.begun_again_after = -math.inf
 
 
 def read_demand(path: Path) -> DemandTable:
@@ -95,6 +99,8 @@ def _take(samples: _Samples, cells: dict[str, str], line: int, aside: LeftAside,
         aside.add(f"value is larger than {LARGEST_VALUE:g}", line)
     elif samples.rows and time_s <= samples.rows[-1][0]:
         samples.contradicting += 1
+        if time_s <= samples.rows[0][0] and len(samples.rows) > 1:
+            samples.begun_again_after = samples.rows[-1][0]
         aside.add("time is there twice" if time_s == samples.rows[-1][0] else "time goes back", line)
     else:
         samples.rows.append((time_s, value, _capacity(cells.get("capacity", ""), line, unread)))
@@ -142,6 +148,9 @@ def _windows(name: str, samples: _Samples) -> Series | str:
         return "no usable value"
     if samples.contradicting > _CONTRADICTING * samples.seen:
         return f"{samples.contradicting} of {samples.seen} times repeat or go back"
+    first, last = samples.rows[0][0], samples.rows[-1][0]
+    if samples.begun_again_after - first > _BEGUN_AGAIN * (last - first):
+        return "its times begin again: two series of one name"
     if len(samples.rows) < LEAST_WINDOWS:
         return f"{len(samples.rows)} usable values, at least {LEAST_WINDOWS} are needed"
     times, values, capacities = np.array(samples.rows, dtype=np.float64).T

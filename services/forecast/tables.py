@@ -46,6 +46,15 @@ class LeftAside:
         ]
 
 
+def _instead(names: Sequence[str]) -> str:
+    """What a header has instead of a column that is missing."""
+    for separator, called in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
+        if len(names) == 1 and separator in names[0]:
+            return f": cells are separated by {called}, where commas are needed"
+    shown = ", ".join(name[:40] for name in names[:12]) + (", ..." if len(names) > 12 else "")
+    return f" (columns: {shown})" if any(names) else " (the first line is empty)"
+
+
 def cells_taken_for_empty() -> LeftAside:
     """For cells of optional columns that cannot be read, in lines that are used without them."""
     return LeftAside("cell", "taken for empty")
@@ -82,7 +91,7 @@ def lines_of(
             names = [name.strip() for name in next(rows, [])]
             for name in (*needed, *optional):
                 if names.count(name) > 1 or (name in needed and name not in names):
-                    problem = "is missing" if name not in names else "is there twice"
+                    problem = f"is missing{_instead(names)}" if name not in names else "is there twice"
                     raise InvalidTableError(f"{path.name}, line 1: the column {name} {problem}")
             for row in rows:
                 last = rows.line_num

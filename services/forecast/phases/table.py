@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
@@ -16,6 +18,9 @@ NEEDED = ("run", "step", "train_loss")
 OPTIONAL = ("lr", "gbs", "total_steps", "group")
 # A run of which more than this share of the lines contradict each other is not judged.
 _CONTRADICTING = 0.5
+# Nor one that began again after more than this share of it, or whose last share of it has no usable loss.
+_BEGUN_AGAIN = 0.10
+_HOLE_AT_THE_END = 0.10
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,9 @@ class _Lines:
         self.seen = 0
         self.contradicting = 0
         self.bad_total = False
+        # The last step of any line, and the highest one from which the steps went back to the first.
+        self.last_step = -math.inf
+        self.begun_again_after = -math.inf
 
 
 def read_curves(path: Path) -> Curves:
@@ -81,6 +89,8 @@ def _take(found: _Lines, cells: dict[str, str], line: int, aside: LeftAside, unr
         aside.add("no train_loss", line)
         return
     found.seen += 1
+    if step >= 0:
+        found.last_step = max(found.last_step, step)
     if not step >= 0:
         aside.add("step is no number from 0", line)
     elif not math.isfinite(loss):
@@ -90,6 +100,8 @@ def _take(found: _Lines, cells: dict[str, str], line: int, aside: LeftAside, unr
     elif found.rows and step <= found.rows[-1][0]:
         found.contradicting += 1
         same = step == found.rows[-1][0]
+        if not same and step <= found.rows[0][0]:
+            found.begun_again_after = found.rows[-1][0]
         aside.add("step is there twice" if same else "step goes back", line)
     else:
         lr, gbs = (number(cells.get(name, "")) for name in ("lr", "gbs"))
@@ -106,12 +118,20 @@ def _problem(found: _Lines) -> str:
         return "no usable sample"
     if found.contradicting > _CONTRADICTING * found.seen:
         return f"{found.contradicting} of {found.seen} samples repeat or go back in steps"
+    first, last = found.rows[0][0], found.rows[-1][0]
+    if found.begun_again_after - first > _BEGUN_AGAIN * (last - first):
+        return f"begins again at step {first:g} after step {found.begun_again_after:g}: two runs of one name"
+    if found.last_step - last > _HOLE_AT_THE_END * found.last_step:
+        return f"no usable train_loss between steps {last:g} and {found.last_step:g}, more than 10 % of the run"
+    apart = [after[0] - before[0] for before, after in pairwise(found.rows)]
+    if apart and median(apart) < 1:
+        return f"steps lie {median(apart):g} apart: count updates of the weights, not epochs"
     if found.bad_total:
         return "total_steps is no positive number"
     if len(found.totals) > 1:
         return f"total_steps differs within the run ({min(found.totals):g} to {max(found.totals):g})"
-    if found.totals and found.rows[-1][0] > max(found.totals):
-        return f"step {found.rows[-1][0]:g} is beyond total_steps {max(found.totals):g}"
+    if found.totals and last > max(found.totals):
+        return f"step {last:g} is beyond total_steps {max(found.totals):g}"
     return ""
 
 

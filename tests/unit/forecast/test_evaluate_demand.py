@@ -208,11 +208,25 @@ def test_values_up_to_the_largest_have_figures(tmp_path: Path) -> None:
             assert found[key]["value"] == pytest.approx(row["value"]), key
 
 
+def test_two_series_of_one_name_are_none(tmp_path: Path) -> None:
+    first = [f"a,{600 * t},{t % 5}" for t in range(200)]
+    longer = [f"a,{600 * t},{100 + t % 7}" for t in range(450)]
+    clock_set_back = [*first[:100], f"a,{600 * 90},3", *first[100:]]
+    for lines, reason in ((first + longer, "begin again: two series of one name"), (clock_set_back, None)):
+        result = run(table(tmp_path / "d.csv", lines), "--horizon", "1h", "--json", tmp_path / "o.json")
+        assert result.exit_code == 0, result.output
+        row = figures(tmp_path / "o.json")["served", "accuracy_1h_ratio", "series=a"]
+        assert (row["value"] is None) == (reason is not None)
+        assert reason is None or reason in row["reason"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "header", "lines", "said"),
     [
         ([], "series,time,amount", ["a,1,2"], "the column value is missing"),
         ([], "series,time,value", [], "no line names a series"),
+        ([], "series;time;value", ["a;1;2"], "cells are separated by semicolons, where commas are needed"),
+        ([], "start;duration_s;accelerators", ["1;2;3"], "cells are separated by semicolons"),
         ([], "series,time,value,capacity,capacity", ["a,1,2,3,4"], "the column capacity is there twice"),
         ([], "start,duration_s,accelerators,user,user", ["1,2,3,a,b"], "the column user is there twice"),
         (

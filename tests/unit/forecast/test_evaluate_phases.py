@@ -128,7 +128,7 @@ def test_a_negative_learning_rate_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "lines", "said"),
     [
-        ("run,step,loss", ["a,1,2"], "the column train_loss is missing"),
+        ("run,step,loss", ["a,1,2"], "the column train_loss is missing (columns: run, step, loss)"),
         ("run,step,step,train_loss", ["a,1,1,2"], "the column step is there twice"),
         ("run,step,train_loss", [], "no line names a run"),
         ("run,step,train_loss,lr,lr", ["a,1,2,3,4"], "the column lr is there twice"),
@@ -150,6 +150,47 @@ def test_a_file_of_unknown_runs_only_still_lists_them(tmp_path: Path) -> None:
     result = run(table(tmp_path / "c.csv", ["a,1,2,9"]), "--json", tmp_path / "out.json")
     assert result.exit_code == 0, result.output
     assert figures(tmp_path / "out.json")["curves", "runs_scored_count", "all"]["value"] == 0
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        # The same name for two runs, one after the other: the second would continue the first.
+        (curve("a", 400) + curve("a", 900, corner=300), "begins again at step 0 after step 399: two runs of one name"),
+        (curve("a", 600) + curve("a", 600, corner=300), "begins again at step 0 after step 599"),
+        # Diverged: the last 40 % hold no loss.
+        (curve("a", 600) + [f"a,{step},nan," for step in range(600, 1000)], "between steps 599 and 999"),
+        ([line.replace(",", ",0.", 1) for line in curve("a", 90)[10:]], "count updates of the weights, not epochs"),
+    ],
+)
+def test_a_run_that_is_none_is_unknown(tmp_path: Path, lines: list[str], said: str) -> None:
+    lines = [line.rsplit(",", 1)[0] + "," for line in lines]
+    result = run(table(tmp_path / "c.csv", lines), "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    row = figures(tmp_path / "out.json")["schedule_aware", "accuracy_within_2pct_ratio", "run=a"]
+    assert row["value"] is None
+    assert said in row["reason"]
+
+
+def test_a_false_start_and_a_restart_from_a_checkpoint_are_left_aside(tmp_path: Path) -> None:
+    whole = curve("a", 600)
+    lines = whole[:20] + whole[:400] + whole[350:]
+    result = run(table(tmp_path / "c.csv", lines), "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    assert "lines left aside: step goes back" in result.output
+    found = figures(tmp_path / "out.json")
+    plain = run(table(tmp_path / "p.csv", whole), "--json", tmp_path / "plain.json")
+    assert plain.exit_code == 0
+    for key in (("schedule_aware", "accuracy_exact_ratio", "run=a"), ("truth", "stable_from_step_count", "run=a")):
+        assert found[key] == figures(tmp_path / "plain.json")[key]
+
+
+@pytest.mark.parametrize(("separator", "called"), [(";", "semicolons"), ("\t", "tabs")])
+def test_another_separator_is_named(tmp_path: Path, separator: str, called: str) -> None:
+    lines = [line.replace(",", separator) for line in curve("a")]
+    result = run(table(tmp_path / "c.csv", lines, separator.join(("run", "step", "train_loss", "total_steps"))))
+    assert result.exit_code != 0
+    assert f"cells are separated by {called}, where commas are needed" in (result.output + str(result.exception))
 
 
 def test_a_learning_rate_that_cannot_be_read_is_counted_and_listed(tmp_path: Path) -> None:
