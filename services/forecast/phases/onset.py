@@ -28,7 +28,7 @@ _STANDING_SHARE = 0.5
 _SEES = 0.8
 _SOON = 0.005
 # A loss rises where its slope, less its standard error, is below this many borders downwards.
-_RISES = 0.25
+_RISES = 1.0
 # A pace this many borders high, less as many standard errors, is above the border for sure.
 _CLEARLY = 2.0
 

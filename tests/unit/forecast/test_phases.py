@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
@@ -71,12 +72,14 @@ def test_noise_alone_is_unknown() -> None:
 def test_the_detector_tells_the_phases_in_order_and_with_its_known_delay() -> None:
     curve = kinked(warm_up=200)
     _, events = detect(curve, schedule_known=True)
-    assert [event.phase for event in events] == [Phase.WARM_UP, Phase.FAST, Phase.STABLE]
+    # Of the first sample alone nobody can say that the rate rises.
+    assert [event.phase for event in events] == [Phase.FAST, Phase.WARM_UP, Phase.FAST, Phase.STABLE]
+    assert events[1].step == 1
     # The ramp stops to rise at step 199; 20 samples (0.5 % of the run) may be a pause of it.
-    assert 199 < events[1].step <= 221
+    assert 199 < events[2].step <= 221
     # The window [x - 0.6, x] sees what the truth sees, exp(0.3) later, and then waits for 2 % of the run.
     true = boundaries(curve).stable_from
-    assert true < events[2].step <= true * math.exp(0.3) * 1.01 + 0.03 * curve.length
+    assert true < events[3].step <= true * math.exp(0.3) * 1.01 + 0.03 * curve.length
 
 
 def test_telemetry_alone_reads_neither_rate_nor_length() -> None:
@@ -128,12 +131,44 @@ def test_ramps() -> None:
     assert ramp_end(step, np.full(6, 0.3)) is None
     assert ramp_end(step, np.full(6, math.nan)) is None
     assert ramp_end(step, np.array([-1.0, -1.0, 0.3, 0.3, 0.3, 0.3])) is None
-    watch = RampWatch(1000)
-    # Stages of a batch ramp: pauses of 10 are part of it, one of more than twice that is its end.
-    values = [16] * 5 + [32] * 10 + [48] * 10 + [64] * 30
-    rising = [watch.observe(place, value) for place, value in enumerate(values)]
-    assert all(rising[:46])
-    assert not any(rising[47:])
+    # What rises again after a fall is a restart: the ramp ended with the first cycle, though the second one goes higher.
+    assert ramp_end(step, np.array([0.1, 0.9, 0.5, 0.1, 1.0, 0.5])) == 1
+    assert ramp_end(step, np.array([0.9, 0.5, 0.1, 1.0, 0.5, 0.1])) is None
+
+
+def watched(values: list[float], total: float | None = 1000.0) -> str:
+    """Where `RampWatch` says that a value rises (1), sample by sample."""
+    watch = RampWatch(total)
+    return "".join(str(int(watch.observe(place, value))) for place, value in enumerate(values))
+
+
+def test_a_ramp_is_told_from_its_first_rise_to_its_end() -> None:
+    # Stages of a batch ramp: pauses of 10 are part of it, one of more than half as long again is its end.
+    stages = [16.0] * 10 + [32.0] * 10 + [48.0] * 10 + [64.0] * 30
+    assert watched(stages) == "0" * 10 + "1" * 36 + "0" * 14
+    # A constant or falling rate is never one, not even its first sample; a rate of 0 can only rise.
+    assert watched([0.3] * 20) == "0" * 20
+    assert watched([0.3, 0.2, 0.1]) == "000"
+    assert watched([0.0, 0.0, 0.1, 0.2, 0.3, 0.2]) == "111110"
+    # A restart of the schedule is no second warm-up, even where it goes higher.
+    assert watched([0.1, 0.2, 0.3, 0.1, 0.35, 0.1, 0.4]) == "0110000"
+    assert watched([1.0, 1.00001, 1.00002, 1.0]) == "0000"
+    # Rounding lets a rate stand still at first.
+    assert watched([0.001, 0.001, 0.002, 0.003]) == "0011"
+
+
+def test_the_state_of_a_watch_can_be_kept() -> None:
+    values = [0.1, 0.2, 0.3, 0.1, 0.35, 0.4]
+    for cut in range(1, len(values)):
+        watch = RampWatch(1000)
+        for place in range(cut):
+            watch.observe(place, values[place])
+        other = RampWatch(1000)
+        other.restore(json.loads(json.dumps(watch.state())))
+        for place in range(cut, len(values)):
+            assert other.observe(place, values[place]) == watch.observe(place, values[place])
+    old = {name: value for name, value in watch.state().items() if name != "fallen"}
+    RampWatch(1000).restore(old)
 
 
 def test_scores_by_hand() -> None:
