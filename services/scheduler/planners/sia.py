@@ -7,7 +7,7 @@ restarts of a job, the greatest count that it has run on) is the caller's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -21,11 +21,10 @@ from services.scheduler.planners.mixed_integer import Limits, Solution, minimise
 
 # Under a power p < 0 a configuration that makes almost no progress would dominate the objective; it is not offered at all.
 _LEAST_FACTOR = 1e-3
-_FEWEST, _MOST = 4, 5000
-"""Jobs among which `most_jobs` finds the choice of the solver."""
+_FEWEST = 4
+"""Jobs that there must be for `most_jobs`."""
 _LEAST_TAKEN = 2
 """Jobs that there must be room for: one alone is the solver's choice."""
-_MANY_LACKING = 3
 _KEPT_PAIRS = 512
 """Programs of more pairs are solved each time: they come back seldom, and thousands of them would take much memory."""
 
@@ -166,30 +165,23 @@ def best_of_all(value: FloatArray, kind: IntArray, devices: IntArray, free: Floa
 
 def most_jobs(value: FloatArray, kind: IntArray, devices: IntArray, free: FloatArray) -> IntArray | None:
     """Each job's configuration, -1 for none, where all configurations above 0 in ``value`` (J, C) are worth the same, each job
-    has one at most, and all are of one type: then as many jobs as there is room for, the smallest first. The latest of equal ones run,
-    as the solver (HiGHS 1.12) has it. None where there is more than one choice of sizes, or it is of so few jobs that the solver
-    chooses otherwise, or of so many that its gap leaves some out.
+    has one at most, and all are of one type: then as many jobs as there is room for, the smallest first, the latest of equal ones.
+
+    No choice has a greater sum. Where other sizes are as many it is mostly the solver's own choice (HiGHS 1.12), but not always. None
+    where it is of so few jobs that the solver chooses otherwise among equal ones.
     """
-    found = _most_jobs(value, kind, devices, free)
-    return None if found is None or not found[1] else found[0]
-
-
-def _most_jobs(
-    value: FloatArray, kind: IntArray, devices: IntArray, free: FloatArray
-) -> tuple[IntArray, bool, int] | None:
-    """As `most_jobs`, also where there is more than one choice of sizes: whether it is the only one, and how many are lacking."""
     row, column = np.nonzero(value > 0)
-    if not _FEWEST <= row.size <= _MOST or (row[1:] == row[:-1]).any():
+    if row.size < _FEWEST or (row[1:] == row[:-1]).any():
         return None
     worth = value[row, column]
     if (kind[column] != kind[column[0]]).any() or (worth != worth[0]).any():
         return None
-    served = smallest_first(devices[column], float(free[kind[column[0]]]))
-    if np.count_nonzero(served.taken) < _LEAST_TAKEN:
+    taken = smallest_first(devices[column], float(free[kind[column[0]]]))
+    if np.count_nonzero(taken) < _LEAST_TAKEN:
         return None
     choice = np.full(len(value), -1, dtype=np.int64)
-    choice[row[served.taken]] = column[served.taken]
-    return choice, served.only, served.lacking
+    choice[row[taken]] = column[taken]
+    return choice
 
 
 def alike_jobs(worth: float, devices: IntArray, free: float, *, limits: Limits | None = None) -> BoolArray:
@@ -199,27 +191,19 @@ def alike_jobs(worth: float, devices: IntArray, free: float, *, limits: Limits |
         return np.zeros(devices.size, dtype=np.bool_)
     if devices.sum() <= free:
         return np.ones(devices.size, dtype=np.bool_)
-    stop = limits or Limits()
-    if _FEWEST <= devices.size <= _MOST:
+    if devices.size >= _FEWEST:
         served = smallest_first(devices, free)
-        if np.count_nonzero(served.taken) >= _LEAST_TAKEN:
-            if served.only:
-                return served.taken
-            stop = _within(stop, served.lacking)
-    program, room = _AlikeProgram(worth, devices, free), np.array([free])
-    taken = program.taken(stop)
-    if taken is not None:
-        return taken
+        if np.count_nonzero(served) >= _LEAST_TAKEN:
+            return served
+    room = np.array([free])
+    program = _Program(np.full(devices.size, worth), np.arange(devices.size), np.zeros_like(devices), devices, room)
+    solution = program.solved(limits or Limits())
+    if solution.values is not None:
+        return solution.values > 0
     sizes, column = np.unique(devices, return_inverse=True)
     value = np.where(column[:, None] == np.arange(sizes.size), worth, 0.0)
     offered = Configurations(np.zeros_like(sizes), np.ones_like(sizes), sizes)
     return greedy_allocation(value, offered, room) >= 0
-
-
-def _within(limits: Limits, lacking: int) -> Limits:
-    """Where so many of the first size that not all have are ``lacking`` the solver's jumps find no best choice, and it ends in the
-    same one without them (HiGHS 1.12)."""
-    return replace(limits, jumps=False) if lacking >= _MANY_LACKING else limits
 
 
 def greedy_allocation(value: ArrayLike, offered: Configurations, capacity: ArrayLike) -> IntArray:
@@ -271,11 +255,8 @@ def _solve(
     choice = kept.copy()
     proven = True
     best = best_of_all(value, kind, devices, free)
-    if best is None and (most := _most_jobs(value, kind, devices, free)) is not None:
-        if most[1]:
-            best = most[0]
-        else:
-            limits = _within(limits, most[2])
+    if best is None:
+        best = most_jobs(value, kind, devices, free)
     if best is not None:
         choice = np.where(best >= 0, best, choice)
     elif row.size:
@@ -334,49 +315,6 @@ class _Program:
         return minimise(-value, rows, np.full(most.size, -np.inf), most, limits)
 
 
-class _AlikeProgram(_Program):
-    """The same of jobs (J) worth alike, each of one size on one type. The solver (HiGHS 1.12) merges those of a size to one variable and
-    gives the latest theirs: so programs have the same answer that have as many jobs of each size, whose sizes come first and last in
-    the same order."""
-
-    def __init__(self, worth: float, devices: IntArray, free: float) -> None:
-        zeros = np.zeros_like(devices)
-        super().__init__(np.full(devices.size, worth), np.arange(devices.size), zeros, devices, np.array([free]))
-        self._devices = devices
-        self._sizes, first, self._many = np.unique(devices, return_index=True, return_counts=True)
-        last = np.unique(devices[::-1], return_index=True)[1]
-        order = (first.argsort().tobytes(), last.argsort().tobytes())
-        self._key = (np.array([worth, free]).tobytes(), self._sizes.tobytes(), self._many.tobytes(), *order)
-
-    def taken(self, limits: Limits) -> BoolArray | None:
-        """Which of the jobs the solver chooses; None where it ended without an answer."""
-        numbers_ = _numbers(self, limits) if self._kept(limits) else None
-        if numbers_ is not None:
-            return self._latest(numbers_)
-        solution = self.solve(limits)
-        return None if solution.values is None else solution.values > 0
-
-    def numbers(self, limits: Limits) -> tuple[int, ...] | None:
-        """How many jobs of each size the solver chooses; None where they are not the latest."""
-        solution = self.solve(limits)
-        if solution.values is None:
-            return None
-        taken = solution.values > 0
-        found = tuple([int(np.count_nonzero(taken & (self._devices == size))) for size in self._sizes])
-        return found if (self._latest(found) == taken).all() else None
-
-    def _latest(self, numbers_: tuple[int, ...]) -> BoolArray:
-        taken = np.zeros(self._devices.size, dtype=np.bool_)
-        for size, many, count in zip(self._sizes, self._many, numbers_, strict=True):
-            taken[np.flatnonzero(self._devices == size)[many - count :]] = True
-        return taken
-
-
 @lru_cache(maxsize=4096)
 def _solved(program: _Program, limits: Limits) -> Solution:
     return program.solve(limits)
-
-
-@lru_cache(maxsize=8192)
-def _numbers(program: _AlikeProgram, limits: Limits) -> tuple[int, ...] | None:
-    return program.numbers(limits)
