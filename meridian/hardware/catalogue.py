@@ -42,13 +42,19 @@ class _Row:
 class Catalogue:
     """Chips by id, and by any of their names."""
 
-    def __init__(self, chips: Mapping[str, Chip], aliases: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(
+        self,
+        chips: Mapping[str, Chip],
+        aliases: Mapping[str, tuple[str, ...]],
+        machines: Mapping[str, tuple[str, int]] | None = None,
+    ) -> None:
         self._chips = dict(chips)
+        self._machines = {canonical(name): found for name, found in (machines or {}).items()}
         self._aliases = {canonical(name): ids for name, ids in aliases.items()}
         for chip in chips.values():
             self._aliases.setdefault(canonical(chip.id), (chip.id,))
         memory = {chip.id: chip.value("memory") for chip in chips.values()}
-        self._memory_gib = {chip_id: size / GIBI for chip_id, size in memory.items() if size is not None}
+        self._memory_gib = {chip_id: None if size is None else size / GIBI for chip_id, size in memory.items()}
         self._families = {ids: name for name, ids in sorted(self._aliases.items(), reverse=True) if len(ids) > 1}
 
     def __iter__(self) -> Iterator[Chip]:
@@ -69,7 +75,7 @@ class Catalogue:
 
     def resolve(self, name: str) -> Resolution:
         """What ``name`` stands for; a family whose members are alike resolves to the family."""
-        found = resolve(name, self._aliases, self._memory_gib)
+        found = resolve(name, self._aliases, self._memory_gib, self._machines)
         if found.chip_id is None and not found.candidates:
             family_of_id = self._family_with_id(name.strip())
             if family_of_id is not None:
@@ -94,7 +100,7 @@ class Catalogue:
         """
         added, aliases = _read_chips(path)
         everything = dict(self._aliases) | {canonical(name): ids for name, ids in aliases.items()}
-        return Catalogue(self._chips | {chip.id: chip for chip in added}, everything)
+        return Catalogue(self._chips | {chip.id: chip for chip in added}, everything, self._machines)
 
     def _family_with_id(self, chip_id: str) -> Chip | None:
         for ids, name in self._families.items():
@@ -148,7 +154,19 @@ def standard() -> Catalogue:
             if unknown or not ids:
                 raise InvalidCatalogueError(f"aliases.csv, line {number}: no chip {' '.join(unknown) or 'is named'}")
             aliases[row["alias"]] = ids
-    return Catalogue(by_id, aliases)
+    return Catalogue(by_id, aliases, _machines(by_id))
+
+
+def _machines(chips: Mapping[str, Chip]) -> dict[str, tuple[str, int]]:
+    """Type of machine, with and without what Azure puts before it -> chip and number."""
+    machines = {}
+    with (FOLDER / "instances.csv").open(encoding="utf-8", newline="") as stream:
+        for number, row in enumerate(csv.DictReader(stream), start=2):
+            if row["chip"] not in chips:
+                raise InvalidCatalogueError(f"instances.csv, line {number}: no chip {row['chip']!r}")
+            for name in (row["instance"], row["instance"].removeprefix("Standard_")):
+                machines[name] = (row["chip"], int(row["count"]))
+    return machines
 
 
 def _read_chips(path: Path) -> tuple[list[Chip], dict[str, tuple[str, ...]]]:

@@ -3,7 +3,8 @@
 Steps: (1) spelling is made canonical: case, width, separators, vendor words, power in brackets, "80 GB" and "80G";
 (2) a count is split off ("2x", "4xV100", "A100 * 8"); (3) labels of machines in front of it and of versions behind it
 are taken away, if they are known labels or a count stands between; (4) what is left must be an alias, whole, but for a
-memory ("3090 24GB", "(24564 MiB)", both), which must then be that of the chip.
+memory ("3090 24GB", "(24564 MiB)", both), which must then be that of the chip, and the kind of memory behind it ("GDDR6X");
+(5) a type of a cloud's machines stands for its accelerators, as many as it has.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ _KINDS = frozenset({"ascend"})
 _TRAILING = re.compile(r"^(gen\d|v\d|cts|\d{1,3}([-.]\d{1,3}){3})$")
 _COUNT = re.compile(r"^(\d{1,5})[x×*]$|^[x×*](\d{1,5})$")
 _MEMORY = re.compile(r"^(?:(\d{1,4})gb|(\d{4,7})mib)$")
+_REMARK = re.compile(r"^([^()]+)\(([^()]+)\)\s*$")
+_MEMORY_KIND = re.compile(r"^(gddr\d[xw]?|lpddr\dx?|hbm\d?e?)$")
 _LEAST_VISIBLE = 0.92
 """Of a chip's memory, at least so much is what tools report in MiB: some of it is kept for error correction."""
 _BRACKETS = re.compile(r"\((?:r|tm|c|\d+\s*w)\)|[®™]", re.IGNORECASE)
@@ -55,6 +58,8 @@ class Resolution:
     count: int | None = None
     reason: str = ""
     candidates: tuple[str, ...] = ()
+    is_machine: bool = False
+    """The name is that of a type of machine; ``count`` is what the machine has, of which a run may use fewer."""
 
 
 def canonical(name: str) -> str:
@@ -73,19 +78,45 @@ def _words(name: str) -> list[str]:
     text = re.sub(r"(?<![a-z0-9.])(\d{4,7})\s*mi?b(?![a-z0-9])", r"\1mib", text)
     text = re.sub(r"(?:\s[x×]|[*])\s*(\d{1,5})(?=\s|$)", r" x\1 ", text)
     text = re.sub(r"(\d)\s+([x×*])\s", r"\1x ", text)
-    words = re.split(r"[\s_,/()\[\]|-]+", text)
+    words = re.split(r"[\s_,/()\[\]|\u2010-\u2015-]+", text)
     return [word for word in words if word and word not in _VENDOR_WORDS]
 
 
-def resolve(name: str, aliases: Mapping[str, tuple[str, ...]], memory_gib: Mapping[str, float]) -> Resolution:
-    """Look ``name`` up in ``aliases`` (canonical alias -> ids, one or the members of a family).
+def resolve(
+    name: str,
+    aliases: Mapping[str, tuple[str, ...]],
+    memory_gib: Mapping[str, float | None],
+    machines: Mapping[str, tuple[str, int]],
+) -> Resolution:
+    """Look ``name`` up in ``aliases`` (canonical alias -> ids, one or the members of a family) and ``machines`` (canonical type
+    -> chip and number).
 
-    ``memory_gib`` by chip decides whether a memory in the name belongs to what the rest of it means. The answer's ``chip_id``
-    is None and ``candidates`` are the members when an alias stands for several chips.
+    ``memory_gib`` by chip decides whether a memory in the name belongs to what the rest of it means; None is a chip that is sold
+    with any. The answer's ``chip_id`` is None and ``candidates`` are the members when an alias stands for several chips. A remark
+    in brackets behind a name ("A10G (AWS g5.xlarge)") is passed over if it means the same chip.
     """
+    found = _look_up(name, aliases, memory_gib, machines)
+    remark = _REMARK.match(name)
+    if found.chip_id is None and remark:
+        outer, inner = (_look_up(part, aliases, memory_gib, machines) for part in remark.groups())
+        if outer.chip_id is not None and inner.chip_id == outer.chip_id:
+            counted = inner if outer.count is None else outer
+            return Resolution(name, outer.chip_id, counted.count, is_machine=counted.is_machine)
+    return found
+
+
+def _look_up(
+    name: str,
+    aliases: Mapping[str, tuple[str, ...]],
+    memory_gib: Mapping[str, float | None],
+    machines: Mapping[str, tuple[str, int]],
+) -> Resolution:
     words = _words(name)
     found = aliases.get("".join(words))
     count = None
+    machine = machines.get("".join(words)) if found is None else None
+    if machine is not None:
+        return Resolution(name, machine[0], machine[1], is_machine=True)
     if found is None:
         words, count = _without_labels(words)
         found = aliases.get("".join(words)) if words else None
@@ -93,7 +124,7 @@ def resolve(name: str, aliases: Mapping[str, tuple[str, ...]], memory_gib: Mappi
         found = aliases.get("".join(rest))
         if found is None:
             continue
-        if all(_has_memory(memory_gib.get(chip_id), each) for chip_id in found for each in stated):
+        if all(_has_memory(memory_gib[chip_id], each) for chip_id in found for each in stated):
             break
         return Resolution(name, None, count, f"{' or '.join(found)} has another memory in the catalogue")
     if found is None:
@@ -128,15 +159,23 @@ def _without_memory(words: list[str]) -> Iterator[tuple[list[str], list[str]]]:
     """The words without the memory that was measured (in MiB), then without any; each with what was taken away."""
     measured = [word for word in words if word.endswith("mib") and _MEMORY.match(word)]
     stated = [word for word in words if _MEMORY.match(word)]
+    kinds = [word for word in words if _MEMORY_KIND.match(word)]
+    if kinds and len(kinds) < len(words):
+        yield [word for word in words if word not in kinds], []
     for taken in (measured, stated):
         if taken and len(taken) < len(words):
             yield [word for word in words if word not in taken], taken
+    bare = [word for word in words if not _MEMORY.match(word) and not _MEMORY_KIND.match(word)]
+    if bare and len(bare) < len(words):
+        yield bare, stated
 
 
 def _has_memory(actual_gib: float | None, stated: str) -> bool:
     match = _MEMORY.match(stated)
-    if actual_gib is None or match is None:
+    if match is None:
         return False
+    if actual_gib is None:
+        return True
     if match[1]:
         return float(match[1]) == actual_gib
     return _LEAST_VISIBLE <= float(match[2]) / 1024 / actual_gib <= 1
