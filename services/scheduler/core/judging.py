@@ -5,16 +5,15 @@ Filters say which nodes may take a rank, `ranks_that_fit` counts ranks per node,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import takewhile
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
 
 from services.scheduler.core.explanation import Rejection
-from services.scheduler.core.filters import Filter
 from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
+from services.scheduler.core.rejecting import Rejecting, applies
 from services.scheduler.core.scores import DomainScore
 from services.scheduler.core.scoring.preference import device_preference
 from services.scheduler.core.state import Demand
@@ -23,12 +22,6 @@ from services.scheduler.core.view import View
 
 _FEW = 6
 """Up to so many touched nodes are counted again one by one, which is quicker than arrays are."""
-
-
-def applies(item: Filter, demand: Demand) -> bool:
-    """Whether a filter has anything to say about a demand; a plugin without ``applies`` always has."""
-    says = getattr(item, "applies", None)
-    return says is None or bool(says(demand))
 
 
 def _stack(values: list[Floats], size: int) -> Floats:
@@ -67,17 +60,14 @@ class Judging:
         if demand.topology_required and self._groups is None:
             self._groups = np.full(len(self._table.nodes), -1, dtype=np.int64)
         everything = slice(None)
-        lasting = tuple(takewhile(lambda item: not item.dynamic, plugins.filters))
-        everywhere = np.ones(len(self._table.nodes), dtype=np.bool_)
-        static, self._lasting_rejections = self._filtered(lasting, everywhere)
-        self._lasting, self._other_filters = static, plugins.filters[len(lasting) :]
-        mask, self._rejections = self._filtered(self._other_filters, static)
+        fits = view.ranks_that_fit(demand, columns)
+        all_models = len(columns) == len(view.columns(demand))
+        self._rejecting = Rejecting(view, demand, plugins.filters, policy.shown_nodes, fits > 0 if all_models else None)
         self._rejected_at = len(view.taken)
-        for item in self._other_filters:
-            if not item.dynamic and applies(item, demand):
-                static = static & item.passes(view, demand, everything)
-        self._allowed = static
-        self.fits: Ints = np.where(mask, view.ranks_that_fit(demand, columns), 0)
+        self._rejects_full = all_models and self._rejecting.capacity_alone
+        """Whether a node that is allowed is rejected just when no rank fits on it."""
+        self._allowed = self._rejecting.allowed
+        self.fits: Ints = np.where(self._rejecting.passing, fits, 0)
         self.domain_fits: Ints = self._per_domain(self.fits)
         self._spans = demand.cross_domain and not demand.topology_required
         self._one_by_one = not (
@@ -117,6 +107,7 @@ class Judging:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._view, other._limit = view, None
+        other._rejecting = self._rejecting.on(view)
         other.fits, other.domain_fits = self.fits.copy(), self.domain_fits.copy()
         other._domain_parts, other._domain_totals = self._domain_parts.copy(), self._domain_totals.copy()
         other._node_parts, other._node_totals = self._node_parts.copy(), self._node_totals.copy()
@@ -281,31 +272,14 @@ class Judging:
 
     @property
     def rejections(self) -> tuple[Rejection, ...]:
-        """What each filter rejects of what those before it have left, as it is now. The first ones that read nothing of what is
-        free are asked once."""
-        if self._rejected_at != len(self._view.taken):
-            self._rejected_at = len(self._view.taken)
-            _, self._rejections = self._filtered(self._other_filters, self._lasting)
-        return self._lasting_rejections + self._rejections
-
-    def _filtered(self, chain: Sequence[Filter], mask: Bools) -> tuple[Bools, tuple[Rejection, ...]]:
-        """The nodes of a mask (N) that filters let pass, and what each of them rejects."""
-        rejections = []
-        for item in chain:
-            if not applies(item, self._demand):
-                rejections.append(Rejection(item.name, 0, ()))
-                continue
-            passes = item.passes(self._view, self._demand, slice(None))
-            rejections.append(self._rejection(item, np.flatnonzero(mask & ~passes)))
-            mask = mask & passes
-        return mask, tuple(rejections)
-
-    def _rejection(self, item: Filter, rows: Ints) -> Rejection:
-        shown = rows[: self._policy.shown_nodes]
-        examples = tuple(
-            (self._table.nodes[row].node_id, item.why(self._view, self._demand, int(row))) for row in shown
-        )
-        return Rejection(item.name, len(rows), examples)
+        """What each filter rejects of what those before it have left, as it is now."""
+        self._count()
+        taken = self._view.taken
+        if self._rejected_at != len(taken):
+            rows = self._touched(taken[self._rejected_at :])
+            self._rejected_at = len(taken)
+            self._rejecting.look_again(rows, self.fits[rows] > 0 if self._rejects_full else None)
+        return self._rejecting.said()
 
     @property
     def demand(self) -> Demand:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.judging import applies
 from services.scheduler.core.placement import Candidates
 from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
+from services.scheduler.core.rejecting import applies
 from services.scheduler.core.state import Demand
 from services.scheduler.core.table import SLACK, UNBOUNDED, Bools, DeviceModel, Ints
 from services.scheduler.core.two_level.messages import ANY

@@ -1,0 +1,143 @@
+"""Which filter rejects which nodes, for one class of units: asked of all nodes once, then of those that were touched since.
+
+A node counts for the first filter of the chain that rejects it. Of each filter are known how many nodes it rejects, the first
+few of them, and why; the reasons of nodes that nothing touched are not asked for again.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from services.scheduler.core.explanation import Rejection
+from services.scheduler.core.filters import Filter
+from services.scheduler.core.state import Demand
+from services.scheduler.core.table import Bools, Ints
+from services.scheduler.core.view import View
+
+_BLOCK = 4096
+"""So many nodes are looked through at a time for the first that a filter rejects."""
+
+
+def applies(item: Filter, demand: Demand) -> bool:
+    """Whether a filter has anything to say about a demand; a plugin without ``applies`` always has."""
+    says = getattr(item, "applies", None)
+    return says is None or bool(says(demand))
+
+
+@dataclass(slots=True)
+class _Told:
+    """A filter, how many nodes count for it, the first of them in order (None: to be looked for), and why it rejects these."""
+
+    item: Filter
+    count: int
+    rows: list[int] | None = None
+    whys: dict[int, str] = field(default_factory=dict)
+
+    def copy(self) -> _Told:
+        return replace(self, rows=None if self.rows is None else list(self.rows), whys=dict(self.whys))
+
+
+class Rejecting:
+    """See the module. ``chain`` are the filters in order, ``shown`` is of how many nodes the reasons are told. ``room`` is what the
+    filter "capacity" says of nodes (N), where it is known already.
+
+    ``allowed`` (N) are the nodes that all filters let pass that read nothing of what is free, ``passing`` (N) those that all
+    let pass, as it was in the beginning.
+    """
+
+    def __init__(
+        self, view: View, demand: Demand, chain: Sequence[Filter], shown: int, room: Bools | None = None
+    ) -> None:
+        self._view, self._demand, self._shown = view, demand, shown
+        self._lasting = len(list(takewhile(lambda item: not item.dynamic, chain)))
+        self._again = [
+            (place, item) for place, item in enumerate(chain) if place >= self._lasting and applies(item, demand)
+        ]
+        self.capacity_alone = [item.name for _, item in self._again] == ["capacity"]
+        """Whether what changes is said by the filter "capacity" alone."""
+        everything = slice(None)
+        size = len(view.table.nodes)
+        self._none = len(chain)
+        self._first: npt.NDArray[np.int16] = np.full(size, self._none, dtype=np.int16)
+        self.allowed: Bools = np.ones(size, dtype=np.bool_)
+        for place in range(len(chain) - 1, -1, -1):
+            item = chain[place]
+            if applies(item, demand):
+                known = room is not None and item.name == "capacity"
+                passes = room if known and room is not None else item.passes(view, demand, everything)
+                self._first[~passes] = place
+                if not item.dynamic:
+                    self.allowed &= passes
+        self.passing: Bools = self._first == self._none
+        counts = np.bincount(self._first, minlength=self._none + 1).tolist()
+        self._told = [_Told(item, count) for item, count in zip(chain, counts, strict=False)]
+
+    def on(self, view: View) -> Self:
+        """The same on a copy of this view. What does not change is shared."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._view, other._first = view, self._first.copy()
+        other._told = self._told[: self._lasting] + [told.copy() for told in self._told[self._lasting :]]
+        return other
+
+    def look_again(self, rows: Ints, room: Bools | None = None) -> None:
+        """Nodes were touched; ``room`` is what the filter "capacity" says of them, where only that can have changed."""
+        before = self._first[rows]
+        now = np.full(len(rows), self._none, dtype=np.int16)
+        for place, item in reversed(self._again):
+            now[~(item.passes(self._view, self._demand, rows) if room is None else room)] = place
+        now = np.where(before < self._lasting, before, now)
+        self._first[rows] = now
+        touched = rows.tolist()
+        for told in self._told[self._lasting :]:
+            if told.whys:
+                for row in told.whys.keys() & touched:
+                    del told.whys[row]
+        for at in np.flatnonzero(now != before).tolist():
+            self._move(touched[at], int(before[at]), int(now[at]))
+
+    def _move(self, row: int, before: int, now: int) -> None:
+        """The node counts for another filter."""
+        if before < self._none:
+            told = self._told[before]
+            told.count -= 1
+            if told.rows is not None and row in told.rows:
+                told.rows = None
+        if now < self._none:
+            told = self._told[now]
+            told.count += 1
+            rows = told.rows
+            if rows is not None and (len(rows) < self._shown or (rows and row < rows[-1])):
+                insort(rows, row)
+                del rows[self._shown :]
+
+    def said(self) -> tuple[Rejection, ...]:
+        """What each filter rejects of what those before it have left."""
+        return tuple([self._rejection(place, told) for place, told in enumerate(self._told)])
+
+    def _rejection(self, place: int, told: _Told) -> Rejection:
+        if not told.count:
+            return Rejection(told.item.name, 0, ())
+        if told.rows is None:
+            told.rows = self._first_rows(place)
+        nodes, whys = self._view.table.nodes, told.whys
+        for row in told.rows:
+            if row not in whys:
+                whys[row] = told.item.why(self._view, self._demand, row)
+        return Rejection(told.item.name, told.count, tuple([(nodes[row].node_id, whys[row]) for row in told.rows]))
+
+    def _first_rows(self, place: int) -> list[int]:
+        """The first nodes that count for a filter, as many as are shown."""
+        found: list[int] = []
+        for begin in range(0, len(self._first), _BLOCK):
+            if len(found) >= self._shown:
+                break
+            found += (begin + np.flatnonzero(self._first[begin : begin + _BLOCK] == place)).tolist()
+        return found[: self._shown]
