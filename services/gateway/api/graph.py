@@ -11,7 +11,7 @@ from fastapi import APIRouter, Header, Path, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from meridian.errors import UnavailableError
-from services.gateway.api import answers
+from services.gateway.api import network_answers
 from services.gateway.api.answers import problems
 from services.gateway.api.stream import still_good
 from services.gateway.context import Gateway, Parts, ResourceReader
@@ -61,7 +61,9 @@ async def _newest(parts: Gateway) -> int:
     return int((await parts.graph.ask("GET", "/v1/graph/version"))["version"])
 
 
-@router.get("/nodes/{node_id}/state", response_model=answers.NodeStateView, responses=problems(401, 403, 404, 429, 503))
+@router.get(
+    "/nodes/{node_id}/state", response_model=network_answers.NodeStateView, responses=problems(401, 403, 404, 429, 503)
+)
 async def explain_node(parts: Parts, _caller: ResourceReader, node_id: Id) -> Any:
     """Why a node is in its state: the rule or model that decided, since when, and the readings behind it."""
     return await parts.graph.ask("GET", "/v1/node-states", params={"node_id": node_id})

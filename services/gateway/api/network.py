@@ -12,7 +12,7 @@ from meridian.errors import ConflictError, NotFoundError
 from meridian.http import Moment
 from services.gateway import cursor
 from services.gateway.agents import Agent
-from services.gateway.api import answers
+from services.gateway.api import answers, network_answers
 from services.gateway.api.answers import problems
 from services.gateway.api.graph import past
 from services.gateway.api.paging import PageSize, PageToken, page, position
@@ -31,14 +31,14 @@ _LIST = problems(401, 403, 429, 503)
 _ONE = problems(401, 403, 404, 429, 503)
 
 
-@router.get("/domains", response_model=answers.Page[answers.Domain], responses=_LIST)
+@router.get("/domains", response_model=answers.Page[network_answers.Domain], responses=_LIST)
 async def list_domains(parts: Parts, _caller: ResourceReader) -> dict[str, Any]:
     """All domains with their totals."""
     async with parts.kernel.database.reading() as connection:
         return {"items": await store.domains(connection)}
 
 
-@router.get("/domains/{domain_id}", response_model=answers.Domain, responses=_ONE)
+@router.get("/domains/{domain_id}", response_model=network_answers.Domain, responses=_ONE)
 async def get_domain(parts: Parts, _caller: ResourceReader, domain_id: Id) -> dict[str, Any]:
     """One domain."""
     async with parts.kernel.database.reading() as connection:
@@ -48,7 +48,7 @@ async def get_domain(parts: Parts, _caller: ResourceReader, domain_id: Id) -> di
     return found[0]
 
 
-@router.get("/nodes", response_model=answers.Page[answers.Node], responses=_LIST)
+@router.get("/nodes", response_model=answers.Page[network_answers.Node], responses=_LIST)
 async def list_nodes(
     parts: Parts,
     _caller: ResourceReader,
@@ -65,7 +65,7 @@ async def list_nodes(
     return {"items": found[:page_size], "next_page_token": cursor.encode("nodes", skip + page_size) if more else None}
 
 
-@router.get("/nodes/{node_id}", response_model=answers.Node, responses=_ONE)
+@router.get("/nodes/{node_id}", response_model=network_answers.Node, responses=_ONE)
 async def get_node(parts: Parts, _caller: ResourceReader, node_id: Id) -> dict[str, Any]:
     """One node with its newest metrics."""
     async with parts.kernel.database.reading() as connection:
@@ -78,7 +78,7 @@ async def get_node(parts: Parts, _caller: ResourceReader, node_id: Id) -> dict[s
 @router.post(
     "/nodes/{node_id}/kill",
     status_code=202,
-    response_model=answers.Killed,
+    response_model=network_answers.Killed,
     responses=problems(401, 403, 404, 409, 413, 429, 503),
 )
 async def kill_node(parts: Parts, _caller: Operator, node_id: Id) -> dict[str, Any]:
@@ -96,7 +96,7 @@ async def kill_node(parts: Parts, _caller: Operator, node_id: Id) -> dict[str, A
     return {"node_id": node_id, "domain_id": domain_id, "requested_at": requested_at}
 
 
-@router.get("/graph", response_model=answers.Graph, responses=_ONE)
+@router.get("/graph", response_model=network_answers.Graph, responses=_ONE)
 async def get_graph(parts: Parts, _caller: ResourceReader, as_of: Moment | None = None) -> dict[str, Any]:
     """Domains, nodes and links at one look, now or as they were known at a time."""
     if as_of is not None:
@@ -109,7 +109,7 @@ async def get_graph(parts: Parts, _caller: ResourceReader, as_of: Moment | None 
     return {"version": version, "domains": domains, "nodes": nodes, "links": links}
 
 
-@router.get("/incidents", response_model=answers.Page[answers.Incident], responses=_LIST)
+@router.get("/incidents", response_model=answers.Page[network_answers.Incident], responses=_LIST)
 async def list_incidents(
     parts: Parts,
     caller: ResourceReader,
@@ -126,7 +126,7 @@ async def list_incidents(
     return page("incidents", found, page_size)
 
 
-@router.get("/forecasts", response_model=answers.Page[answers.Forecast], responses=_LIST)
+@router.get("/forecasts", response_model=answers.Page[network_answers.Forecast], responses=_LIST)
 async def list_forecasts(parts: Parts, caller: ResourceReader, subject: Name = None) -> dict[str, Any]:
     """The newest forecast of demand per domain, and of one's own."""
     async with parts.kernel.database.reading() as connection:
