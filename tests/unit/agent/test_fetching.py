@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import pytest_asyncio
 import yaml
 from aiokafka import AIOKafkaConsumer, ConsumerRecord
 from aiokafka.errors import TopicAuthorizationFailedError
@@ -37,6 +38,14 @@ def _settings(folder: Path) -> AgentSettings:
     return read_settings(path)
 
 
+@pytest_asyncio.fixture
+async def producer() -> AsyncIterator[Producer]:
+    """One of an agent whose bus is not there."""
+    made = Producer("127.0.0.1:9", "agent-north", "/agent", request_timeout_s=30.0)
+    yield made
+    await made.stop()
+
+
 async def _until_fetched_again(part: Coroutine[Any, Any, None], again: asyncio.Event) -> None:
     running = asyncio.create_task(part)
     waiting = asyncio.create_task(again.wait())
@@ -52,7 +61,7 @@ async def _until_fetched_again(part: Coroutine[Any, Any, None], again: asyncio.E
 
 @pytest.mark.parametrize("part", ["orders", "placing"])
 async def test_a_fetch_that_is_refused_is_tried_again(
-    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    part: str, producer: Producer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     again = asyncio.Event()
     refusals = [TopicAuthorizationFailedError("meridian.run.assignments")]
@@ -66,22 +75,22 @@ async def test_a_fetch_that_is_refused_is_tried_again(
 
     monkeypatch.setattr(AIOKafkaConsumer, "getmany", getmany)
     settings, clock = _settings(tmp_path), VirtualClock()
-    producer = Producer("127.0.0.1:9", "agent-north", "/agent", request_timeout_s=30.0)
     if part == "orders":
         orders = Orders(settings, NOBODY, producer, Lease(10, 2, 0), clock, {})
         await _until_fetched_again(orders.run(), again)
+        await orders.stop()
         return
     placing = Placing(settings, NOBODY, producer, clock, incarnation=1, sender="mark")
     async with asyncio.TaskGroup() as group:
         await _until_fetched_again(placing._take_requests(SideBySide(group, 1)), again)
+    await placing.stop()
 
 
 async def test_traces_of_runs_that_report_no_end_do_not_pile_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    producer: Producer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(orders_module, "MOST_TRACES", 2)
     traces: dict[str, str] = {}
-    producer = Producer("127.0.0.1:9", "agent-north", "/agent", request_timeout_s=30.0)
     orders = Orders(_settings(tmp_path), NOBODY, producer, Lease(10, 2, 0), VirtualClock(), traces)
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     for run in ("run-1", "run-2", "run-1", "run-3"):
@@ -91,4 +100,5 @@ async def test_traces_of_runs_that_report_no_end_do_not_pile_up(
             sent.topic, 0, 0, 0, 0, sent.key, sent.value, None, 0, 0, tuple(sent.headers)
         )
         assert await orders._read(record) is not None
+    await orders.stop()
     assert traces == {"run-1": parent, "run-3": parent}
