@@ -1,4 +1,4 @@
-"""All SQL of forecast."""
+"""SQL of demand: the ledger of jobs, windows of what they used, forecasts, capacity. That of structure: work_store.py."""
 
 from __future__ import annotations
 
@@ -13,98 +13,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.forecast.ledger import Amount, Job, Subject, SubjectKind, Unit, UnitState
-
-_metadata = sa.MetaData()
-_TIME = sa.DateTime(timezone=True)
-
-jobs = sa.Table(
-    "jobs",
-    _metadata,
-    sa.Column("job_id", sa.Text, primary_key=True),
-    sa.Column("tenant_id", sa.Text),
-    sa.Column("submitted", sa.Boolean),
-    sa.Column("finished", sa.Boolean),
-    sa.Column("changed_at", _TIME),
-    sa.Column("spec", sa.LargeBinary),
-)
-units = sa.Table(
-    "units",
-    _metadata,
-    sa.Column("job_id", sa.Text, primary_key=True),
-    sa.Column("unit_index", sa.Integer, primary_key=True),
-    sa.Column("accelerators", sa.Double),
-    sa.Column("cpus", sa.Double),
-    sa.Column("cpus_per_rank", sa.Double),
-    sa.Column("depends_on", postgresql.ARRAY(sa.Integer)),
-    sa.Column("only_domain", sa.Text),
-    sa.Column("only_chip", sa.Text),
-    sa.Column("limit_s", sa.Double),
-    sa.Column("state", sa.Text),
-    sa.Column("epoch", sa.BigInteger),
-    sa.Column("held", postgresql.JSONB),
-    sa.Column("ranks_held", postgresql.JSONB),
-    sa.Column("chips_held", postgresql.JSONB),
-    sa.Column("began_s", sa.Double),
-    sa.Column("ended_epoch", sa.BigInteger),
-    sa.Column("ended_domains", postgresql.ARRAY(sa.Text)),
-)
-changes = sa.Table(
-    "changes",
-    _metadata,
-    sa.Column("seq", sa.BigInteger, primary_key=True),
-    sa.Column("subject_kind", sa.Text),
-    sa.Column("subject_id", sa.Text),
-    sa.Column("at", _TIME),
-    sa.Column("accelerators", sa.Double),
-    sa.Column("cpus", sa.Double),
-)
-levels = sa.Table(
-    "levels",
-    _metadata,
-    sa.Column("subject_kind", sa.Text, primary_key=True),
-    sa.Column("subject_id", sa.Text, primary_key=True),
-    sa.Column("accelerators", sa.Double),
-    sa.Column("cpus", sa.Double),
-)
-windows = sa.Table(
-    "windows",
-    _metadata,
-    sa.Column("window_start", _TIME, primary_key=True),
-    sa.Column("subject_kind", sa.Text, primary_key=True),
-    sa.Column("subject_id", sa.Text, primary_key=True),
-    sa.Column("accelerators", sa.Double),
-    sa.Column("cpus", sa.Double),
-)
-sampling = sa.Table(
-    "sampling",
-    _metadata,
-    sa.Column("single", sa.Boolean, primary_key=True),
-    sa.Column("window_s", sa.Double),
-    sa.Column("closed_until", _TIME),
-)
-forecasts = sa.Table(
-    "forecasts",
-    _metadata,
-    sa.Column("subject_kind", sa.Text, primary_key=True),
-    sa.Column("subject_id", sa.Text, primary_key=True),
-    sa.Column("made_at", _TIME),
-    sa.Column("published_at", _TIME),
-    sa.Column("body", postgresql.JSONB),
-)
-capacity = sa.Table(
-    "capacity",
-    _metadata,
-    sa.Column("node_id", sa.Text, primary_key=True),
-    sa.Column("domain_id", sa.Text),
-    sa.Column("accelerators", sa.Integer),
-    sa.Column("cpus", sa.Double),
-    sa.Column("version", sa.BigInteger),
-    sa.Column("chip", sa.Text),
-)
-
-chips = sa.Table(
-    "chips", _metadata, sa.Column("model", sa.Text, primary_key=True), sa.Column("memory_bytes", sa.BigInteger)
-)
+from services.forecast.schema import TIME, capacity, changes, chips, forecasts, jobs, levels, sampling, units, windows
 
 # The integral of a step function over [start, end): its level before, and each change times the time that is left.
 _CLOSE_WINDOW = sa.text(
@@ -130,9 +39,7 @@ _CLOSE_WINDOW = sa.text(
     SET accelerators = levels.accelerators + excluded.accelerators,
         cpus = round((levels.cpus + excluded.cpus)::numeric, 6)::float8
     """
-).bindparams(
-    sa.bindparam("start", type_=_TIME), sa.bindparam("end", type_=_TIME), sa.bindparam("width", type_=sa.Double)
-)
+).bindparams(sa.bindparam("start", type_=TIME), sa.bindparam("end", type_=TIME), sa.bindparam("width", type_=sa.Double))
 
 _FORGET_IDLE = sa.text(
     """

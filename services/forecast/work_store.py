@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.forecast.ledger import Job, Subject, SubjectKind
 from services.forecast.progress import Progress
-from services.forecast.store import capacity, forecasts, jobs, levels, units
+from services.forecast.schema import capacity, forecasts, jobs, levels, units
 from services.forecast.store import unit_of as unit_of_row
 
 _metadata = sa.MetaData()
