@@ -69,6 +69,7 @@ class Asked(Simulation):
 
     every_s = 600.0
     coverage = 0.8
+    draws_seed = 0
 
     def watch_starts(self) -> None:
         """Begin to note predictions and starts."""
@@ -91,7 +92,7 @@ class Asked(Simulation):
                 continue
             self.last_s = self.now_s
             before = time.process_time()
-            raw = prospects(self.cluster, self.policy, self.now_s, [key])[key]
+            raw = prospects(self.cluster, self.policy, self.now_s, [key], seed=self.draws_seed)[key]
             self.cost_s.append(time.process_time() - before)
             ahead = ahead_of(order_of(self.cluster, self.now_s), key).units
             self.questions[key] = Question(self.now_s, ahead, raw, self.record.asked(raw, self.now_s))
@@ -104,12 +105,12 @@ class Asked(Simulation):
             self.record.started(item.key, self.now_s)
 
 
-def calibration(trace: Trace, policy: str, accelerators: int, load: float, coverage: float) -> list[Row]:
-    """Rows of one run."""
+def calibration(trace: Trace, policy: str, accelerators: int, load: float, coverage: float, seed: int = 0) -> list[Row]:
+    """Rows of one run; ``seed`` is that of the run times that futures draw."""
     setting, _ = setting_of(policy)
     network = philly_network(trace, accelerators)
     run = Asked(network, scaled(trace, network, load), setting)
-    run.coverage = coverage
+    run.coverage, run.draws_seed = coverage, seed
     run.watch_starts()
     run.run()
     known = [(item, run.started[key]) for key, item in run.questions.items() if key in run.started]
@@ -262,6 +263,7 @@ def main() -> None:
     parser.add_argument("--accelerators", type=int, default=352)
     parser.add_argument("--loads", type=float, nargs="*", default=[0.6, 0.8, 0.95])
     parser.add_argument("--coverage", type=float, default=0.8)
+    parser.add_argument("--seed", type=int, default=0, help="of the run times that futures draw")
     parser.add_argument("--nodes", type=int, nargs="*", default=[250, 500, 1000])
     parser.add_argument("--rounds", type=int, default=7, help="questions of each kind whose median is the cost")
     parser.add_argument("--no-cost", action="store_true", help="calibration only")
@@ -278,13 +280,15 @@ def main() -> None:
     if path.exists():
         trace = limited(philly.load(path), arguments.jobs)
         for load in arguments.loads:
-            rows += calibration(trace, arguments.policy, arguments.accelerators, load, arguments.coverage)
+            rows += calibration(
+                trace, arguments.policy, arguments.accelerators, load, arguments.coverage, arguments.seed
+            )
         sources.append(DataSource.of(path))
     else:
         print(f"no calibration: {path} is not there (set MERIDIAN_DATA)", file=sys.stderr)
     print_table(rows)
     if arguments.json:
-        write(arguments.json, command_line("bench.prospect"), sources, 0, Setting.SIMULATED, rows)
+        write(arguments.json, command_line("bench.prospect"), sources, arguments.seed, Setting.SIMULATED, rows)
         print(f"written: {arguments.json}")
 
 
