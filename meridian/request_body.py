@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
-from starlette.requests import ClientDisconnect
+from sqlalchemy.exc import DBAPIError
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from meridian.errors import MeridianError
-from meridian.http import PROBLEM
+from meridian.database import is_passing
+from meridian.errors import MeridianError, UnavailableError
+from meridian.http import PROBLEM, problem_response
 
 # A body that is too large is thrown away up to this many times the limit; then the connection is closed on the sender.
 _DRAINED = 8
@@ -86,3 +88,33 @@ def replayed(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return given_once
+
+
+async def refused_unread(
+    scope: Scope, receive: Receive, send: Send, check: Callable[[str | None], Awaitable[object]], small_bytes: int
+) -> bool:
+    """Whether the request is done with before its body is kept: it is larger than ``small_bytes``, or does not say how large, and
+    ``check`` raises for its Authorization header (None: there is none). That error is the answer."""
+    declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+    if declared.isdigit() and int(declared) <= small_bytes:
+        return False
+    request = Request(scope)
+    try:
+        await check(request.headers.get("authorization"))
+    except MeridianError as found:
+        error = found
+    except (DBAPIError, OSError) as found:
+        if not is_passing(found):
+            raise
+        error = UnavailableError("a part that is needed does not answer at present")
+    else:
+        return False
+    try:
+        # On to its end, within reason, so that the client comes to read the answer.
+        await read_body(scope, receive, small_bytes)
+    except ClientDisconnect:
+        return True
+    response = problem_response(error, request)
+    response.headers["Connection"] = "close"
+    await response(scope, receive, send)
+    return True

@@ -60,10 +60,11 @@ def build(kernel: Kernel) -> None:
     feed = Feed(kernel.database, settings.feed_events)
     capacities = Capacities(kernel)
 
+    authority = Authority(keys, revoked, kernel.clock, settings.audience)
     kernel.http.state.gateway = Gateway(
         kernel=kernel,
         settings=settings,
-        authority=Authority(keys, revoked, kernel.clock, settings.audience),
+        authority=authority,
         limiter=RateLimiter(addresses.redis_url, kernel.clock),
         limit=parse_limit(settings.rate_limit),
         login_limit=parse_limit(settings.login_rate_limit),
@@ -84,6 +85,7 @@ def build(kernel: Kernel) -> None:
         max_body_bytes=settings.max_body_bytes,
         larger={"/v1/jobs:batch": settings.max_batch_body_bytes},
         allowed=_methods,
+        check=authority.check_header,
     )
 
     Handlers(Signals(feed.wake, capacities.invalidate, revoked.wake)).subscribe(kernel.bus)

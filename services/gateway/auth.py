@@ -211,6 +211,13 @@ class Authority:
         self._clock = clock
         self._audience = audience
 
+    async def check_header(self, authorization: str | None) -> Caller:
+        """The caller by its Authorization header; NoTokenError, BearerError."""
+        kind, _, token = (authorization or "").partition(" ")
+        if kind.lower() != "bearer" or not token:
+            raise NoTokenError("this needs a header Authorization: Bearer TOKEN")
+        return await self.check(token.strip())
+
     async def check(self, token: str) -> Caller:
         """The caller that holds the token; BearerError says why it is not good."""
         try:

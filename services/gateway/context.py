@@ -10,7 +10,7 @@ from fastapi.security import OAuth2, SecurityScopes
 from limits import RateLimitItem
 
 from meridian.service import Kernel
-from services.gateway.auth import Authority, Caller, NoTokenError, Scope
+from services.gateway.auth import Authority, Caller, Scope
 from services.gateway.capacity import DomainCapacity
 from services.gateway.feed import Feed
 from services.gateway.rates import RateLimiter, RateLimitError, Standing
@@ -104,10 +104,7 @@ async def _caller(
     scopes: SecurityScopes,
     authorization: Annotated[str | None, Depends(_oauth2)],
 ) -> Caller:
-    kind, _, token = (authorization or "").partition(" ")
-    if kind.lower() != "bearer" or not token:
-        raise NoTokenError("this needs a header Authorization: Bearer TOKEN")
-    caller = await parts.authority.check(token.strip())
+    caller = await parts.authority.check_header(authorization)
     note_standing(request, await parts.limiter.hit(parts.limit, "tenant", caller.tenant_id))
     if scopes.scopes:
         caller.require(*scopes.scopes)

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from meridian.request_body import read_body, replayed, too_large
+from meridian.request_body import read_body, refused_unread, replayed, too_large
 
 
 class Edge:
-    """ASGI middleware: reads the body up to the route's limit before the application sees the request."""
+    """ASGI middleware: reads the body up to the route's limit before the application sees the request.
+
+    Of routes with a ``larger`` limit a body above ``max_body_bytes`` is only read when ``check`` does not raise for the Authorization
+    header of the request.
+    """
 
     def __init__(
-        self, app: ASGIApp, max_body_bytes: int, larger: dict[str, int], allowed: Callable[[str], set[str]]
+        self,
+        app: ASGIApp,
+        max_body_bytes: int,
+        larger: dict[str, int],
+        allowed: Callable[[str], set[str]],
+        check: Callable[[str | None], Awaitable[object]],
     ) -> None:
         self._app = app
+        self._check = check
         self._allowed = allowed
         self._max_body_bytes = max_body_bytes
         self._larger = larger
@@ -42,6 +52,9 @@ class Edge:
 
         if scope["method"] in {"POST", "PUT", "PATCH", "DELETE"}:
             limit = self._larger.get(scope["path"], self._max_body_bytes)
+            small = self._max_body_bytes
+            if limit > small and await refused_unread(scope, receive, send_with_headers, self._check, small):
+                return
             try:
                 body = await read_body(scope, receive, limit)
             except ClientDisconnect:
