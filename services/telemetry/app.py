@@ -26,6 +26,8 @@ def build(kernel: Kernel) -> None:
     # A batch makes hundreds of thousands of tuples that live until the next one: with the default of 700 allocations the
     # collector of cycles looks through all that is known for a third of the time.
     gc.set_threshold(200_000, 20, 20)
+    # What is loaded by now stays: looking through it took 60 ms each time.
+    gc.freeze()
     measures = TelemetryMeasures(kernel.registry)
     intake = ReportIntake(settings, kernel.clock, measures)
 

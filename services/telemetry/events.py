@@ -14,7 +14,7 @@ from meridian.outbox import Transaction
 from services.telemetry import store
 from services.telemetry.inventory_check import is_node_id
 from services.telemetry.issues import Issue
-from services.telemetry.known_series import KnownSeries
+from services.telemetry.known_series import DomainSeries, KnownSeries
 from services.telemetry.measures import TelemetryMeasures
 from services.telemetry.reading_check import HistoryRow, Limits
 from services.telemetry.report_check import Verdict, check_report
@@ -55,7 +55,8 @@ class ReportIntake:
         known = self._held.take(domain_ids, versions)
         # Of others nobody here knows whether amounts are stored.
         followed = set(known)
-        known.update(await store.newest_of_domains(connection, [name for name in domain_ids if name not in known]))
+        read = await store.newest_of_domains(connection, [name for name in domain_ids if name not in known])
+        known.update((domain_id, DomainSeries(nodes)) for domain_id, nodes in read.items())
         incarnations = await store.incarnations_of(connection, domain_ids)
         claim_since = now - timedelta(seconds=self._settings.node_claim_s)
         owners = await store.listed_nodes(connection, node_ids, claim_since)
@@ -77,12 +78,13 @@ class ReportIntake:
             }
             verdict = check_report(
                 report,
-                known[domain_id],
+                known[domain_id].nodes,
                 elsewhere,
                 incarnations.get(agent),
                 now.timestamp(),
                 self._limits,
                 self._settings.history_interval_s,
+                known[domain_id].quiet_until_s,
             )
             issues += [(domain_id, issue) for issue in verdict.issues]
             transaction.on_commit(self._count_of(domain_id, verdict, whole=_ends(report)))
@@ -92,8 +94,8 @@ class ReportIntake:
             owned = {node.node_id: domain_id for node in verdict.observation.inventory.nodes}
             owners.update(owned)
             listed.update(owned)
-            known[domain_id].update(verdict.changed)
-            changed.setdefault(domain_id, set()).update({key[0] for key in verdict.changed})
+            known[domain_id].take(verdict.changed, verdict.quiet_until_s)
+            changed.setdefault(domain_id, set()).update(verdict.changed)
             history.append((domain_id, verdict.history))
             said = {node.node_id: amounts_of(node) for node in verdict.observation.inventory.nodes}
             if report.HasField("part"):
@@ -105,9 +107,9 @@ class ReportIntake:
                 transaction.publish(verdict.observation)
         await store.save_agents(connection, reported, now)
         await store.save_listed_nodes(connection, listed, now)
-        for domain_id, changed_nodes in changed.items():
-            since_s = now.timestamp() - self._settings.history_retention_s
-            await store.save_newest(connection, domain_id, known[domain_id], changed_nodes, since_s)
+        since_s = now.timestamp() - self._settings.history_retention_s
+        nodes_of = {domain_id: known[domain_id].nodes for domain_id in changed}
+        await store.save_newest(connection, nodes_of, changed, since_s)
         for domain_id, rows in history:
             await store.add_history(connection, domain_id, rows)
         await store.add_issues(connection, issues, now)

@@ -9,7 +9,15 @@ from meridian.contracts.resource.v1 import resource_pb2
 from meridian.contracts.telemetry.v1 import telemetry_pb2
 from services.telemetry.inventory_check import check_inventory
 from services.telemetry.issues import WHOLE_NODE, Issue, IssueKind
-from services.telemetry.reading_check import HistoryRow, Limits, ReadingCheck, Series, SeriesKey, devices_of
+from services.telemetry.reading_check import (
+    HistoryRow,
+    Known,
+    Limits,
+    ReadingCheck,
+    SeriesOfNode,
+    devices_of,
+    quiet_until,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +26,10 @@ class Verdict:
 
     observation: telemetry_pb2.ObservationRecorded | None
     issues: tuple[Issue, ...]
-    changed: Mapping[SeriesKey, Series]
+    changed: Mapping[str, SeriesOfNode]
     history: tuple[HistoryRow, ...]
+    # Before this time (seconds since 1970) nothing of the domain can be missing; 0: not known.
+    quiet_until_s: float = 0.0
 
 
 def refusal(report: resource_pb2.ResourceReported, newest_incarnation: int | None) -> Issue | None:
@@ -48,14 +58,16 @@ def _clock_problem(report: resource_pb2.ResourceReported, now_s: float, limits: 
 
 def check_report(
     report: resource_pb2.ResourceReported,
-    known: Mapping[SeriesKey, Series],
+    known: Known,
     claimed_elsewhere: Mapping[str, str],
     newest_incarnation: int | None,
     now_s: float,
     limits: Limits,
     history_interval_s: float,
+    quiet_until_s: float = 0.0,
 ) -> Verdict:
-    """Validate a report. ``known``: the series of the domain; ``now_s``: seconds since 1970."""
+    """Validate a report. ``known``: the series of the domain by node; ``now_s``: seconds since 1970; ``quiet_until_s``: of the
+    verdict on the report before, so that not all that is known is looked through for what is missing each time."""
     part = report.part if report.HasField("part") else None
     # What is wrong with a report as a whole is said once.
     first = part is None or part.number <= 1
@@ -65,10 +77,13 @@ def check_report(
     inventory, issues = check_inventory(report.inventory, report.domain_id, claimed_elsewhere)
     check = ReadingCheck(devices_of(inventory), known, now_s, limits, history_interval_s)
     check.run(report.readings)
-    if part is None:
-        check.missing()
-    else:
-        check.missing_of_listed(domain=first)
+    # Later than any that can be given means that a clock was set back.
+    if not now_s < quiet_until_s <= quiet_until(now_s):
+        quiet_until_s = 0.0
+        if part is None:
+            quiet_until_s = check.missing()
+        else:
+            check.missing_of_listed(domain=first)
     issues += [*check.issues, *(_clock_problem(report, now_s, limits) if first else ())]
     observation = telemetry_pb2.ObservationRecorded(
         domain_id=report.domain_id,
@@ -81,4 +96,5 @@ def check_report(
     observation.inventory.CopyFrom(inventory)
     observation.readings.extend(check.standing)
     observation.observed_at.FromNanoseconds(int(now_s * 1e9))
-    return Verdict(observation, tuple(issues), check.changed, tuple(check.history))
+    quiet_until_s = min(quiet_until_s, quiet_until(check.oldest_s))
+    return Verdict(observation, tuple(issues), check.changed, tuple(check.history), quiet_until_s)

@@ -1,4 +1,4 @@
-"""All SQL of telemetry. One statement for many rows: values travel as arrays, the series of a node as one document."""
+"""All SQL of telemetry. One statement for many rows: values travel as arrays, the series of a node as one row."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.telemetry.issues import Issue
-from services.telemetry.reading_check import HistoryRow, Series, SeriesKey
+from services.telemetry.reading_check import PART_MARK, HistoryRow, SeriesOfNode
+from services.telemetry.series_row import packed, unpacked
 
 _TEXTS = postgresql.ARRAY(sa.Text)
 _INTEGERS = postgresql.ARRAY(sa.Integer)
 _BIGINTS = postgresql.ARRAY(sa.BigInteger)
 _DOUBLES = postgresql.ARRAY(sa.Double)
+_BYTES = postgresql.ARRAY(sa.LargeBinary)
 _MAX_KEY_CHARACTERS = 200
+_SHOWN = ("value", "source", "statistic", "reason", "part_profile", "part_memory_bytes")
 
 
 def _statement(sql: str, **arrays: sa.types.TypeEngine[Any]) -> sa.TextClause:
@@ -66,18 +69,15 @@ async def save_versions(connection: AsyncConnection, versions: Mapping[str, int]
 
 async def newest_of_domains(
     connection: AsyncConnection, domain_ids: Sequence[str]
-) -> dict[str, dict[SeriesKey, Series]]:
-    """The series of each domain."""
+) -> dict[str, dict[str, SeriesOfNode]]:
+    """The series of each domain, by node."""
     statement = _statement(
-        "SELECT domain_id, node_id, CAST(series AS text) AS series FROM newest WHERE domain_id = ANY(:domain_ids)",
+        "SELECT domain_id, node_id, names, numbers FROM newest WHERE domain_id = ANY(:domain_ids)",
         domain_ids=_TEXTS,
     )
-    found: dict[str, dict[SeriesKey, Series]] = {domain_id: {} for domain_id in domain_ids}
+    found: dict[str, dict[str, SeriesOfNode]] = {domain_id: {} for domain_id in domain_ids}
     for row in await connection.execute(statement, {"domain_ids": list(domain_ids)}):
-        known = found[row.domain_id]
-        for metric, by_index in json.loads(row.series).items():
-            for index, fields in by_index.items():
-                known[SeriesKey(row.node_id, int(index), metric)] = Series(*fields)
+        found[row.domain_id][row.node_id] = unpacked(row.names, row.numbers)
     return found
 
 
@@ -134,39 +134,47 @@ async def save_listed_nodes(connection: AsyncConnection, owners: Mapping[str, st
 
 
 async def save_newest(
-    connection: AsyncConnection, domain_id: str, known: Mapping[SeriesKey, Series], node_ids: Set[str], since_s: float
+    connection: AsyncConnection,
+    known: Mapping[str, Mapping[str, SeriesOfNode]],
+    changed: Mapping[str, Set[str]],
+    since_s: float,
 ) -> None:
-    """Store the series of the named nodes of a domain; those not read since ``since_s`` are left out."""
-    nodes: dict[str, dict[str, dict[int, Series]]] = {}
-    times: dict[str, float] = {}
-    for (node_id, index, metric), series in known.items():
-        observed_at_s = series.observed_at_s
-        if node_id in node_ids and observed_at_s >= since_s:
-            node = nodes.get(node_id)
-            if node is None:
-                node = nodes[node_id] = {}
-                times[node_id] = 0.0
-            by_index = node.get(metric)
-            if by_index is None:
-                node[metric] = {index: series}
-            else:
-                by_index[index] = series
-            times[node_id] = max(times[node_id], observed_at_s)
-    if not nodes:
+    """Store the series of the nodes that changed, by domain; those not read since ``since_s`` are left out."""
+    domain_ids: list[str] = []
+    node_ids: list[str] = []
+    names: list[str] = []
+    numbers: list[bytes] = []
+    times: list[float] = []
+    for domain_id, changed_ids in changed.items():
+        nodes = known[domain_id]
+        for node_id in changed_ids:
+            series = nodes[node_id]
+            observed = [item.observed_at_s for item in series.values()]
+            if min(observed) < since_s:
+                series = {key: item for key, item in series.items() if item.observed_at_s >= since_s}
+                if not series:
+                    continue
+            name, number = packed(series)
+            domain_ids.append(domain_id)
+            node_ids.append(node_id)
+            names.append(name)
+            numbers.append(number)
+            times.append(max(observed))
+    if not node_ids:
         return
     statement = _statement(
-        "INSERT INTO newest (domain_id, node_id, series, observed_at) "
-        "SELECT :domain_id, n, CAST(s AS jsonb), to_timestamp(t) FROM unnest(:node_ids, :series, :times) AS x (n, s, t) "
-        "ON CONFLICT (domain_id, node_id) DO UPDATE SET series = excluded.series, observed_at = excluded.observed_at",
-        node_ids=_TEXTS,
-        series=_TEXTS,
-        times=_DOUBLES,
-    )
+        "INSERT INTO newest (domain_id, node_id, names, numbers, observed_at) "
+        "SELECT d, n, s, v, to_timestamp(t) FROM unnest(:domain_ids, :node_ids, :names, :numbers, :times) AS x (d, n, s, v, t) "
+        "ON CONFLICT (domain_id, node_id) DO UPDATE SET names = excluded.names, numbers = excluded.numbers, "
+        "observed_at = excluded.observed_at",
+        domain_ids=_TEXTS, node_ids=_TEXTS, names=_TEXTS, numbers=_BYTES, times=_DOUBLES,
+    )  # fmt: skip
     parameters = {
-        "domain_id": domain_id,
-        "node_ids": list(nodes),
-        "series": [json.dumps(found) for found in nodes.values()],
-        "times": [times[node_id] for node_id in nodes],
+        "domain_ids": domain_ids,
+        "node_ids": node_ids,
+        "names": names,
+        "numbers": numbers,
+        "times": times,
     }
     await connection.execute(statement, parameters)
 
@@ -176,7 +184,7 @@ async def add_history(connection: AsyncConnection, domain_id: str, rows: Sequenc
     nodes: dict[str, dict[str, dict[int, list[float]]]] = {}
     times: dict[str, float] = {}
     for row in rows:
-        (node_id, index, metric), observed_at_s, value = row
+        node_id, index, metric, observed_at_s, value = row
         nodes.setdefault(node_id, {}).setdefault(metric, {})[index] = [value, observed_at_s]
         times[node_id] = max(times.get(node_id, 0.0), observed_at_s)
     if not nodes:
@@ -260,21 +268,37 @@ async def last_reports(connection: AsyncConnection) -> list[tuple[str, datetime]
 async def read_newest(
     connection: AsyncConnection, *, node_id: str | None, domain_id: str | None, metric: str | None, limit: int
 ) -> list[dict[str, Any]]:
-    """Newest values by place and metric."""
+    """Newest values by place and metric; a ``metric`` with those of parts."""
+    # Each row that is read has one of the series that are asked for at least.
     sql = """
-        SELECT n.domain_id, n.node_id, CAST(i.key AS integer) AS accelerator_index, m.key AS metric,
-            CAST(i.value ->> 0 AS double precision) AS value,
-            to_timestamp(CAST(i.value ->> 1 AS double precision)) AS observed_at,
-            CAST(i.value ->> 2 AS integer) AS source, CAST(i.value ->> 3 AS integer) AS statistic,
-            i.value ->> 4 AS reason, i.value ->> 9 AS part_profile, CAST(i.value ->> 10 AS bigint) AS part_memory_bytes
-        FROM newest n, jsonb_each(n.series) m, jsonb_each(m.value) i
-        WHERE (CAST(:node_id AS text) IS NULL OR n.node_id = :node_id)
-            AND (CAST(:domain_id AS text) IS NULL OR n.domain_id = :domain_id)
-            AND (CAST(:metric AS text) IS NULL OR split_part(m.key, '#', 1) = :metric)
-        ORDER BY n.domain_id, n.node_id, accelerator_index, metric LIMIT :limit
+        SELECT domain_id, node_id, names, numbers FROM newest
+        WHERE (CAST(:node_id AS text) IS NULL OR node_id = :node_id)
+            AND (CAST(:domain_id AS text) IS NULL OR domain_id = :domain_id)
+            AND (CAST(:metric AS text) IS NULL OR strpos(names, :whole) > 0 OR strpos(names, :parts) > 0)
+        ORDER BY domain_id, node_id LIMIT :limit
     """
-    parameters = {"node_id": node_id, "domain_id": domain_id, "metric": metric, "limit": limit}
-    return [dict(row._mapping) for row in await connection.execute(sa.text(sql), parameters)]  # noqa: SLF001 - public
+    quoted = json.dumps(metric)
+    parameters = {
+        "node_id": node_id, "domain_id": domain_id, "metric": metric, "whole": quoted, "parts": f"{quoted[:-1]}#",
+        "limit": limit,
+    }  # fmt: skip
+    found: list[dict[str, Any]] = []
+    for row in await connection.execute(sa.text(sql), parameters):
+        for (index, name), series in sorted(unpacked(row.names, row.numbers).items()):
+            if metric is None or name.partition(PART_MARK)[0] == metric:
+                found.append(
+                    {
+                        "domain_id": row.domain_id,
+                        "node_id": row.node_id,
+                        "accelerator_index": index,
+                        "metric": name,
+                        "observed_at": datetime.fromtimestamp(series.observed_at_s, UTC),
+                        **{field: getattr(series, field) for field in _SHOWN},
+                    }
+                )
+        if len(found) >= limit:
+            break
+    return found[:limit]
 
 
 async def read_history(

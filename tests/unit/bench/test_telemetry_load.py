@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 
 from bench.telemetry import ACCELERATORS, LABEL, READINGS_PER_NODE, growth_exponent, report
-from services.telemetry.reading_check import Limits, Series, SeriesKey
+from services.telemetry.reading_check import Limits
 from services.telemetry.report_check import check_report
+from tests.unit.telemetry.reports import Nodes, after
 
 NOW_S = 1_800_000_000.0
 LIMITS = Limits(clock_skew_s=5.0, frozen_after_reports=3, forget_series_after_s=600.0)
 
 
 def test_every_reading_stands_round_after_round() -> None:
-    known: Mapping[SeriesKey, Series] = {}
+    known: Nodes = {}
     for number in range(6):
         observed_s = NOW_S - 5.0 * (5 - number)
         message = report("d", 3, number, observed_s)
@@ -24,7 +23,7 @@ def test_every_reading_stands_round_after_round() -> None:
         assert verdict.issues == ()
         assert verdict.observation is not None
         assert len(verdict.observation.readings) == 3 * READINGS_PER_NODE
-        known = {**known, **verdict.changed}
+        known = after(known, verdict)
 
 
 def test_rounds_can_be_told_apart_and_values_move() -> None:

@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meridian.contracts.resource.v1 import resource_pb2 as pb
+from services.telemetry.known_series import DomainSeries
+from services.telemetry.reading_check import SeriesOfNode
+from services.telemetry.report_check import Verdict
 
 NOW_S = 1_800_000_000.0
+Nodes = dict[str, SeriesOfNode]
+
+
+def after(known: Nodes, verdict: Verdict) -> Nodes:
+    """What is known of a domain once a report was taken."""
+    domain = DomainSeries({node_id: dict(series) for node_id, series in known.items()})
+    domain.take(verdict.changed, verdict.quiet_until_s)
+    return domain.nodes
 
 
 def node(node_id: str, accelerators: int = 1) -> pb.NodeInventory:

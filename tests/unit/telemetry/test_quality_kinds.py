@@ -7,16 +7,16 @@ import pytest
 from agent.collectors.unknown import UnknownKind
 from meridian.contracts.resource.v1 import resource_pb2 as pb
 from services.telemetry.issues import FAULTS, IssueKind
-from services.telemetry.known_series import KnownSeries
-from services.telemetry.reading_check import Limits, Series, SeriesKey
+from services.telemetry.known_series import DomainSeries, KnownSeries
+from services.telemetry.reading_check import Limits
 from services.telemetry.report_check import Verdict, check_report
-from tests.unit.telemetry.reports import NOW_S, reading, report
+from tests.unit.telemetry.reports import NOW_S, Nodes, after, reading, report
 
 LIMITS = Limits(clock_skew_s=5.0, frozen_after_reports=3, forget_series_after_s=600.0, frozen_after_s=75.0)
 NO_FAULT = {UnknownKind.NOT_EXPORTED, UnknownKind.NEEDS_SECOND_SAMPLE, UnknownKind.NO_REFERENCE}
 
 
-def _check(readings: list[pb.Reading], known: dict[SeriesKey, Series] | None = None, now_s: float = NOW_S) -> Verdict:
+def _check(readings: list[pb.Reading], known: Nodes | None = None, now_s: float = NOW_S) -> Verdict:
     return check_report(report(readings), known or {}, {}, None, now_s, LIMITS, 15.0)
 
 
@@ -49,7 +49,7 @@ def test_what_is_not_exported_is_no_issue() -> None:
 
 
 def test_a_counter_may_rest_between_two_collections_of_its_exporter_but_not_for_longer() -> None:
-    known: dict[SeriesKey, Series] = {}
+    known: Nodes = {}
     found = []
     for at_s in range(0, 95, 5):
         now_s = NOW_S + at_s
@@ -58,7 +58,7 @@ def test_a_counter_may_rest_between_two_collections_of_its_exporter_but_not_for_
             known,
             now_s,
         )
-        known.update(verdict.changed)
+        known = after(known, verdict)
         found.append([issue.kind for issue in verdict.issues])
     assert found == [[]] * 15 + [[IssueKind.FROZEN]] * 4
     moved = [reading("hw.energy", 1001, "J", at_s=NOW_S + 95), reading("hw.gpu.utilization", 0.9, "1", at_s=NOW_S + 95)]
@@ -66,7 +66,7 @@ def test_a_counter_may_rest_between_two_collections_of_its_exporter_but_not_for_
 
 
 def test_a_counter_that_went_back_is_told_and_its_new_value_stands() -> None:
-    known = dict(_check([reading("hw.energy", 1000, "J")]).changed)
+    known = after({}, _check([reading("hw.energy", 1000, "J")]))
     verdict = _check([reading("hw.energy", 3, "J", at_s=NOW_S + 5)], known, NOW_S + 5)
     assert [issue.kind for issue in verdict.issues] == [IssueKind.COUNTER_RESET]
     assert verdict.observation is not None
@@ -75,9 +75,9 @@ def test_a_counter_that_went_back_is_told_and_its_new_value_stands() -> None:
 
 def test_what_is_kept_is_believed_in_its_version_only_and_taken_once() -> None:
     held = KnownSeries()
-    known = {"a": {}, "b": {}}
+    known = {"a": DomainSeries(), "b": DomainSeries()}
     held.put(known, {"a": 3, "b": 1})
-    assert held.take(["a", "b", "c"], {"a": 3, "b": 2}) == {"a": {}}
+    assert held.take(["a", "b", "c"], {"a": 3, "b": 2}) == {"a": DomainSeries()}
     assert held.take(["a"], {"a": 3}) == {}, "a batch that fails leaves nothing behind"
     held.put(known, {"a": 4})
     held.drop()

@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 from meridian.contracts.resource.v1 import resource_pb2 as pb
 from services.telemetry.issues import IssueKind
 from services.telemetry.metric_catalogue import METRICS, Dimension
-from services.telemetry.reading_check import Limits, Series, SeriesKey
+from services.telemetry.reading_check import Limits
 from services.telemetry.report_check import Verdict, check_report
 from services.telemetry.units import CONVERSIONS, convert
-from tests.unit.telemetry.reports import NOW_S, node, reading, report
+from tests.unit.telemetry.reports import NOW_S, Nodes, after, node, reading, report
 
 LIMITS = Limits(clock_skew_s=5.0, frozen_after_reports=3, forget_series_after_s=600.0)
-Known = dict[SeriesKey, Series]
 
 
-def check(readings: Sequence[pb.Reading], known: Known | None = None, now_s: float = NOW_S) -> Verdict:
+def check(readings: Sequence[pb.Reading], known: Nodes | None = None, now_s: float = NOW_S) -> Verdict:
     return check_report(report(readings), known or {}, {}, None, now_s, LIMITS, 15.0)
 
 
@@ -103,7 +102,7 @@ def test_more_used_than_there_is_is_out_of_range() -> None:
 
 
 def test_a_value_older_than_the_known_one_is_stale_and_the_same_is_no_news() -> None:
-    known: Known = dict(check([reading("hw.power", 300, "W")]).changed)
+    known = after({}, check([reading("hw.power", 300, "W")]))
     assert kinds(check([reading("hw.power", 290, "W", at_s=NOW_S - 1)], known)) == [IssueKind.STALE]
     again = check([reading("hw.power", 300, "W")], known)
     assert kinds(again) == []
@@ -111,7 +110,7 @@ def test_a_value_older_than_the_known_one_is_stale_and_the_same_is_no_news() -> 
 
 
 def _run(values: Sequence[float], utilization: float) -> list[list[IssueKind]]:
-    known: Known = {}
+    known: Nodes = {}
     found = []
     for step, value in enumerate(values):
         at_s = NOW_S + 5 * step
@@ -120,7 +119,7 @@ def _run(values: Sequence[float], utilization: float) -> list[list[IssueKind]]:
             reading("hw.gpu.utilization", utilization, "1", at_s=at_s),
         ]
         verdict = check(readings, known, at_s)
-        known.update(verdict.changed)
+        known = after(known, verdict)
         found.append(kinds(verdict))
     return found
 
@@ -131,10 +130,10 @@ def test_a_counter_that_stands_still_while_the_device_works_is_frozen_until_it_m
 
 
 def test_a_reading_that_is_reported_again_is_no_counter_that_stands_still() -> None:
-    known: Known = {}
+    known: Nodes = {}
     for _ in range(8):
         verdict = check([reading("hw.energy", 20, "J"), reading("hw.gpu.utilization", 0.9, "1")], known)
-        known.update(verdict.changed)
+        known = after(known, verdict)
         assert kinds(verdict) == []
 
 
@@ -143,7 +142,7 @@ def test_a_counter_may_stand_still_on_an_idle_device() -> None:
 
 
 def test_a_device_that_is_listed_but_no_longer_read_is_missed_for_a_while() -> None:
-    known: Known = dict(check([reading("hw.power", 300, "W")]).changed)
+    known = after({}, check([reading("hw.power", 300, "W")]))
     assert kinds(check([], known, NOW_S + 60)) == []
     missed = check([], known, NOW_S + 61)
     assert kinds(missed) == [IssueKind.STALE]
@@ -154,18 +153,18 @@ def test_a_device_that_is_listed_but_no_longer_read_is_missed_for_a_while() -> N
 
 
 def test_a_series_whose_value_was_unknown_is_not_missed() -> None:
-    known: Known = dict(check([reading("hw.power", None, "W", reason="the exporter does not answer")]).changed)
-    assert [series.value for series in known.values()] == [None]
+    known = after({}, check([reading("hw.power", None, "W", reason="the exporter does not answer")]))
+    assert [series.value for series in known["beijing-1"].values()] == [None]
     assert kinds(check([], known, NOW_S + 61)) == []
 
 
 def test_the_history_takes_one_value_per_interval() -> None:
-    known: Known = {}
+    known: Nodes = {}
     taken = []
     for step in range(10):
         at_s = NOW_S + 5 * step
         verdict = check([reading("hw.power", 300 + step, "W", at_s=at_s)], known, at_s)
-        known.update(verdict.changed)
+        known = after(known, verdict)
         taken += [row.observed_at_s - NOW_S for row in verdict.history]
     assert taken == [0, 15, 30, 45]
 
@@ -223,10 +222,11 @@ def of_part(part_id: str, value: float, index: int | None = 0) -> pb.Reading:
 def test_parts_of_an_accelerator_are_series_of_their_own() -> None:
     verdict = check([reading("hw.gpu.utilization", 0.1, "1"), of_part("7", 0.2), of_part("8", 0.3), of_part("8", 0.4)])
     assert kinds(verdict) == [IssueKind.DUPLICATE]
-    assert {key.metric: series.value for key, series in verdict.changed.items()} == {
+    changed = verdict.changed["beijing-1"]
+    assert {metric: series.value for (_, metric), series in changed.items()} == {
         "hw.gpu.utilization": 0.1, "hw.gpu.utilization#7": 0.2, "hw.gpu.utilization#8": 0.3,
     }  # fmt: skip
-    described = verdict.changed[SeriesKey("beijing-1", 0, "hw.gpu.utilization#7")]
+    described = changed[0, "hw.gpu.utilization#7"]
     assert (described.part_profile, described.part_memory_bytes) == ("1g.10gb", 10 << 30)
     assert [item.part.id for item in readings_of(verdict)] == ["", "7", "8"]
 
@@ -242,5 +242,5 @@ def test_an_unknown_value_of_a_part_stays_unknown() -> None:
     item.ClearField("value")
     item.reason = "blank"
     verdict = check([item])
-    (series,) = verdict.changed.values()
+    (series,) = verdict.changed["beijing-1"].values()
     assert (series.value, series.reason, series.part_profile) == (None, "blank", "1g.10gb")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from meridian.contracts.resource.v1 import resource_pb2 as pb
 from services.telemetry.inventory_check import check_inventory
 from services.telemetry.issues import IssueKind
-from services.telemetry.reading_check import Limits, Series, SeriesKey
+from services.telemetry.reading_check import Limits, Series
 from services.telemetry.report_check import check_report
 from tests.unit.telemetry.reports import NOW_S, node, report
 
@@ -126,7 +126,7 @@ def test_what_stays_is_sound_and_what_goes_is_named(items: list[pb.NodeInventory
 def test_parts_are_judged_by_their_own_nodes_and_wrongs_of_the_whole_are_said_once() -> None:
     observed_s = NOW_S - 120.0
     known = {
-        SeriesKey(node_id, index, metric): Series(1.0, observed_s, 2, 1)
+        node_id: {(index, metric): Series(1.0, observed_s, 2, 1)}
         for node_id, index, metric in (("a", 0, "hw.power"), ("b", 0, "hw.power"), ("", -1, "cpn.queue.depth"))
     }
 
