@@ -62,6 +62,18 @@ class Decided:
     since_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the readings of a node come to: ``metrics`` of the node as a whole, and what the rules look at; None is unknown."""
+
+    metrics: Mapping[str, float]
+    health: float | None
+    hottest_celsius: float | None
+    free_capacity: float | None
+    accelerator_utilization: float | None
+    cpu_utilization: float | None
+
+
 @dataclass(slots=True)
 class PartsHeard:
     """What came of a report in parts. A process that takes the domain over within one waits for the next."""
@@ -88,6 +100,9 @@ class DomainFacts:
     touched: set[str] = field(default_factory=set)
     # Of a report that comes in parts: its id, the numbers of the parts that came, and their nodes.
     parts: PartsHeard | None = None
+    # Of `oldest_reading_s`, while no reading changes, and of `figures`, while none of the node does.
+    _oldest_s: float | None = None
+    _figures: dict[str, Figures] = field(default_factory=dict)
 
     # -- folding -------------------------------------------------------------------------------------------------
 
@@ -110,18 +125,35 @@ class DomainFacts:
             self.readings = {node_id: found for node_id, found in self.readings.items() if node_id in listed}
         # Before the readings: one that has an issue and stands, as that of a counter that began anew, is known.
         self._take_issues(observation.issues, listed)
+        self._oldest_s = None
+        for gone in self._figures.keys() - self.readings.keys():
+            del self._figures[gone]
+        # Readings of a node follow each other.
+        at_node: str | None = None
+        taken = False
+        found: Readings = {}
         for reading in observation.readings:
+            node_id = reading.node_id
+            if node_id != at_node:
+                at_node, taken = node_id, node_id in listed
+                found = self.readings.get(node_id, {})
+                self._figures.pop(node_id, None)
             # A part of an accelerator is not the accelerator.
-            if reading.node_id not in listed or reading.HasField("part"):
+            if not taken or reading.HasField("part"):
                 continue
             index = reading.accelerator_index if reading.HasField("accelerator_index") else WHOLE_NODE
-            if reading.HasField("value"):
-                at_s = reading.observed_at.ToNanoseconds() / 1e9
-                series = self.readings.setdefault(reading.node_id, {}).setdefault(reading.metric, {})
-                series[index] = (reading.value, at_s)
-                self.touched.add(reading.node_id)
-            else:
-                self._forget(reading.node_id, reading.metric, index)
+            metric = reading.metric
+            if not reading.HasField("value"):
+                self._forget(node_id, metric, index)
+                continue
+            if not found:
+                found = self.readings.setdefault(node_id, found)
+            series = found.get(metric)
+            if series is None:
+                series = found[metric] = {}
+            stamp = reading.observed_at
+            series[index] = reading.value, stamp.seconds + stamp.nanos * 1e-9
+            self.touched.add(node_id)
 
     def _take_part(
         self, inventory: resource_pb2.DomainInventory, listed: set[str], part: resource_pb2.ReportPart
@@ -169,15 +201,19 @@ class DomainFacts:
         series = self.readings.get(node_id, {}).get(metric)
         if series is not None:
             self.touched.add(node_id)
+            self._figures.pop(node_id, None)
             series.pop(index, None)
             if not series:
                 del self.readings[node_id][metric]
 
     def forget_readings_before(self, limit_s: float) -> None:
         """Drop values older than ``limit_s``."""
-        self._forget_readings(lambda at_s: at_s < limit_s)
+        if self.oldest_reading_s() < limit_s:
+            self._forget_readings(lambda at_s: at_s < limit_s)
 
     def _forget_readings(self, is_gone: Callable[[float], bool]) -> None:
+        self._oldest_s = None
+        self._figures.clear()
         for node_id, found in self.readings.items():
             for metric, series in list(found.items()):
                 if not any(is_gone(at_s) for _, at_s in series.values()):
@@ -237,35 +273,58 @@ class DomainFacts:
 
     def oldest_reading_s(self) -> float:
         """Time of the oldest reading that stands; that of the observation when there is none."""
-        times = [at_s for found in self.readings.values() for series in found.values() for _, at_s in series.values()]
-        return min(times, default=self.observed_at_s)
+        if self._oldest_s is None:
+            times = [
+                at_s for found in self.readings.values() for series in found.values() for _, at_s in series.values()
+            ]
+            self._oldest_s = min(times, default=self.observed_at_s)
+        return self._oldest_s
+
+    def figures(self, node_id: str) -> Figures:
+        """What the readings of a node come to."""
+        known = self._figures.get(node_id)
+        if known is None:
+            known = self._figures[node_id] = _figures_of(self.readings.get(node_id, {}))
+        return known
 
     def signals(self, node: resource_pb2.NodeInventory, now_s: float) -> NodeSignals:
         """What the rules of `node_state` look at."""
-        found = self.readings.get(node.node_id, {})
-        incident = self.incidents.get(node.node_id)
-        on_chips = {metric: chip_values(found, metric) for metric in (UTILIZATION, FREE_CAPACITY, TEMPERATURE)}
-        health = [value for value, _ in found.get(HEALTH, {}).values()]
-        cpu = found.get(CPU_UTILIZATION, {}).get(WHOLE_NODE)
+        node_id = node.node_id
+        found = self.figures(node_id)
+        incident = self.incidents.get(node_id)
         return NodeSignals(
             incident=incident.incident if incident else Incident.NONE,
             incident_reason=incident.reason if incident else "",
             domain_silence=self.silence,
             asleep=node.labels.get(POWER_STATE_LABEL, "") == "asleep",
             accelerators=len(node.accelerators),
-            health=min(health, default=None),
-            hottest_celsius=max(on_chips[TEMPERATURE], default=None),
-            bad_readings=self.bad_readings.get(node.node_id, ()),
+            health=found.health,
+            hottest_celsius=found.hottest_celsius,
+            bad_readings=self.bad_readings.get(node_id, ()),
             observation_age_s=now_s - self.observed_at_s,
-            free_capacity=_mean(on_chips[FREE_CAPACITY]),
-            accelerator_utilization=_mean(on_chips[UTILIZATION]),
-            cpu_utilization=cpu[0] if cpu else None,
+            free_capacity=found.free_capacity,
+            accelerator_utilization=found.accelerator_utilization,
+            cpu_utilization=found.cpu_utilization,
         )
+
+
+def _figures_of(found: Readings) -> Figures:
+    health = found.get(HEALTH)
+    cpu = found.get(CPU_UTILIZATION, {}).get(WHOLE_NODE)
+    return Figures(
+        metrics=node_metrics(found),
+        health=min([value for value, _ in health.values()]) if health else None,
+        hottest_celsius=max(chip_values(found, TEMPERATURE), default=None),
+        free_capacity=_mean(chip_values(found, FREE_CAPACITY)),
+        accelerator_utilization=_mean(chip_values(found, UTILIZATION)),
+        cpu_utilization=cpu[0] if cpu else None,
+    )
 
 
 def chip_values(found: Mapping[str, Mapping[int, tuple[float, float]]], metric: str) -> list[float]:
     """The values of a metric on the accelerators of a node."""
-    return [value for index, (value, _) in found.get(metric, {}).items() if index != WHOLE_NODE]
+    series = found.get(metric)
+    return [value for index, (value, _) in series.items() if index != WHOLE_NODE] if series else []
 
 
 def _mean(values: list[float]) -> float | None:
@@ -277,9 +336,8 @@ def node_metrics(found: Readings) -> dict[str, float]:
     metrics = {}
     for metric, series in found.items():
         whole = series.get(WHOLE_NODE)
-        mean = _mean(chip_values(found, metric))
         if whole is not None:
             metrics[metric] = whole[0]
-        elif mean is not None:
-            metrics[metric] = mean
+        elif series:
+            metrics[metric] = sum([value for value, _ in series.values()]) / len(series)
     return metrics

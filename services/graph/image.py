@@ -13,7 +13,7 @@ from typing import Protocol
 
 from meridian.contracts.graph.v1 import graph_pb2
 from meridian.contracts.resource.v1 import resource_pb2
-from services.graph.facts import WHOLE_NODE, Certificate, Decided, DomainFacts, node_metrics
+from services.graph.facts import WHOLE_NODE, Certificate, Decided, DomainFacts
 from services.graph.node_state import Assessment, NodeState, Thresholds, node_state
 
 TOLD_AGAIN_S = 15.0
@@ -89,7 +89,7 @@ def build_image(
             inventory=inventory,
             state=found.state.value,
             state_reason=decided[node_id].reason,
-            metrics=node_metrics(facts.readings.get(node_id, {})),
+            metrics=facts.figures(node_id).metrics,
             certified=_certified(identities, inventory),
             expected_load=judge.expected_load(node_id) if judge is not None else None,
         )

@@ -40,13 +40,11 @@ class Publication:
             for domain in domains
             for item in plan_updates(domain, now_s, self._pace, self._limits, self._judge_of(domain))
         ]
-        await store.save(transaction.connection, domains, now_s)
+        counted = sum(item.kind is not ChangeKind.IMAGE for item in planned)
+        version = await store.save(transaction.connection, domains, now_s, counted if planned else None)
         self.recent.keep(domains)
         if not planned:
             return
-        counted = sum(item.kind is not ChangeKind.IMAGE for item in planned)
-        # Last, because from here to the commit all writers of the graph wait for each other.
-        version = await store.take_versions(transaction.connection, counted)
         at = datetime.fromtimestamp(now_s, UTC)
         changes = []
         for item in planned:

@@ -17,6 +17,7 @@ from meridian.contracts.resource.v1 import resource_pb2
 from services.graph.facts import Certificate, Decided, DomainFacts, NodeIncident, Readings
 from services.graph.image import DomainImage
 from services.graph.node_state import Incident, NodeState, Rule
+from services.graph.readings_row import packed, unpacked
 from services.graph.update_plan import TrackedDomain
 
 _TEXTS = postgresql.ARRAY(sa.Text)
@@ -37,13 +38,6 @@ async def lock_domains(connection: AsyncConnection, domain_ids: Iterable[str]) -
         ids=_TEXTS,
     )
     await connection.execute(statement, {"ids": sorted(set(domain_ids))})
-
-
-async def take_versions(connection: AsyncConnection, count: int) -> int:
-    """Advance the version of the graph by ``count``; returns the version before. Writers wait for each other from here."""
-    sql = "UPDATE graph_version SET version = version + :count RETURNING version"
-    version: int = (await connection.execute(sa.text(sql), {"count": count})).scalar_one()
-    return version - count
 
 
 async def version(connection: AsyncConnection) -> int:
@@ -74,12 +68,6 @@ def _copied(link: resource_pb2.Link) -> resource_pb2.Link:
     copy = resource_pb2.Link()
     copy.CopyFrom(link)
     return copy
-
-
-def _readings_from(stored: Mapping[str, Mapping[str, Sequence[float]]]) -> Readings:
-    return {
-        metric: {int(index): (pair[0], pair[1]) for index, pair in series.items()} for metric, series in stored.items()
-    }
 
 
 class Recent:
@@ -136,7 +124,7 @@ async def _read(connection: AsyncConnection, domain_ids: Sequence[str]) -> dict[
     ):
         domain = domains[row.domain_id]
         domain.published.nodes[row.node_id] = graph_pb2.GraphNode.FromString(row.published)
-        domain.facts.readings[row.node_id] = _readings_from(row.readings)
+        domain.facts.readings[row.node_id] = unpacked(row.reading_names, row.reading_numbers)
         if row.bad_readings:
             domain.facts.bad_readings[row.node_id] = tuple(row.bad_readings)
         domain.facts.decided[row.node_id] = Decided(Rule(row.rule), row.rule_reason, row.rule_since_s)
@@ -150,12 +138,13 @@ async def _read(connection: AsyncConnection, domain_ids: Sequence[str]) -> dict[
     for row in await connection.execute(
         _statement("SELECT * FROM incidents WHERE domain_id = ANY(:ids)", ids=_TEXTS), wanted
     ):
-        domains[row.domain_id].facts.incidents[row.node_id] = NodeIncident(Incident(row.incident), row.reason, row.at_s)
+        domain = domains[row.domain_id]
+        domain.facts.incidents[row.node_id] = NodeIncident(Incident(row.incident), row.reason, row.at_s)
+        domain.stored_incidents = dict(domain.facts.incidents)
     return domains
 
 
-_SAVE_DOMAINS = _statement(
-    """
+_DOMAINS = """
     INSERT INTO domains (domain_id, inventory, observed_at_s, silence, published, metrics_published_at_s,
         image_published_at_s, image_logged_at_s, oldest_reading_at_s, updated_at_s)
     SELECT d, i, o, s, p, m, im, il, r, :now_s
@@ -166,82 +155,112 @@ _SAVE_DOMAINS = _statement(
         metrics_published_at_s = excluded.metrics_published_at_s, image_published_at_s = excluded.image_published_at_s,
         image_logged_at_s = excluded.image_logged_at_s, oldest_reading_at_s = excluded.oldest_reading_at_s,
         updated_at_s = excluded.updated_at_s
-    """,
-    ids=_TEXTS, inventories=_BYTES, observed=_DOUBLES, silences=_TEXTS, published=_BYTES, metrics=_DOUBLES,
-    images=_DOUBLES, logged=_DOUBLES, oldest=_DOUBLES,
-)  # fmt: skip
-
-_SAVE_NODES = _statement(
-    """
-    INSERT INTO nodes (domain_id, node_id, published, state, readings, bad_readings, rule, rule_reason, rule_since_s)
-    SELECT d, n, p, st, CAST(r AS jsonb), ARRAY(SELECT jsonb_array_elements_text(CAST(b AS jsonb))), u, t, s
-    FROM unnest(:domain_ids, :node_ids, :published, :states, :readings, :bad, :rules, :reasons, :since)
-        AS x (d, n, p, st, r, b, u, t, s)
+    RETURNING 1
+"""
+_NODES = """
+    INSERT INTO nodes (domain_id, node_id, published, state, reading_names, reading_numbers, bad_readings, rule, rule_reason,
+        rule_since_s)
+    SELECT d, n, p, st, rn, r, ARRAY(SELECT jsonb_array_elements_text(CAST(b AS jsonb))), u, t, s
+    FROM unnest(:domain_ids, :node_ids, :nodes, :states, :reading_names, :readings, :bad, :rules, :reasons, :since)
+        AS x (d, n, p, st, rn, r, b, u, t, s)
     ON CONFLICT (domain_id, node_id) DO UPDATE SET published = excluded.published, state = excluded.state,
-        readings = excluded.readings,
+        reading_names = excluded.reading_names, reading_numbers = excluded.reading_numbers,
         bad_readings = excluded.bad_readings, rule = excluded.rule, rule_reason = excluded.rule_reason,
         rule_since_s = excluded.rule_since_s
-    """,
-    domain_ids=_TEXTS, node_ids=_TEXTS, published=_BYTES, states=_INTEGERS, readings=_TEXTS, bad=_TEXTS, rules=_TEXTS, reasons=_TEXTS,
-    since=_DOUBLES,
-)  # fmt: skip
+    RETURNING 1
+"""
+_SAVE = f"WITH saved AS ({_DOMAINS}), saved_nodes AS ({_NODES})"
+_ARRAYS: dict[str, sa.types.TypeEngine[Any]] = {
+    "ids": _TEXTS, "inventories": _BYTES, "observed": _DOUBLES, "silences": _TEXTS, "published": _BYTES, "metrics": _DOUBLES,
+    "images": _DOUBLES, "logged": _DOUBLES, "oldest": _DOUBLES, "domain_ids": _TEXTS, "node_ids": _TEXTS, "nodes": _BYTES,
+    "states": _INTEGERS, "reading_names": _TEXTS, "readings": _BYTES, "bad": _TEXTS, "rules": _TEXTS, "reasons": _TEXTS,
+    "since": _DOUBLES,
+}  # fmt: skip
+_SAVE_ONLY = _statement(f"{_SAVE} SELECT 0", **_ARRAYS)
+# The condition holds always; it is there so that the row for which all writers wait is taken when the rest is written.
+_SAVE_AND_COUNT = _statement(
+    f"{_SAVE} UPDATE graph_version SET version = version + :count "  # noqa: S608 - all of it stands above
+    "WHERE (SELECT count(*) FROM saved) + (SELECT count(*) FROM saved_nodes) >= 0 RETURNING version",
+    **_ARRAYS,
+)
 
 
-async def save(connection: AsyncConnection, domains: Sequence[TrackedDomain], now_s: float) -> None:
-    """Store domains with their nodes and incidents; identities are stored by `save_certificates`."""
+async def save(
+    connection: AsyncConnection, domains: Sequence[TrackedDomain], now_s: float, versions: int | None = None
+) -> int:
+    """Store domains with their nodes and incidents; identities are stored by `save_certificates`.
+
+    With ``versions`` the version of the graph is advanced by so many, in the same statement because each one waits for the
+    database and its answer; from here to the commit all writers of the graph then wait for each other. Returns the version before, 0
+    where none was asked for.
+    """
     if not domains:
-        return
+        return 0
     facts = [domain.facts for domain in domains]
-    await connection.execute(
-        _SAVE_DOMAINS,
-        {
-            "now_s": now_s,
-            "ids": [item.domain_id for item in facts],
-            "inventories": [item.inventory.SerializeToString() if item.inventory else None for item in facts],
-            "observed": [item.observed_at_s for item in facts],
-            "silences": [item.silence for item in facts],
-            "published": [_with_links(domain.published) for domain in domains],
-            "metrics": [domain.metrics_published_at_s for domain in domains],
-            "images": [domain.image_published_at_s for domain in domains],
-            "logged": [domain.image_logged_at_s for domain in domains],
-            "oldest": [item.oldest_reading_s() for item in facts],
-        },
+    await _remove_nodes(connection, domains)
+    await _save_incidents(
+        connection, [domain for domain in domains if domain.stored_incidents != domain.facts.incidents]
     )
     nodes = [(domain, node_id) for domain in domains for node_id in domain.unsaved()]
     decided = [domain.facts.decided[node_id] for domain, node_id in nodes]
-    await connection.execute(
-        _SAVE_NODES,
-        {
-            "domain_ids": [domain.facts.domain_id for domain, _ in nodes],
-            "node_ids": [node_id for _, node_id in nodes],
-            "published": [domain.published.nodes[node_id].SerializeToString() for domain, node_id in nodes],
-            "states": [domain.published.nodes[node_id].state for domain, node_id in nodes],
-            "readings": [json.dumps(domain.facts.readings.get(node_id, {})) for domain, node_id in nodes],
-            "bad": [json.dumps(domain.facts.bad_readings.get(node_id, ())) for domain, node_id in nodes],
-            "rules": [item.rule.value for item in decided],
-            "reasons": [item.reason for item in decided],
-            "since": [item.since_s for item in decided],
-        },
-    )
-    gone = _statement(
-        "DELETE FROM nodes n WHERE n.domain_id = ANY(:domain_ids) AND NOT EXISTS (SELECT FROM "
-        "unnest(:owners, :node_ids) AS x (d, i) WHERE x.d = n.domain_id AND x.i = n.node_id)",
-        domain_ids=_TEXTS,
-        owners=_TEXTS,
-        node_ids=_TEXTS,
-    )
+    readings = [packed(domain.facts.readings.get(node_id, {})) for domain, node_id in nodes]
     parameters = {
-        "domain_ids": [item.domain_id for item in facts],
-        "owners": [domain.facts.domain_id for domain in domains for _ in domain.published.nodes],
-        "node_ids": [node_id for domain in domains for node_id in domain.published.nodes],
+        "now_s": now_s,
+        "ids": [item.domain_id for item in facts],
+        "inventories": [item.inventory.SerializeToString() if item.inventory else None for item in facts],
+        "observed": [item.observed_at_s for item in facts],
+        "silences": [item.silence for item in facts],
+        "published": [_with_links(domain.published) for domain in domains],
+        "metrics": [domain.metrics_published_at_s for domain in domains],
+        "images": [domain.image_published_at_s for domain in domains],
+        "logged": [domain.image_logged_at_s for domain in domains],
+        "oldest": [item.oldest_reading_s() for item in facts],
+        "domain_ids": [domain.facts.domain_id for domain, _ in nodes],
+        "node_ids": [node_id for _, node_id in nodes],
+        "nodes": [domain.published.nodes[node_id].SerializeToString() for domain, node_id in nodes],
+        "states": [domain.published.nodes[node_id].state for domain, node_id in nodes],
+        "reading_names": [names for names, _ in readings],
+        "readings": [numbers for _, numbers in readings],
+        "bad": [_texts_of(domain.facts.bad_readings.get(node_id, ())) for domain, node_id in nodes],
+        "rules": [item.rule.value for item in decided],
+        "reasons": [item.reason for item in decided],
+        "since": [item.since_s for item in decided],
     }
-    await connection.execute(gone, parameters)
-    await _save_incidents(connection, facts)
+    before = 0
+    if versions is None:
+        await connection.execute(_SAVE_ONLY, parameters)
+    else:
+        found = await connection.execute(_SAVE_AND_COUNT, parameters | {"count": versions})
+        before = found.scalar_one() - versions
     for domain in domains:
         domain.saved(now_s)
+    return before
 
 
-async def _save_incidents(connection: AsyncConnection, facts: Sequence[DomainFacts]) -> None:
+def _texts_of(texts: tuple[str, ...]) -> str:
+    return json.dumps(texts) if texts else "[]"
+
+
+async def _remove_nodes(connection: AsyncConnection, domains: Sequence[TrackedDomain]) -> None:
+    gone = [
+        (domain.facts.domain_id, node_id)
+        for domain in domains
+        for node_id in domain.stored.keys() - domain.published.nodes.keys()
+    ]
+    if gone:
+        statement = _statement(
+            "DELETE FROM nodes n USING unnest(:owners, :node_ids) AS x (d, i) WHERE x.d = n.domain_id AND x.i = n.node_id",
+            owners=_TEXTS,
+            node_ids=_TEXTS,
+        )
+        parameters = {"owners": [domain_id for domain_id, _ in gone], "node_ids": [node_id for _, node_id in gone]}
+        await connection.execute(statement, parameters)
+
+
+async def _save_incidents(connection: AsyncConnection, domains: Sequence[TrackedDomain]) -> None:
+    if not domains:
+        return
+    facts = [domain.facts for domain in domains]
     await connection.execute(
         _statement("DELETE FROM incidents WHERE domain_id = ANY(:ids)", ids=_TEXTS),
         {"ids": [item.domain_id for item in facts]},
@@ -376,6 +395,6 @@ async def node(connection: AsyncConnection, node_id: str) -> NodeView | None:
         domain_id=row.domain_id,
         node=graph_pb2.GraphNode.FromString(row.published),
         decided=Decided(Rule(row.rule), row.rule_reason, row.rule_since_s),
-        readings=_readings_from(row.readings),
+        readings=unpacked(row.reading_names, row.reading_numbers),
         bad_readings=tuple(row.bad_readings),
     )

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from meridian.contracts.graph.v1 import graph_pb2
-from services.graph.facts import Decided, DomainFacts
+from services.graph.facts import Decided, DomainFacts, NodeIncident
 from services.graph.image import (
     Difference,
     DomainImage,
@@ -49,6 +49,7 @@ class TrackedDomain:
     # As stored: the node as published, its bad readings, the rule; and when the domain was stored (NaN: not as it is now).
     stored: dict[str, tuple[graph_pb2.GraphNode, tuple[str, ...], Decided]] = field(default_factory=dict)
     stored_at_s: float = math.nan
+    stored_incidents: dict[str, NodeIncident] = field(default_factory=dict)
 
     def state_of(self, node_id: str) -> tuple[graph_pb2.GraphNode, tuple[str, ...], Decided]:
         """What is stored of a node beside its readings."""
@@ -75,6 +76,7 @@ class TrackedDomain:
     def saved(self, now_s: float) -> None:
         """All of it was stored."""
         self.stored = {node_id: self.state_of(node_id) for node_id in self.published.nodes}
+        self.stored_incidents = dict(self.facts.incidents)
         self.facts.touched.clear()
         self.stored_at_s = now_s
 

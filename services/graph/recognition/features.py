@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from math import nan
 
 import numpy as np
 import numpy.typing as npt
@@ -64,37 +65,41 @@ def sample(readings: Readings, peak_flops: float, *, asleep: bool, suspected: bo
 
     For a node of which nothing is read all is NaN but what was declared of it and failover's suspicion.
     """
-    found = np.full(QUANTITIES, np.nan, dtype=np.float32)
+    return np.array(sample_numbers(readings, peak_flops, asleep=asleep, suspected=suspected), dtype=np.float32)
+
+
+def sample_numbers(readings: Readings, peak_flops: float, *, asleep: bool, suspected: bool = False) -> list[float]:
+    """What `sample` gives, not yet an array: one of all nodes of a domain is made sooner than one of each."""
+    found: list[float | None] = [None] * QUANTITIES
     utilization = _chips(readings, "hw.gpu.utilization")
     if utilization:
         found[Quantity.UTILIZATION] = sum(utilization) / len(utilization)
         found[Quantity.UTILIZATION_LEAST] = min(utilization)
-    _put(found, Quantity.FREE, _mean(_chips(readings, "cpn.compute.capacity_free")))
-    _put(found, Quantity.HOTTEST_CELSIUS, max(_chips(readings, "hw.temperature"), default=None))
-    _put(found, Quantity.WATTS, _mean(_chips(readings, "hw.power")))
-    _put(
-        found,
-        Quantity.DEVICE_MEMORY,
-        _share(_chips(readings, "hw.gpu.memory.usage"), _chips(readings, "hw.gpu.memory.limit")),
+    found[Quantity.FREE] = _mean(_chips(readings, "cpn.compute.capacity_free"))
+    found[Quantity.HOTTEST_CELSIUS] = max(_chips(readings, "hw.temperature"), default=None)
+    found[Quantity.WATTS] = _mean(_chips(readings, "hw.power"))
+    found[Quantity.DEVICE_MEMORY] = _share(
+        _chips(readings, "hw.gpu.memory.usage"), _chips(readings, "hw.gpu.memory.limit")
     )
-    _put(found, Quantity.PROCESSORS, _whole(readings, "system.cpu.utilization"))
+    found[Quantity.PROCESSORS] = _whole(readings, "system.cpu.utilization")
     used, limit = _whole(readings, "system.memory.usage"), _whole(readings, "system.memory.limit")
     if used is not None and limit:
         found[Quantity.MEMORY] = used / limit
-    _put(found, Quantity.NETWORK_BYTES_PER_S, _whole(readings, "system.network.io"))
-    _put(found, Quantity.INTERCONNECT_BYTES_PER_S, _mean(_chips(readings, "cpn.interconnect.io")))
-    _put(found, Quantity.BANDWIDTH_BITS_PER_S, _whole(readings, "cpn.net.bandwidth_available"))
-    _put(found, Quantity.RTT_S, _whole(readings, "cpn.net.rtt"))
+    found[Quantity.NETWORK_BYTES_PER_S] = _whole(readings, "system.network.io")
+    found[Quantity.INTERCONNECT_BYTES_PER_S] = _mean(_chips(readings, "cpn.interconnect.io"))
+    found[Quantity.BANDWIDTH_BITS_PER_S] = _whole(readings, "cpn.net.bandwidth_available")
+    found[Quantity.RTT_S] = _whole(readings, "cpn.net.rtt")
     effective = _mean(_chips(readings, "cpn.compute.effective"))
     if effective is not None and peak_flops > 0:
         found[Quantity.EFFECTIVE] = effective / peak_flops
-    health = [value for value, _ in readings.get("cpn.health", {}).values()]
-    _put(found, Quantity.HEALTH, min(health, default=None))
+    health = readings.get("cpn.health")
+    if health:
+        found[Quantity.HEALTH] = min(value for value, _ in health.values())
     if asleep:
         found[Quantity.DECLARED_ASLEEP] = 1.0
     if suspected:
         found[Quantity.SUSPECTED] = 1.0
-    return found
+    return [nan if value is None else value for value in found]
 
 
 def encoded(windows: npt.NDArray[np.floating]) -> Floats:
@@ -131,7 +136,8 @@ def encoded(windows: npt.NDArray[np.floating]) -> Floats:
 
 
 def _chips(readings: Readings, metric: str) -> list[float]:
-    return [value for index, (value, _) in readings.get(metric, {}).items() if index != WHOLE_NODE]
+    series = readings.get(metric)
+    return [value for index, (value, _) in series.items() if index != WHOLE_NODE] if series else []
 
 
 def _whole(readings: Readings, metric: str) -> float | None:
@@ -147,8 +153,3 @@ def _share(used: list[float], limits: list[float]) -> float | None:
     limit = _mean(limits)
     mean = _mean(used)
     return None if mean is None or not limit else mean / limit
-
-
-def _put(found: Floats, quantity: Quantity, value: float | None) -> None:
-    if value is not None:
-        found[quantity] = value

@@ -7,14 +7,14 @@ may is left alone for a while.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from meridian.clock import Clock
 from meridian.contracts.resource.v1 import resource_pb2
-from services.graph.facts import POWER_STATE_LABEL, DomainFacts
+from services.graph.facts import POWER_STATE_LABEL, DomainFacts, Figures
 from services.graph.node_state import Incident
-from services.graph.recognition.features import Floats, sample
+from services.graph.recognition.features import sample_numbers
 from services.graph.recognition.judgement import Leaning, Opinion
 from services.graph.recognition.model import NodeStateModel
 from services.graph.recognition.neighbourhood import SITE_LINKS_LABEL, SWITCH_LABEL, Place, neighbourhood_of
@@ -33,6 +33,32 @@ class Followed:
     windows: Windows = field(default_factory=Windows)
     opinions: Mapping[str, Opinion] = field(default_factory=dict)
     leanings: Mapping[str, Leaning] = field(default_factory=dict)
+    # Of each node its sample, and what that was made of: figures are replaced when a reading changes.
+    samples: dict[str, tuple[Figures, tuple[float, bool, bool], list[float]]] = field(default_factory=dict)
+
+    def samples_of(self, facts: DomainFacts, nodes: Sequence[resource_pb2.NodeInventory]) -> dict[str, list[float]]:
+        """The sample of each node now; that of the observation before where nothing of it changed."""
+        self.samples = {node.node_id: self._sampled(facts, node) for node in nodes}
+        return {node_id: found for node_id, (_, _, found) in self.samples.items()}
+
+    def _sampled(
+        self, facts: DomainFacts, node: resource_pb2.NodeInventory
+    ) -> tuple[Figures, tuple[float, bool, bool], list[float]]:
+        node_id = node.node_id
+        peaks = [item.peak_flops for item in node.accelerators]
+        incident = facts.incidents.get(node_id)
+        figures = facts.figures(node_id)
+        beside = (
+            sum(peaks) / len(peaks) if peaks else 0.0,
+            node.labels.get(POWER_STATE_LABEL, "") == "asleep",
+            incident is not None and incident.incident is not Incident.NONE,
+        )
+        known = self.samples.get(node_id)
+        if known is not None and known[0] is figures and known[1] == beside:
+            return known
+        peak_flops, asleep, suspected = beside
+        readings = facts.readings.get(node_id, {})
+        return figures, beside, sample_numbers(readings, peak_flops, asleep=asleep, suspected=suspected)
 
 
 class Recogniser:
@@ -57,7 +83,7 @@ class Recogniser:
             return None
         followed = self._domains.setdefault(facts.domain_id, Followed())
         nodes = list(facts.inventory.nodes)
-        if not followed.windows.add(facts.observed_at_s, {node.node_id: _sample(facts, node) for node in nodes}):
+        if not followed.windows.add(facts.observed_at_s, followed.samples_of(facts, nodes)):
             return followed
         followed.opinions = {}
         now_s = self._clock.monotonic_s()
@@ -98,14 +124,3 @@ def place_of(node: resource_pb2.NodeInventory) -> Place:
     links = node.labels.get(SITE_LINKS_LABEL, "")
     names = tuple(name.strip() for name in links.split(",") if name.strip())
     return Place(node.site, node.labels.get(SWITCH_LABEL, ""), names)
-
-
-def _sample(facts: DomainFacts, node: resource_pb2.NodeInventory) -> Floats:
-    peaks = [item.peak_flops for item in node.accelerators]
-    incident = facts.incidents.get(node.node_id)
-    return sample(
-        facts.readings.get(node.node_id, {}),
-        sum(peaks) / len(peaks) if peaks else 0.0,
-        asleep=node.labels.get(POWER_STATE_LABEL, "") == "asleep",
-        suspected=incident is not None and incident.incident is not Incident.NONE,
-    )

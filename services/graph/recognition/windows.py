@@ -21,7 +21,7 @@ class Windows:
         self.newest_s = 0.0
         self.count = 0
 
-    def add(self, at_s: float, samples: Mapping[str, Floats]) -> bool:
+    def add(self, at_s: float, samples: Mapping[str, Floats | Sequence[float]]) -> bool:
         """One observation of all nodes; False when it is not newer than the newest. One that is much older begins anew: then a
         clock was set back."""
         if at_s < self.newest_s - _SET_BACK_S:
@@ -34,7 +34,7 @@ class Windows:
         values, times = self._of(list(samples))
         values[:, :-1], times[:, :-1] = values[:, 1:].copy(), times[:, 1:].copy()
         if samples:
-            values[:, -1] = np.stack(list(samples.values()))
+            values[:, -1] = np.array(list(samples.values()), dtype=np.float32)
         times[:, -1] = at_s
         self._places = {node_id: place for place, node_id in enumerate(samples)}
         self._values, self._times = values, times

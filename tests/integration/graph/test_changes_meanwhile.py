@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import httpx
 import pytest
+import sqlalchemy as sa
 from fastapi import FastAPI
 
 from meridian.clock import SystemClock
@@ -22,9 +23,12 @@ from services.graph.recognition.recogniser import Recogniser
 MIGRATIONS = Path(store.__file__).parent / "migrations"
 
 
+ADVANCE = "UPDATE graph_version SET version = version + 1 RETURNING version"
+
+
 async def change(database: Database) -> None:
     async with database.transaction() as connection:
-        version = await store.take_versions(connection, 1) + 1
+        version = (await connection.execute(sa.text(ADVANCE))).scalar_one()
         update = graph_pb2.GraphUpdated(domain_id="d", version=version)
         await change_log.add_changes(
             connection, [change_log.LoggedChange(version, "d", datetime.now(UTC), "structure", update)]
