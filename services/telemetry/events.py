@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -20,6 +20,9 @@ from services.telemetry.reading_check import HistoryRow, Limits
 from services.telemetry.report_check import Verdict, check_report
 from services.telemetry.settings import TelemetrySettings
 from services.telemetry.user_resources import amounts_of, save_amounts, save_amounts_of
+
+# Who lists a node is stored again when what is stored is so old: not with every report.
+_LISTED_AGAIN_S = 10.0
 
 
 class ReportIntake:
@@ -51,15 +54,17 @@ class ReportIntake:
         listed_ids = {node.node_id for _, report in reports for node in report.inventory.nodes}
         node_ids = sorted(node_id for node_id in listed_ids if is_node_id(node_id))
         await store.lock_domains(connection, domain_ids)
-        versions = await store.versions_of(connection, domain_ids)
+        again_s = min(_LISTED_AGAIN_S, self._settings.node_claim_s / 10)
+        claim_since = now - timedelta(seconds=self._settings.node_claim_s + again_s)
+        stored = await store.remembered(connection, domain_ids, node_ids, claim_since)
+        versions, incarnations = stored.versions, stored.incarnations
+        owners = {node_id: owner for node_id, (owner, _) in stored.owners.items()}
         known = self._held.take(domain_ids, versions)
         # Of others nobody here knows whether amounts are stored.
         followed = set(known)
-        read = await store.newest_of_domains(connection, [name for name in domain_ids if name not in known])
-        known.update((domain_id, DomainSeries(nodes)) for domain_id, nodes in read.items())
-        incarnations = await store.incarnations_of(connection, domain_ids)
-        claim_since = now - timedelta(seconds=self._settings.node_claim_s)
-        owners = await store.listed_nodes(connection, node_ids, claim_since)
+        if len(known) < len(domain_ids):
+            read = await store.newest_of_domains(connection, [name for name in domain_ids if name not in known])
+            known.update((domain_id, DomainSeries(nodes)) for domain_id, nodes in read.items())
 
         changed: dict[str, set[str]] = {}
         history: list[tuple[str, tuple[HistoryRow, ...]]] = []
@@ -105,13 +110,15 @@ class ReportIntake:
                 told_amounts.pop(domain_id, None)
             with traced(envelope.traceparent):
                 transaction.publish(verdict.observation)
-        await store.save_agents(connection, reported, now)
-        await store.save_listed_nodes(connection, listed, now)
         since_s = now.timestamp() - self._settings.history_retention_s
-        nodes_of = {domain_id: known[domain_id].nodes for domain_id in changed}
-        await store.save_newest(connection, nodes_of, changed, since_s)
-        for domain_id, rows in history:
-            await store.add_history(connection, domain_id, rows)
+        listed = _not_as_stored(listed, stored.owners, now.timestamp() - again_s)
+        series = {
+            domain_id: {node_id: known[domain_id].nodes[node_id] for node_id in node_ids}
+            for domain_id, node_ids in changed.items()
+        }
+        written = {domain_id: versions.get(domain_id, 0) + 1 for domain_id in changed}
+        await store.save(connection, store.Batch(reported, listed, series, written), now, since_s)
+        await store.add_history(connection, history)
         await store.add_issues(connection, issues, now)
         for domain_id, by_node in amounts.items():
             if by_node or domain_id in self._with_amounts or domain_id not in followed:
@@ -120,8 +127,6 @@ class ReportIntake:
             await save_amounts_of(connection, domain_id, by_node, now)
         with_amounts = {name for each in (amounts, told_amounts) for name, nodes in each.items() if any(nodes.values())}
         transaction.on_commit(lambda: self._with_amounts.update(with_amounts))
-        written = {domain_id: versions.get(domain_id, 0) + 1 for domain_id in changed}
-        await store.save_versions(connection, written)
         versions |= written
         transaction.on_commit(lambda: self._held.put(known, versions))
 
@@ -136,6 +141,17 @@ class ReportIntake:
                 self._measures.issues.labels(domain_id, issue.kind.name.lower()).inc()
 
         return count
+
+
+def _not_as_stored(
+    listed: Mapping[str, str], owners: Mapping[str, tuple[str, float]], since_s: float
+) -> dict[str, str]:
+    """Nodes with the domains that list them now, without those of which this was stored since ``since_s``."""
+    return {
+        node_id: domain_id
+        for node_id, domain_id in listed.items()
+        if (was := owners.get(node_id)) is None or was[0] != domain_id or was[1] < since_s
+    }
 
 
 def _ends(report: ResourceReported) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -47,24 +48,45 @@ async def lock_domains(connection: AsyncConnection, domain_ids: Sequence[str]) -
     await connection.execute(statement, {"ids": sorted(set(domain_ids))})
 
 
-async def versions_of(connection: AsyncConnection, domain_ids: Sequence[str]) -> dict[str, int]:
-    """How often the series of each domain were stored; a domain that is not there was never stored."""
-    statement = _statement(
-        "SELECT domain_id, version FROM domain_versions WHERE domain_id = ANY(:domain_ids)", domain_ids=_TEXTS
-    )
-    rows = await connection.execute(statement, {"domain_ids": list(domain_ids)})
-    return {row.domain_id: row.version for row in rows}
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What is stored beside the series.
+
+    ``versions``: how often the series of each domain were stored (one that is not there never was). ``incarnations``: the newest
+    by domain and agent. ``owners``: which domain lists a node, and since when that is stored, seconds since 1970.
+    """
+
+    versions: dict[str, int]
+    incarnations: dict[tuple[str, str], int]
+    owners: dict[str, tuple[str, float]]
 
 
-async def save_versions(connection: AsyncConnection, versions: Mapping[str, int]) -> None:
-    """Remember how often the series of each domain were stored."""
-    statement = _statement(
-        "INSERT INTO domain_versions (domain_id, version) SELECT d, v FROM unnest(:domain_ids, :versions) AS x (d, v) "
-        "ON CONFLICT (domain_id) DO UPDATE SET version = excluded.version",
-        domain_ids=_TEXTS,
-        versions=_BIGINTS,
-    )
-    await connection.execute(statement, {"domain_ids": list(versions), "versions": list(versions.values())})
+_REMEMBERED = _statement(
+    """
+    SELECT 0 AS kind, domain_id AS a, '' AS b, version AS n, CAST(0 AS double precision) AS t
+        FROM domain_versions WHERE domain_id = ANY(:domain_ids)
+    UNION ALL SELECT 1, domain_id, agent_id, incarnation, 0 FROM agents WHERE domain_id = ANY(:domain_ids)
+    UNION ALL SELECT 2, node_id, domain_id, 0, CAST(extract(epoch FROM listed_at) AS double precision)
+        FROM listed_nodes WHERE node_id = ANY(:node_ids) AND listed_at >= :since
+    """,
+    domain_ids=_TEXTS, node_ids=_TEXTS,
+)  # fmt: skip
+
+
+async def remembered(
+    connection: AsyncConnection, domain_ids: Sequence[str], node_ids: Sequence[str], since: datetime
+) -> Remembered:
+    """What is stored of these domains and nodes; of nodes as of reports since ``since``."""
+    found = Remembered({}, {}, {})
+    parameters = {"domain_ids": list(domain_ids), "node_ids": list(node_ids), "since": since}
+    for kind, a, b, number, at_s in await connection.execute(_REMEMBERED, parameters):
+        if kind == 0:
+            found.versions[a] = number
+        elif kind == 1:
+            found.incarnations[a, b] = number
+        else:
+            found.owners[a] = b, at_s
+    return found
 
 
 async def newest_of_domains(
@@ -81,127 +103,99 @@ async def newest_of_domains(
     return found
 
 
-async def incarnations_of(connection: AsyncConnection, domain_ids: Sequence[str]) -> dict[tuple[str, str], int]:
-    """Newest incarnation per domain and agent."""
-    statement = _statement(
-        "SELECT domain_id, agent_id, incarnation FROM agents WHERE domain_id = ANY(:domain_ids)", domain_ids=_TEXTS
+# One statement, because each waits for the database and its answer.
+_SAVE = _statement(
+    """
+    WITH reporting AS (
+        INSERT INTO agents (domain_id, agent_id, incarnation, reported_at)
+        SELECT d, a, i, :now FROM unnest(:agent_domains, :agent_ids, :incarnations) AS x (d, a, i)
+        ON CONFLICT (domain_id, agent_id) DO UPDATE SET incarnation = greatest(agents.incarnation, excluded.incarnation),
+            reported_at = excluded.reported_at
+    ), listing AS (
+        INSERT INTO listed_nodes (node_id, domain_id, listed_at)
+        SELECT n, d, :now FROM unnest(:listed, :listed_by) AS x (n, d) ORDER BY n
+        ON CONFLICT (node_id) DO UPDATE SET domain_id = excluded.domain_id, listed_at = excluded.listed_at
+    ), reading AS (
+        INSERT INTO newest (domain_id, node_id, names, numbers, observed_at)
+        SELECT d, n, s, v, to_timestamp(t) FROM unnest(:domain_ids, :node_ids, :names, :numbers, :times) AS x (d, n, s, v, t)
+        ON CONFLICT (domain_id, node_id) DO UPDATE SET names = excluded.names, numbers = excluded.numbers,
+            observed_at = excluded.observed_at
     )
-    rows = await connection.execute(statement, {"domain_ids": list(domain_ids)})
-    return {(row.domain_id, row.agent_id): row.incarnation for row in rows}
+    INSERT INTO domain_versions (domain_id, version) SELECT d, v FROM unnest(:stored, :versions) AS x (d, v)
+    ON CONFLICT (domain_id) DO UPDATE SET version = excluded.version
+    """,
+    agent_domains=_TEXTS, agent_ids=_TEXTS, incarnations=_BIGINTS, listed=_TEXTS, listed_by=_TEXTS, domain_ids=_TEXTS,
+    node_ids=_TEXTS, names=_TEXTS, numbers=_BYTES, times=_DOUBLES, stored=_TEXTS, versions=_BIGINTS,
+)  # fmt: skip
 
 
-async def save_agents(connection: AsyncConnection, incarnations: Mapping[tuple[str, str], int], now: datetime) -> None:
-    """Remember the newest incarnation of each agent that reported."""
-    statement = _statement(
-        "INSERT INTO agents (domain_id, agent_id, incarnation, reported_at) "
-        "SELECT d, a, i, :now FROM unnest(:domain_ids, :agent_ids, :incarnations) AS x (d, a, i) "
-        "ON CONFLICT (domain_id, agent_id) DO UPDATE SET incarnation = greatest(agents.incarnation, excluded.incarnation), "
-        "reported_at = excluded.reported_at",
-        domain_ids=_TEXTS,
-        agent_ids=_TEXTS,
-        incarnations=_BIGINTS,
-    )
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a batch of reports changes.
+
+    ``incarnations`` by domain and agent; ``listed``: node -> domain; ``series`` of the nodes that changed, by domain and node;
+    ``versions`` of the domains whose series these are.
+    """
+
+    incarnations: Mapping[tuple[str, str], int]
+    listed: Mapping[str, str]
+    series: Mapping[str, Mapping[str, SeriesOfNode]]
+    versions: Mapping[str, int]
+
+
+async def save(connection: AsyncConnection, batch: Batch, now: datetime, since_s: float) -> None:
+    """Store a batch; series that were not read since ``since_s`` are left out."""
+    rows: list[tuple[str, str, str, bytes, float]] = []
+    for domain_id, nodes in batch.series.items():
+        for node_id, series in nodes.items():
+            observed = [item.observed_at_s for item in series.values()]
+            kept = series
+            if min(observed) < since_s:
+                kept = {key: item for key, item in series.items() if item.observed_at_s >= since_s}
+            if kept:
+                rows.append((domain_id, node_id, *packed(kept), max(observed)))
     parameters = {
         "now": now,
-        "domain_ids": [domain_id for domain_id, _ in incarnations],
-        "agent_ids": [agent_id for _, agent_id in incarnations],
-        "incarnations": list(incarnations.values()),
+        "agent_domains": [domain_id for domain_id, _ in batch.incarnations],
+        "agent_ids": [agent_id for _, agent_id in batch.incarnations],
+        "incarnations": list(batch.incarnations.values()),
+        "listed": list(batch.listed),
+        "listed_by": list(batch.listed.values()),
+        "domain_ids": [row[0] for row in rows],
+        "node_ids": [row[1] for row in rows],
+        "names": [row[2] for row in rows],
+        "numbers": [row[3] for row in rows],
+        "times": [row[4] for row in rows],
+        "stored": list(batch.versions),
+        "versions": list(batch.versions.values()),
     }
-    await connection.execute(statement, parameters)
+    await connection.execute(_SAVE, parameters)
 
 
-async def listed_nodes(connection: AsyncConnection, node_ids: Sequence[str], since: datetime) -> dict[str, str]:
-    """Which domain lists each of these nodes, as of reports since ``since``."""
-    statement = _statement(
-        "SELECT node_id, domain_id FROM listed_nodes WHERE node_id = ANY(:node_ids) AND listed_at >= :since",
-        node_ids=_TEXTS,
-    )
-    rows = await connection.execute(statement, {"node_ids": list(node_ids), "since": since})
-    return {row.node_id: row.domain_id for row in rows}
-
-
-async def save_listed_nodes(connection: AsyncConnection, owners: Mapping[str, str], now: datetime) -> None:
-    """Remember the domain of each node."""
-    statement = _statement(
-        "INSERT INTO listed_nodes (node_id, domain_id, listed_at) "
-        "SELECT n, d, :now FROM unnest(:node_ids, :domain_ids) AS x (n, d) ORDER BY n "
-        "ON CONFLICT (node_id) DO UPDATE SET domain_id = excluded.domain_id, listed_at = excluded.listed_at",
-        node_ids=_TEXTS,
-        domain_ids=_TEXTS,
-    )
-    parameters = {"now": now, "node_ids": list(owners), "domain_ids": list(owners.values())}
-    await connection.execute(statement, parameters)
-
-
-async def save_newest(
-    connection: AsyncConnection,
-    known: Mapping[str, Mapping[str, SeriesOfNode]],
-    changed: Mapping[str, Set[str]],
-    since_s: float,
-) -> None:
-    """Store the series of the nodes that changed, by domain; those not read since ``since_s`` are left out."""
-    domain_ids: list[str] = []
-    node_ids: list[str] = []
-    names: list[str] = []
-    numbers: list[bytes] = []
-    times: list[float] = []
-    for domain_id, changed_ids in changed.items():
-        nodes = known[domain_id]
-        for node_id in changed_ids:
-            series = nodes[node_id]
-            observed = [item.observed_at_s for item in series.values()]
-            if min(observed) < since_s:
-                series = {key: item for key, item in series.items() if item.observed_at_s >= since_s}
-                if not series:
-                    continue
-            name, number = packed(series)
-            domain_ids.append(domain_id)
-            node_ids.append(node_id)
-            names.append(name)
-            numbers.append(number)
-            times.append(max(observed))
-    if not node_ids:
-        return
-    statement = _statement(
-        "INSERT INTO newest (domain_id, node_id, names, numbers, observed_at) "
-        "SELECT d, n, s, v, to_timestamp(t) FROM unnest(:domain_ids, :node_ids, :names, :numbers, :times) AS x (d, n, s, v, t) "
-        "ON CONFLICT (domain_id, node_id) DO UPDATE SET names = excluded.names, numbers = excluded.numbers, "
-        "observed_at = excluded.observed_at",
-        domain_ids=_TEXTS, node_ids=_TEXTS, names=_TEXTS, numbers=_BYTES, times=_DOUBLES,
-    )  # fmt: skip
-    parameters = {
-        "domain_ids": domain_ids,
-        "node_ids": node_ids,
-        "names": names,
-        "numbers": numbers,
-        "times": times,
-    }
-    await connection.execute(statement, parameters)
-
-
-async def add_history(connection: AsyncConnection, domain_id: str, rows: Sequence[HistoryRow]) -> None:
-    """Add the values of one report to the history: one row a node."""
-    nodes: dict[str, dict[str, dict[int, list[float]]]] = {}
-    times: dict[str, float] = {}
-    for row in rows:
-        node_id, index, metric, observed_at_s, value = row
-        nodes.setdefault(node_id, {}).setdefault(metric, {})[index] = [value, observed_at_s]
-        times[node_id] = max(times.get(node_id, 0.0), observed_at_s)
-    if not nodes:
+async def add_history(connection: AsyncConnection, reports: Sequence[tuple[str, Sequence[HistoryRow]]]) -> None:
+    """Add the values of reports ``(domain id, values)`` to the history: one row a node and report."""
+    found: dict[tuple[str, str, float], dict[str, dict[int, list[float]]]] = {}
+    for domain_id, rows in reports:
+        nodes: dict[str, list[HistoryRow]] = {}
+        for row in rows:
+            nodes.setdefault(row.node_id, []).append(row)
+        for node_id, of_node in nodes.items():
+            readings = found.setdefault((domain_id, node_id, max(row.observed_at_s for row in of_node)), {})
+            for _, index, metric, observed_at_s, value in of_node:
+                readings.setdefault(metric, {})[index] = [value, observed_at_s]
+    if not found:
         return
     statement = _statement(
         "INSERT INTO history (domain_id, node_id, observed_at, readings) "
-        "SELECT :domain_id, n, to_timestamp(t), CAST(r AS jsonb) FROM unnest(:node_ids, :times, :readings) AS x (n, t, r) "
+        "SELECT d, n, to_timestamp(t), CAST(r AS jsonb) FROM unnest(:domain_ids, :node_ids, :times, :readings) AS x (d, n, t, r) "
         "ON CONFLICT (domain_id, node_id, observed_at) DO UPDATE SET readings = history.readings || excluded.readings",
-        node_ids=_TEXTS,
-        times=_DOUBLES,
-        readings=_TEXTS,
-    )
+        domain_ids=_TEXTS, node_ids=_TEXTS, times=_DOUBLES, readings=_TEXTS,
+    )  # fmt: skip
     parameters = {
-        "domain_id": domain_id,
-        "node_ids": list(nodes),
-        "times": [times[node_id] for node_id in nodes],
-        "readings": [json.dumps(found) for found in nodes.values()],
+        "domain_ids": [domain_id for domain_id, _, _ in found],
+        "node_ids": [node_id for _, node_id, _ in found],
+        "times": [at_s for _, _, at_s in found],
+        "readings": [json.dumps(readings) for readings in found.values()],
     }
     await connection.execute(statement, parameters)
 

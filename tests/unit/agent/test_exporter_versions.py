@@ -365,3 +365,39 @@ def test_gaudi_without_numbers_is_counted_in_the_order_of_its_names() -> None:
         for serial, power in [("16", 99000), ("15", 98000)]
     )
     assert _found(page) == {(0, "", M.POWER): 98, (1, "", M.POWER): 99}
+
+
+def test_profiling_that_has_stopped_says_zero_and_is_not_believed() -> None:
+    # dcgm-exporter, issue 662: all of DCP is zero while the GPU works, until somebody asks it again.
+    def page(**values: float) -> str:
+        return _page('gpu="0",UUID="g",modelName="NVIDIA H100 80GB HBM3"', **values)
+
+    dead = dict.fromkeys(("GR_ENGINE_ACTIVE", "PIPE_TENSOR_ACTIVE", "DRAM_ACTIVE"), 0)
+    prof = {f"DCGM_FI_PROF_{name}": value for name, value in dead.items()}
+    found = _found(page(**prof, DCGM_FI_DEV_GPU_UTIL=99, DCGM_FI_DEV_MEM_COPY_UTIL=40))
+    assert found == {
+        (0, "", M.GPU_UTILIZATION): 0.99,
+        (0, "", M.COMPUTE_EFFECTIVE): UnknownKind.PLACEHOLDER,
+        (0, "", M.MEMORY_BANDWIDTH_UTILIZATION): 0.4,
+    }
+    idle = _found(page(**prof, DCGM_FI_DEV_GPU_UTIL=0, DCGM_FI_DEV_MEM_COPY_UTIL=0))
+    assert set(idle.values()) == {0}
+    assert set(_found(page(**prof)).values()) == {0}, "nobody says otherwise"
+    works = page(DCGM_FI_PROF_GR_ENGINE_ACTIVE=0.5, DCGM_FI_PROF_PIPE_TENSOR_ACTIVE=0, DCGM_FI_DEV_GPU_UTIL=99)
+    assert _found(works)[0, "", M.GPU_UTILIZATION] == 0.5
+    assert _found(works)[0, "", M.COMPUTE_EFFECTIVE] == 0, "work without the matrix units"
+
+
+def test_a_zero_of_an_undivided_amd_chip_counts_where_its_cores_say_the_same() -> None:
+    # device-metrics-exporter, issue 160: an MI308X at 100 % of which the old figure is zero.
+    labels = 'gpu_id="0",gpu_partition_id="0",gpu_compute_partition_type="spx",gpu_uuid="u"'
+
+    def page(activity: float, *cores: float) -> str:
+        return _page(labels, gpu_gfx_activity=activity) + "".join(
+            _page(f'{labels},xcc_index="{core}"', gpu_gfx_busy_instantaneous=busy) for core, busy in enumerate(cores)
+        )
+
+    assert _found(page(0, 100, 100))[0, "", M.GPU_UTILIZATION] == 1
+    assert _found(page(0, 0, 0))[0, "", M.GPU_UTILIZATION] == 0
+    assert _found(page(0))[0, "", M.GPU_UTILIZATION] == 0
+    assert _found(page(70, 100, 100))[0, "", M.GPU_UTILIZATION] == pytest.approx(0.7)
