@@ -10,6 +10,7 @@ alternative that gives a known value is taken, of health the worst, (4) what con
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -374,9 +375,12 @@ class Translator:
 
 
 def _stated(labels: Mapping[str, str], names: Iterable[str]) -> int | None:
-    """The index that the first of the labels with one says."""
-    stated = (labels.get(name, "") for name in names)
-    return next((int(text) for text in stated if text.isascii() and text.isdigit() and len(text) <= 6), None)
+    """The index that the first of the labels with one says: a number, or a device file by its name."""
+    stated = (_INDEX.fullmatch(labels.get(name, "")) for name in names)
+    return next((int(found[1]) for found in stated if found is not None), None)
+
+
+_INDEX = re.compile(r"(?:(?:/dev/)?(?:nvidia|npu|rbln|xpu|gpu|card|accel|mlu|dcu))?([0-9]{1,6})", re.ASCII)
 
 
 def _time(at_s: float | None, now: datetime) -> datetime:

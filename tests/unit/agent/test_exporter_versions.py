@@ -401,3 +401,87 @@ def test_a_zero_of_an_undivided_amd_chip_counts_where_its_cores_say_the_same() -
     assert _found(page(0, 0, 0))[0, "", M.GPU_UTILIZATION] == 0
     assert _found(page(0))[0, "", M.GPU_UTILIZATION] == 0
     assert _found(page(70, 100, 100))[0, "", M.GPU_UTILIZATION] == pytest.approx(0.7)
+
+
+def test_all_smi_tells_of_accelerators_of_several_makers() -> None:
+    # As its own tests write the page.
+    def card(name: str, uuid: str, number: int, **values: float) -> str:
+        return _page(
+            f'gpu="{name}", uuid="{uuid}", index="{number}"', **{f"all_smi_gpu_{k}": v for k, v in values.items()}
+        )
+
+    page = card(
+        "NVIDIA H200 141GB HBM3", "GPU-1", 0, utilization=25.5, memory_used_bytes=8589934592, memory_total_bytes=2.0**37,
+        temperature_celsius=65, power_consumption_watts=400.5,
+    ) + card("RNGD", "F-1", 1, utilization=0, memory_used_bytes=0, memory_total_bytes=0, power_consumption_watts=0)  # fmt: skip
+    assert _found(page) == {
+        (0, "", M.GPU_UTILIZATION): pytest.approx(0.255),
+        (0, "", M.GPU_MEMORY_USAGE): 8589934592,
+        (0, "", M.GPU_MEMORY_LIMIT): 2**37,
+        (0, "", M.TEMPERATURE): 65,
+        (0, "", M.POWER): 400.5,
+        (1, "", M.GPU_UTILIZATION): UnknownKind.PLACEHOLDER,
+        (1, "", M.GPU_MEMORY_USAGE): UnknownKind.PLACEHOLDER,
+        (1, "", M.GPU_MEMORY_LIMIT): UnknownKind.PLACEHOLDER,
+        (1, "", M.POWER): UnknownKind.PLACEHOLDER,
+    }
+
+
+def test_rebellions_and_furiosa_number_devices_by_their_files() -> None:
+    rebellions = "".join(
+        f'RBLN_DEVICE_STATUS:{name}{{card="RBLN-CA25",name="rbln{number}",uuid="{uuid}"}} {value}\n'
+        for number, uuid, figures in [
+            (1, "a", {"DRAM_TOTAL": 15.71875, "DRAM_USED": 0.5, "UTILIZATION": 37, "CARD_POWER": 54, "HEALTH": 0}),
+            (0, "b", {"HEALTH": 1, "TEMPERATURE": 54}),
+        ]
+        for name, value in figures.items()
+    )
+    assert _found(rebellions) == {
+        (1, "", M.GPU_MEMORY_LIMIT): 15.71875 * 2**30,
+        (1, "", M.GPU_MEMORY_USAGE): 2**29,
+        (1, "", M.GPU_UTILIZATION): pytest.approx(0.37),
+        (1, "", M.POWER): 54,
+        (1, "", M.HEALTH): 1,
+        (0, "", M.HEALTH): 0,
+        (0, "", M.TEMPERATURE): 54,
+    }
+    labels = 'arch="rngd",device="npu3",uuid="09512C86"'
+    furiosa = (
+        _page(
+            f'{labels},core="0-7"', furiosa_npu_alive=1, furiosa_npu_dram_total=51539607552, furiosa_npu_dram_usage=1e9
+        )
+        + "".join(_page(f'{labels},core="{core}"', furiosa_npu_core_utilization=100 - 50 * core) for core in range(2))
+        + _page(f'{labels},core="0-7",label="rms"', furiosa_npu_hw_power=50)
+        + _page(f'{labels},core="0-7",label="ambient"', furiosa_npu_hw_temperature=52)
+        + _page(f'{labels},core="0-7",label="peak"', furiosa_npu_hw_temperature=67.756)
+    )
+    assert _found(furiosa) == {
+        (3, "", M.HEALTH): 1,
+        (3, "", M.GPU_MEMORY_LIMIT): 51539607552,
+        (3, "", M.GPU_MEMORY_USAGE): 1e9,
+        (3, "", M.GPU_UTILIZATION): pytest.approx(0.75),
+        (3, "", M.POWER): 50,
+        (3, "", M.TEMPERATURE): 67.756,
+    }
+
+
+def test_an_exporter_of_nvml_in_megabytes_and_watts() -> None:
+    # README of gpu-exporter; its cards are named by their files, and PCI order is not that of the UUIDs.
+    page = "".join(
+        _page(
+            f'bus_id="0000000{number}",name="Tesla P4",path="/dev/nvidia{number}",uuid="GPU-{uuid}"', nvidia_gpu_memory_total_mb=7606,
+            nvidia_gpu_memory_used_mb=512, nvidia_gpu_power_usage=6 + number, nvidia_gpu_temperature=45 - number,
+        )
+        for number, uuid in [(0, "9bb5"), (1, "2d90")]
+    )  # fmt: skip
+    found = _found(page)
+    assert found[1, "", M.GPU_MEMORY_LIMIT] == 7606 * MIB
+    assert found[1, "", M.GPU_MEMORY_USAGE] == 512 * MIB
+    assert (found[0, "", M.POWER], found[1, "", M.POWER]) == (6, 7)
+    assert (found[0, "", M.TEMPERATURE], found[1, "", M.TEMPERATURE]) == (45, 44)
+
+
+@pytest.mark.parametrize(("state", "errors", "health"), [(207, 0, 0), (0, 0, 1), (0, 3, 0.5), (5, 0, 1)])
+def test_a_kunlun_in_the_state_of_an_error_is_not_healthy(state: float, errors: float, health: float) -> None:
+    page = _page('minor_number="0"', node_xpu_state=state, node_xpu_totalEccUncorrectedErrors=errors, node_xpu_temp=40)
+    assert _found(page)[0, "", M.HEALTH] == health
