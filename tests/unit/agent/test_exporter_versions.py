@@ -479,9 +479,3 @@ def test_an_exporter_of_nvml_in_megabytes_and_watts() -> None:
     assert found[1, "", M.GPU_MEMORY_USAGE] == 512 * MIB
     assert (found[0, "", M.POWER], found[1, "", M.POWER]) == (6, 7)
     assert (found[0, "", M.TEMPERATURE], found[1, "", M.TEMPERATURE]) == (45, 44)
-
-
-@pytest.mark.parametrize(("state", "errors", "health"), [(207, 0, 0), (0, 0, 1), (0, 3, 0.5), (5, 0, 1)])
-def test_a_kunlun_in_the_state_of_an_error_is_not_healthy(state: float, errors: float, health: float) -> None:
-    page = _page('minor_number="0"', node_xpu_state=state, node_xpu_totalEccUncorrectedErrors=errors, node_xpu_temp=40)
-    assert _found(page)[0, "", M.HEALTH] == health
