@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 import httpx
@@ -35,23 +36,23 @@ async def change(database: Database) -> None:
         )
 
 
-@pytest.mark.parametrize("step", ["version", "changes_since"])
+@pytest.mark.parametrize(("module", "step"), [(store, "version"), (change_log, "changes_since")])
 async def test_a_change_between_two_looks_is_none_that_is_gone(
-    database_url: str, monkeypatch: pytest.MonkeyPatch, step: str
+    database_url: str, monkeypatch: pytest.MonkeyPatch, module: ModuleType, step: str
 ) -> None:
     await migrate(database_url, "graph", MIGRATIONS)
     database = Database(database_url, "graph")
     app = FastAPI()
     install_errors(app)
     app.include_router(graph_router(database, SystemClock(), cast("Recogniser", None)))
-    real: Callable[..., Awaitable[Any]] = getattr(store, step)
+    real: Callable[..., Awaitable[Any]] = getattr(module, step)
 
     async def meanwhile(*arguments: Any) -> Any:
         await change(database)
         return await real(*arguments)
 
     await change(database)
-    monkeypatch.setattr(store, step, meanwhile)
+    monkeypatch.setattr(module, step, meanwhile)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://graph") as http:
         answer = await http.get("/v1/graph/changes", params={"since": 1})
     assert answer.status_code == 200, answer.text

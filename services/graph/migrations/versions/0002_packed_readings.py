@@ -1,4 +1,7 @@
-"""The readings of a node as packed numbers with their names, and room on each page for the next version of a row."""
+"""The readings of a node as packed numbers with their names, and room on each page for the next version of a row.
+
+The column before them stays, empty: a process of the release before goes on beside those of this one.
+"""
 
 import json
 
@@ -14,12 +17,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column("nodes", sa.Column("reading_names", sa.Text, nullable=True))
-    op.add_column("nodes", sa.Column("reading_numbers", sa.LargeBinary, nullable=True))
+    op.add_column("nodes", sa.Column("reading_names", sa.Text, nullable=False, server_default="[]"))
+    op.add_column("nodes", sa.Column("reading_numbers", sa.LargeBinary, nullable=False, server_default=""))
+    op.alter_column("nodes", "readings", server_default="{}")
     _convert()
-    op.alter_column("nodes", "reading_names", nullable=False)
-    op.alter_column("nodes", "reading_numbers", nullable=False)
-    op.drop_column("nodes", "readings")
     # Every observation replaces the rows of its nodes: with room beside it a new version needs no entry in any index.
     op.execute("ALTER TABLE nodes SET (fillfactor = 45)")
     # Numbers do not become smaller by compression.
@@ -38,7 +39,7 @@ def _convert() -> None:
         )
         connection.execute(
             sa.text(
-                "UPDATE nodes SET reading_names = :names, reading_numbers = :numbers "
+                "UPDATE nodes SET readings = '{}', reading_names = :names, reading_numbers = :numbers "
                 "WHERE domain_id = :domain AND node_id = :node"
             ),
             {"names": names, "numbers": numbers, "domain": row.domain_id, "node": row.node_id},

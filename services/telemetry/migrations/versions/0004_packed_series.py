@@ -1,4 +1,7 @@
-"""The series of a node as packed numbers with their names, and room on each page for the next version of a row."""
+"""The series of a node as packed numbers with their names, and room on each page for the next version of a row.
+
+The column before them stays, empty: a process of the release before goes on beside those of this one.
+"""
 
 import json
 
@@ -15,12 +18,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column("newest", sa.Column("names", sa.Text, nullable=True))
-    op.add_column("newest", sa.Column("numbers", sa.LargeBinary, nullable=True))
+    op.add_column("newest", sa.Column("names", sa.Text, nullable=False, server_default="[]"))
+    op.add_column("newest", sa.Column("numbers", sa.LargeBinary, nullable=False, server_default=""))
+    op.alter_column("newest", "series", server_default="{}")
     _convert()
-    op.alter_column("newest", "names", nullable=False)
-    op.alter_column("newest", "numbers", nullable=False)
-    op.drop_column("newest", "series")
     # Every report replaces the rows of its nodes: with room beside it a new version needs no entry in any index.
     op.execute("ALTER TABLE newest SET (fillfactor = 45)")
     op.execute("ALTER TABLE listed_nodes SET (fillfactor = 45)")
@@ -41,7 +42,8 @@ def _convert() -> None:
         )
         connection.execute(
             sa.text(
-                "UPDATE newest SET names = :names, numbers = :numbers WHERE domain_id = :domain AND node_id = :node"
+                "UPDATE newest SET series = '{}', names = :names, numbers = :numbers "
+                "WHERE domain_id = :domain AND node_id = :node"
             ),
             {"names": names, "numbers": numbers, "domain": row.domain_id, "node": row.node_id},
         )
