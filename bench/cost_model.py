@@ -117,7 +117,7 @@ def fit(runs: Sequence[Run], seed: int = 0) -> Fit:
 
     def residuals(at: np.ndarray) -> np.ndarray:
         parameters, offsets = at[: len(NAMES)], at[len(NAMES) :]
-        predicted = np.log(predicted_steps(chosen, _efficiency(parameters)))
+        predicted = np.log(predicted_steps(chosen, efficiency_of(parameters)))
         errors = (predicted + offsets[belongs] - measured) * weight
         return np.concatenate([errors, (parameters - start) / _PRIOR_SPREAD, offsets / _OFFSET_SPREAD])
 
@@ -149,14 +149,15 @@ def fit(runs: Sequence[Run], seed: int = 0) -> Fit:
             ftol=1e-4,
         ).x
         # A family that the model does not explain says less about the parameters: weights by its own noise.
-        left = np.log(predicted_steps(chosen, _efficiency(at[: len(NAMES)]))) - measured + at[len(NAMES) :][belongs]
+        left = np.log(predicted_steps(chosen, efficiency_of(at[: len(NAMES)]))) - measured + at[len(NAMES) :][belongs]
         noise = np.sqrt(np.bincount(belongs, left**2) / counts)
         weight = rows / np.clip(noise, *_NOISE_BOUNDS)[belongs]
     offsets = dict(zip(names, at[len(NAMES) :].tolist(), strict=True))
-    return Fit(_efficiency(at[: len(NAMES)]), offsets)
+    return Fit(efficiency_of(at[: len(NAMES)]), offsets)
 
 
-def _efficiency(logarithms: np.ndarray) -> Efficiency:
+def efficiency_of(logarithms: np.ndarray) -> Efficiency:
+    """Parameters by their logarithms, in the order of ``NAMES``, brought within their bounds."""
     values = zip(NAMES, np.exp(logarithms).tolist(), strict=True)
     return from_mapping({name: min(max(value, BOUNDS[name][0]), BOUNDS[name][1]) for name, value in values})
 

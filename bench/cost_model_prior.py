@@ -28,11 +28,11 @@ from services.forecast.cost_model.evaluation.scores import (
 
 PROBES = 3
 # How much less probable a step of wider discrepancies is; between 0.1 and 0.8 it decides little.
-_WIDER = 0.5
+_WIDER = 0.3
 GRID = tuple(
     Prior(amplitude, reach, noise, common, _WIDER)
     for amplitude, reach, noise, common in itertools.product(
-        (0.04, 0.06, 0.08, 0.12), (2.0, 4.0, 6.0), (0.03, 0.05), (0.05, 0.1, 0.2, 0.4)
+        (0.04, 0.06, 0.08), (2.0, 3.0, 4.0), (0.03, 0.045), (0.05, 0.1, 0.2, 0.4)
     )
 )
 _STEPS_AWAY = 3.0
@@ -72,9 +72,8 @@ def chosen(errors: Sequence[np.ndarray]) -> Prior:
     return min((GRID[index] for index in np.flatnonzero(within).tolist()), key=_carried)
 
 
-def _carried(prior: Prior) -> float:
-    """Share of a measured run's residual that another, some steps away, is corrected by."""
-    possible = prior.hypotheses()
-    wider, common = (float(possible.probability @ each**2) for each in (possible.wider, possible.common))
-    reached = wider * prior.amplitude**2 * math.exp(-_STEPS_AWAY / prior.reach) + common
-    return reached / (wider * (prior.amplitude**2 + prior.noise**2) + common)
+def _carried(prior: Prior) -> tuple[float, float]:
+    """How probable it is that a measured run tells of all; then what share of its residual another, some steps away, is
+    corrected by where it does not."""
+    variance = prior.amplitude**2
+    return prior.common, variance * math.exp(-_STEPS_AWAY / prior.reach) / (variance + prior.noise**2)

@@ -80,7 +80,7 @@ class Prior:
         return Hypotheses(common, wider, probability / probability.sum())
 
 
-PRIOR = Prior(amplitude=0.06, reach=4.0, noise=0.03, common=0.2, wider=0.5)
+PRIOR = Prior(amplitude=0.06, reach=4.0, noise=0.03, common=0.1, wider=0.3)
 
 
 @dataclass(frozen=True, slots=True)

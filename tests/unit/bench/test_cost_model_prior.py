@@ -9,7 +9,7 @@ from services.forecast.cost_model.calibration import Prior
 from services.forecast.cost_model.evaluation.runs import Run, run_of
 from services.forecast.cost_model.evaluation.scores import predicted_steps
 
-TIMID, BOLD = Prior(0.04, 2.0, 0.05, 0.05, 0.5), Prior(0.12, 6.0, 0.03, 0.4, 0.5)
+TIMID, BOLD = Prior(0.04, 2.0, 0.045, 0.05, 0.3), Prior(0.08, 4.0, 0.03, 0.4, 0.3)
 
 
 def _errors(**values: float) -> np.ndarray:

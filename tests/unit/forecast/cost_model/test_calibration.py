@@ -97,13 +97,13 @@ def test_a_little_more_changes_little() -> None:
 
 def test_nothing_measured_is_as_uncertain_as_software_that_nobody_has_seen() -> None:
     (found,) = corrections([], [], [], [RUN])
-    # A fifth of all groups share a discrepancy of 0.35, 0.6 or 1.0; the others have widths of their own.
+    # A tenth of all groups share a discrepancy of 0.35, 0.6 or 1.0; the others have widths of their own.
     assert found.factor == 1.0
-    assert found.spread == pytest.approx(math.sqrt(0.2 * (0.35**2 + 0.6**2 + 1) / 3 + _widths(0.0045)))
+    assert found.spread == pytest.approx(math.sqrt(0.1 * (0.35**2 + 0.6**2 + 1) / 3 + _widths(0.0045)))
 
 
 def _widths(variance: float) -> float:
-    steps = [(1.0, 1.0), (1.6, 0.5), (2.5, 0.25), (4.0, 0.125)]
+    steps = [(1.0, 1.0), (1.6, 0.3), (2.5, 0.09), (4.0, 0.027)]
     return variance * sum(factor**2 * part for factor, part in steps) / sum(part for _, part in steps)
 
 
