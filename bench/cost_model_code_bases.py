@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -25,6 +25,8 @@ from bench.cost_model import HELD_OUT, efficiency_of, family_of, load_runs
 from bench.cost_model_later_data import later_rows
 from bench.result import DataSource, Setting, command_line, print_table, write
 from bench.result import Row as Figure
+from services.forecast.cost_model.calibration import PRIOR as CALIBRATION
+from services.forecast.cost_model.calibration import Prior
 from services.forecast.cost_model.efficiency import BOUNDS, NAMES, PRIOR, fitted, to_mapping
 from services.forecast.cost_model.evaluation.runs import Run, read_runs, run_of
 from services.forecast.cost_model.evaluation.scores import calibrated_draws, predicted_steps, time_score
@@ -73,6 +75,16 @@ _GROUP_WEIGHT, _CODE_BASE_WEIGHT = 10.0, 10.0
 _PRIOR_SPREAD, _OFFSET_SPREAD, _NOISE, _NOISE_BOUNDS = 0.35, 0.12, 0.07, (0.05, 0.4)
 _ROUNDS, _STEP, _FURTHEST, _WIDEST_OFFSET = 3, 0.02, 0.5, 2.0
 PROBES = 3
+# Widths of the calibration that are compared: probability of a common discrepancy and of a step of widening.
+OTHER_WIDTHS = {
+    "served": CALIBRATION,
+    "nothing_common": replace(CALIBRATION, common=0.0, wider=0.0),
+    "common_0.02": replace(CALIBRATION, common=0.02, wider=0.1),
+    "common_0.05": replace(CALIBRATION, common=0.05),
+    "common_0.2": replace(CALIBRATION, common=0.2, wider=0.5),
+    "common_0.4": replace(CALIBRATION, common=0.4, wider=0.5),
+    "reach_2": replace(CALIBRATION, reach=2.0, common=0.2, wider=0.5),
+}
 
 
 def code_base_of(group: str) -> str:
@@ -243,15 +255,15 @@ def errors_of(rows: Rows, predicted: np.ndarray) -> dict[str, float]:
     return found
 
 
-def calibrated_errors(rows: Rows, seed: int) -> dict[str, float]:
-    """MAPE by group after three of its runs, served parameters and widths, the mean over drawings; groups of more than three."""
+def calibrated_errors(rows: Rows, seed: int, prior: Prior) -> dict[str, float]:
+    """MAPE by group after three of its runs, by served parameters, the mean over drawings; groups of more than three."""
     found = {}
     for group in dict.fromkeys(rows.groups.tolist()):
         runs = rows.of(rows.groups == group)
         if len(runs) <= PROBES:
             continue
         scores = []
-        for draw in calibrated_draws(runs, fitted(), PROBES, np.random.default_rng(seed)):
+        for draw in calibrated_draws(runs, fitted(), PROBES, np.random.default_rng(seed), prior):
             scored = np.flatnonzero(~np.isnan(draw.predicted_s)).tolist()
             if scored:
                 scores.append(time_score(draw.predicted_s[scored], [runs[at].step_s or np.nan for at in scored]).mape)
@@ -280,7 +292,8 @@ def main() -> None:
     found: list[Figure] = []
     for name, predicted in ways.items():
         found += figures(f"cold_{name}", rows, errors_of(rows, predicted))
-    found += figures("calibrated_3_served", rows, calibrated_errors(rows, arguments.seed))
+    for name, prior in OTHER_WIDTHS.items():
+        found += figures(f"calibrated_3_{name}", rows, calibrated_errors(rows, arguments.seed, prior))
     if arguments.out:
         sources = [DataSource.of(path) for path in [*sorted(arguments.folder.glob("*.csv")), OUTSIDE]]
         command = command_line("bench.cost_model_code_bases")

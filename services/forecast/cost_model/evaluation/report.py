@@ -10,15 +10,18 @@ from meridian.result import Row
 from services.forecast.cost_model.efficiency import Efficiency
 from services.forecast.cost_model.evaluation.runs import Run
 from services.forecast.cost_model.evaluation.scores import (
+    Draw,
     TimeScore,
     by_group,
     calibrated_draws,
+    cold_spreads,
     constant_mfu,
     layout_regrets,
     memory_score,
     predicted_steps,
     ran_and_fits,
     time_score,
+    within_band,
 )
 from services.forecast.cost_model.evaluation.table import Rejected
 
@@ -53,11 +56,14 @@ def rows_of(
     ]
     slices = {"all": list(range(len(timed))), **{f"group={g}": p for g, p in by_group(timed).items()}}
     cold = np.asarray(predicted_steps(timed, efficiency))
+    spreads = cold_spreads(timed, efficiency)
     constant = np.asarray(constant_mfu(timed))
     after = calibrated_draws(timed, efficiency, probes, draws) if probes else []
     for name, members in slices.items():
         rows += _time_rows(COLD, name, timed, members, cold, baseline=False)
+        rows += _cold_band(name, timed, members, cold, spreads)
         if probes:
+            rows += _calibrated_band(name, timed, members, after)
             rows += _calibrated_rows(CALIBRATED, name, timed, members, [draw.predicted_s for draw in after], probes)
             rows += _calibrated_rows(
                 CONSTANT_CALIBRATED, name, timed, members, [draw.constant_s for draw in after], probes
@@ -87,6 +93,29 @@ def _time_rows(
 
 
 _NO_TIMES = "no row states a step time"
+_BAND = "step_time_within_two_standard_deviations_share"
+
+
+def _cold_band(
+    name: str, runs: Sequence[Run], members: list[int], predicted: np.ndarray, spreads: np.ndarray
+) -> list[Row]:
+    if not members:
+        return [Row(COLD, _BAND, None, name, n=0, reason=_NO_TIMES)]
+    measured = np.array([runs[p].step_s or np.nan for p in members])
+    return [Row(COLD, _BAND, within_band(predicted[members], measured, spreads[members]), name, n=len(members))]
+
+
+def _calibrated_band(name: str, runs: Sequence[Run], members: list[int], draws: Sequence[Draw]) -> list[Row]:
+    shares, count = [], 0
+    for draw in draws:
+        held = [p for p in members if not np.isnan(draw.predicted_s[p])]
+        if held:
+            measured = np.array([runs[p].step_s or np.nan for p in held])
+            shares.append(within_band(draw.predicted_s[held], measured, draw.spread[held]))
+            count = len(held)
+    if not shares:
+        return [Row(CALIBRATED, _BAND, None, name, n=0, reason="no group has more rows than calibrate it")]
+    return [Row(CALIBRATED, _BAND, float(np.mean(shares)), name, min(shares), max(shares), n=count)]
 
 
 def _calibrated_rows(

@@ -85,6 +85,8 @@ class Draw:
     predicted_s: np.ndarray
     # The same of the baseline: the median share of the peak of the runs that calibrated.
     constant_s: np.ndarray
+    # Standard deviations of the logarithms of ``predicted_s``.
+    spread: np.ndarray
 
 
 def calibrated_draws(
@@ -99,7 +101,7 @@ def calibrated_draws(
     traits = traits_of_runs(runs, efficiency)
     found = []
     for _ in range(DRAWS):
-        predicted, constant = np.full(len(runs), np.nan), np.full(len(runs), np.nan)
+        predicted, constant, spread = (np.full(len(runs), np.nan) for _ in range(3))
         for probes, others in drawn_probes(runs, cold, count, draws):
             changes = corrections(
                 [traits[position] for position in probes],
@@ -109,10 +111,22 @@ def calibrated_draws(
                 prior,
             )
             predicted[others] = cold[others] * [change.factor for change in changes]
+            spread[others] = [change.spread for change in changes]
             share = _share_of_peak([runs[position] for position in probes])
             constant[others] = [_least_seconds(runs[position]) / share for position in others]
-        found.append(Draw(predicted, constant))
+        found.append(Draw(predicted, constant, spread))
     return found
+
+
+def within_band(predicted: np.ndarray, measured: np.ndarray, spread: np.ndarray) -> float:
+    """Share of runs that took a time within two standard deviations of what was predicted; at least one run."""
+    return float((np.abs(np.log(measured / predicted)) <= 2 * spread).mean())
+
+
+def cold_spreads(runs: Sequence[Run], efficiency: Efficiency, prior: Prior = PRIOR) -> np.ndarray:
+    """Standard deviations of the logarithms of predicted times before anything is measured."""
+    found = corrections([], [], [], traits_of_runs(runs, efficiency), prior)
+    return np.array([each.spread for each in found])
 
 
 def traits_of_runs(runs: Sequence[Run], efficiency: Efficiency) -> list[Traits]:

@@ -15,6 +15,7 @@ from meridian.result import read
 from services.forecast.commands import estimate as estimate_command
 from services.forecast.commands import layouts as layouts_command
 from services.forecast.cost_model import fitted
+from services.forecast.cost_model.evaluation.report import rows_of
 from services.forecast.cost_model.evaluation.runs import read_runs, run_of
 from services.forecast.cost_model.evaluation.scores import (
     calibrated_draws,
@@ -25,6 +26,7 @@ from services.forecast.cost_model.evaluation.scores import (
     ran_and_fits,
     spread_out,
     time_score,
+    within_band,
 )
 from services.forecast.cost_model.layout import Recompute
 from services.forecast.cost_model.memory import memory_of
@@ -442,3 +444,25 @@ def test_the_commands_are_installed() -> None:
     names = CliRunner().invoke(main, ["--help"]).output
     assert "estimate" in names
     assert "layouts" in names
+
+
+def test_a_band_by_hand() -> None:
+    # ln 1.1 = 0.095 is within two of 0.1, ln 1.3 = 0.26 and ln 0.7 = -0.36 are not; within two of 0.2 all are.
+    measured, ones = np.array([1.1, 1.3, 0.7]), np.ones(3)
+    assert within_band(ones, measured, np.full(3, 0.1)) == pytest.approx(1 / 3)
+    assert within_band(ones, measured, np.full(3, 0.2)) == 1
+
+
+def test_bands_are_reported_before_and_after_calibration() -> None:
+    """Eight runs that all take twice as long: beyond the band before anything is measured, within it after three of them."""
+    plain = [run_of({**BASE, "gbs": str(64 * number)}) for number in range(1, 9)]
+    times = predicted_steps(plain, fitted())
+    rows = [{**BASE, "gbs": str(64 * number), "step_s": repr(2 * times[number - 1])} for number in range(1, 9)]
+    found = rows_of([run_of(row) for row in rows], [], fitted(), 3, np.random.default_rng(0))
+    measure = "step_time_within_two_standard_deviations_share"
+    shares = {(row.subject, row.slice): (row.value, row.n) for row in found if row.measure == measure}
+    assert shares["cost_model", "all"] == (0, 8)
+    assert shares["cost_model_calibrated", "all"] == (1, 5)
+    untimed = [run_of({**BASE, "step_s": "", "gbs": "64"})]
+    nothing = rows_of(untimed, [], fitted(), 3, np.random.default_rng(0))
+    assert {row.value for row in nothing if row.measure == measure} == {None}
