@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from bench.cost_model import family_of, load_runs
+from bench.cost_model_code_bases import code_base_of
+from bench.cost_model_later_data import later_rows
 from services.forecast.cost_model import fitted
-from services.forecast.cost_model.evaluation.runs import Run
+from services.forecast.cost_model.evaluation.runs import Run, run_of
 from services.forecast.cost_model.evaluation.scores import (
     calibrated_draws,
     constant_mfu,
@@ -71,3 +73,16 @@ def test_three_measured_runs_help_on_average_and_hurt_no_family(runs: list[Run])
         gains.append(float(np.mean(each)))
     assert min(gains) > -0.002
     assert np.mean(gains) > 0.014
+
+
+def test_rows_that_were_read_in_last() -> None:
+    """Tables that nothing read before: every row can be estimated, each group is of a known code base, and three runs help."""
+    later = [run_of(row, number) for number, row in enumerate(later_rows(public_data("figures")), start=1)]
+    assert len(later) == 160
+    assert len({code_base_of(run.group) for run in later}) == 8
+    errors = []
+    for draw in calibrated_draws(later, fitted(), 3, np.random.default_rng(0)):
+        scored = np.flatnonzero(~np.isnan(draw.predicted_s)).tolist()
+        errors.append(time_score(draw.predicted_s[scored], [later[at].step_s or 0.0 for at in scored]).mape)
+    cold = time_score(predicted_steps(later, fitted()), [run.step_s or 0.0 for run in later]).mape
+    assert float(np.mean(errors)) < 0.10 < cold < 0.25
