@@ -32,7 +32,7 @@ CHIPS = {
 # What is known of a chip from runs that are in no family (docs/cost-model.md).
 ELSEWHERE = {
     "B200": "Eight runs of NeMo 25.02 in 8 bit took 0.9 to 1.6 times as long as estimated.",
-    "Ascend 910B3": "Eight runs with the software of 2023 and 2024 took 1.3 to 1.8 times as long as estimated."
+    "Ascend 910B3": "Eight runs with the software of 2023 and 2024 took 1.3 to 1.8 times as long as estimated.",
 }
 COUNTS = (8, 64, 512)
 WORK = Work(4096, 512)
