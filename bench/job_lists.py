@@ -2,7 +2,7 @@
 
 SOURCE is a log in the Standard Workload Format (.swf: one processor is one accelerator) or a list of pods of the openb cluster
 (.csv: those that ask for GPUs, a share of one by its thousandths; the user is their class of service). Jobs without a start,
-a length or a size are left out. ``--days`` keeps the last days of starts.
+a length or a size are left out. The column ``submitted`` is not read by it, but by `demand_bounds.py`. ``--days`` keeps the last days of starts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-Job = tuple[float, float, float, str]
+# Start and length in seconds, size, user, submission.
+Job = tuple[float, float, float, str, float]
 _DAY_S = 86_400.0
 # Fields of the Standard Workload Format, from 0: submission, wait, run time, processors allocated, user.
 _SUBMITTED, _WAIT, _RUN, _PROCESSORS, _USER, _FIELDS = 1, 2, 3, 4, 11, 18
@@ -27,7 +28,13 @@ def of_swf(path: Path) -> Iterator[Job]:
             if line.startswith(";") or len(fields) < _FIELDS:
                 continue
             start_s = float(fields[_SUBMITTED]) + max(0.0, float(fields[_WAIT]))
-            yield start_s, float(fields[_RUN]), float(fields[_PROCESSORS]), f"u{fields[_USER]}"
+            yield (
+                start_s,
+                float(fields[_RUN]),
+                float(fields[_PROCESSORS]),
+                f"u{fields[_USER]}",
+                float(fields[_SUBMITTED]),
+            )
 
 
 def of_openb(path: Path) -> Iterator[Job]:
@@ -36,7 +43,8 @@ def of_openb(path: Path) -> Iterator[Job]:
         for pod in csv.DictReader(stream):
             if pod["scheduled_time"] and pod["deletion_time"] and int(pod["num_gpu"] or 0):
                 start_s, end_s = float(pod["scheduled_time"]), float(pod["deletion_time"])
-                yield start_s, end_s - start_s, int(pod["num_gpu"]) * float(pod["gpu_milli"] or 1000) / 1000, pod["qos"]
+                size = int(pod["num_gpu"]) * float(pod["gpu_milli"] or 1000) / 1000
+                yield start_s, end_s - start_s, size, pod["qos"], float(pod["creation_time"] or start_s)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     first_s = max((job[0] for job in jobs), default=0.0) - options.days * _DAY_S
     with options.out.open("w", encoding="utf-8", newline="") as stream:
         table = csv.writer(stream)
-        table.writerow(("start", "duration_s", "accelerators", "user", "domain"))
+        table.writerow(("start", "duration_s", "accelerators", "user", "submitted", "domain"))
         table.writerows((*job, options.source.stem) for job in jobs if job[0] > first_s)
     return 0
 

@@ -8,7 +8,7 @@ Two slopes are looked at after each sample: that over the whole window of `truth
 2. *Soon*: the newer half lies below the border by its standard error, which is small enough to see the border at all, for
    0.5 % of the run. It is taken back when the newer half rises above the border by its standard error.
 3. *Sure*: the whole slope has stayed below the border for 2 % of the run as seen through the window (2.7 %): what the truth
-   asks for. A loss that rises, by more than its standard error and a quarter of the border, does not stand still. It is
+   asks for. A loss that rises, by more than its standard error and the border, does not stand still. It is
    taken back only where a whole slope rises above the peak, for then the peak was not the peak, and in a run whose
    length is not known where it rises clearly above the border (`_CLEARLY`) and the run has become so long that the
    stretch below was not 2 % of it.
