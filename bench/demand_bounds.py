@@ -16,6 +16,7 @@ import csv
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,12 +81,12 @@ def bounds(jobs: Array, window_s: float, ahead: int) -> tuple[Array, dict[str, A
 
 def _best_line(known: Array, actual: Array) -> Array:
     """The line of least absolute error, by reweighted least squares."""
-    weight, line = np.ones(len(actual)), np.zeros(known.shape[1])
+    weight: NDArray[np.floating[Any]] = np.ones(len(actual))
+    line: NDArray[np.floating[Any]] = np.zeros(known.shape[1])
     for _ in range(_ROUNDS):
         line = np.linalg.lstsq(known * weight[:, None], actual * weight, rcond=None)[0]
         weight = 1 / np.sqrt(np.maximum(np.abs(actual - known @ line), 1e-3 * np.mean(actual)))
-    result: Array = known @ line
-    return result
+    return np.asarray(known @ line, np.float64)
 
 
 def rows_of(actual: Array, said: dict[str, Array], label: str) -> list[Row]:

@@ -78,7 +78,8 @@ def _logged(loss: Array, rate: Array | None, chance: Chance, *, noise: Array | f
     at = np.arange(0, total, apart)
     scatter = chance.normal(0, noise, total) if isinstance(noise, float) else noise
     told = chance.random() < 0.7
-    return Run(at + 1.0, (loss + scatter)[at], None if rate is None else rate[at], None, total * told)
+    step: Array = at.astype(np.float64) + 1
+    return Run(step, (loss + scatter)[at], None if rate is None else rate[at], None, total * told)
 
 
 def _scratch(schedule: Callable[[int, Chance], Array]) -> Callable[[Chance], Run]:

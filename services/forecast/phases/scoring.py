@@ -27,8 +27,9 @@ class RunScore:
 
     ``exact`` and ``tolerant`` [true phase, told phase] are shares of the run's samples; in the tolerant one a told phase
     counts as true where the truth has it within 2 % of the run. ``delays`` are told minus true, as shares of the run,
-    for the boundaries that both have; ``missed`` boundaries only the truth has, ``false`` only the teller. Stable is told
-    from the last time on that it is told without being taken back, which happened ``taken_back`` times.
+    for the boundaries that both have; ``missed`` boundaries only the truth has, ``false`` only the teller. A warm-up
+    ends behind the last sample that is told as one; stable is told from the last time on that it is told without being taken back, which
+    happened ``taken_back`` times.
     """
 
     exact: Array
@@ -99,7 +100,7 @@ def score(curve: Curve, truth: Boundaries, told: Array) -> RunScore:
     missed = false = 0
     delays: dict[str, float] = {}
     for name, true_at, told_at in (
-        ("warm_up_end", truth.warm_up_until if real[0] == Phase.WARM_UP else math.inf, _first(curve, told, 1.0)),
+        ("warm_up_end", truth.warm_up_until if real[0] == Phase.WARM_UP else math.inf, _warm_up_end(curve, told)),
         ("stable_onset", truth.stable_from, _last_onset(curve, told)),
     ):
         if math.isfinite(true_at) and math.isfinite(told_at):
@@ -120,9 +121,10 @@ def _present(truth: Boundaries, low: Array, high: Array, phase: Phase, start: fl
     return (high >= begins) & (low < ends) & (begins < ends)
 
 
-def _first(curve: Curve, told: Array, least: float) -> float:
-    at = np.flatnonzero(told >= least)
-    return float(curve.step[at[0]]) if len(at) else math.inf
+def _warm_up_end(curve: Curve, told: Array) -> float:
+    """The step from which on no warm-up is told any more; infinite where none is told, or the last sample is."""
+    at = np.flatnonzero(told == Phase.WARM_UP)
+    return float(curve.step[at[-1] + 1]) if len(at) and at[-1] + 1 < len(told) else math.inf
 
 
 def _last_onset(curve: Curve, told: Array) -> float:

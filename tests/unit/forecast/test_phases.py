@@ -181,7 +181,11 @@ def test_scores_by_hand() -> None:
     assert accuracy([result.tolerant]) == pytest.approx(0.95)
     assert result.delays == {"warm_up_end": 0.0, "stable_onset": 0.07}
     assert macro_f1([result.exact]) == pytest.approx((1 + 2 * 40 / 87 + 2 * 43 / 93) / 3)
-    assert score(curve, truth, np.ones(100)).missed == 1
+    # Neither of the truth's two boundaries is told.
+    assert score(curve, truth, np.ones(100)).missed == 2
+    late = np.where((curve.step >= 1) & (curve.step < 13), Phase.WARM_UP, told)
+    late[0] = Phase.FAST
+    assert score(curve, truth, late).delays["warm_up_end"] == pytest.approx(0.03)
     assert score(curve, Boundaries(10.0, math.inf), told).false == 1
 
 
