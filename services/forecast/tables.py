@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, cast
 
 
 class InvalidTableError(ValueError):
@@ -60,11 +61,18 @@ def cells_taken_for_empty() -> LeftAside:
     return LeftAside("cell", "taken for empty")
 
 
+def _opened(path: Path) -> IO[bytes]:
+    """The bytes of a file, decompressed where it begins as a gzip file does, whatever its name."""
+    with path.open("rb") as stream:
+        compressed = stream.read(2) == b"\x1f\x8b"
+    return cast("IO[bytes]", gzip.open(path, "rb")) if compressed else path.open("rb")
+
+
 def columns_of(path: Path) -> list[str]:
-    """The names in the header of a CSV file (also .gz); InvalidTableError where it is no text table."""
+    """The names in the header of a CSV file (also a compressed one); InvalidTableError where it is no text table."""
     try:
         with (
-            gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as raw,
+            _opened(path) as raw,
             io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as stream,
         ):
             return [name.strip() for name in next(csv.reader(stream), [])]
@@ -75,7 +83,7 @@ def columns_of(path: Path) -> list[str]:
 def lines_of(
     path: Path, needed: Sequence[str], optional: Sequence[str], aside: LeftAside
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """The lines of a CSV file (also .gz) with a header, as (line number, cells by column; a missing cell is empty).
+    """The lines of a CSV file (also a compressed one) with a header, as (line number, cells by column; a missing cell is empty).
 
     A line with more cells than the header has columns (from decimal commas, say) is added to ``aside``. Raises InvalidTableError
     where a column of ``needed`` is missing, one of these or of ``optional`` is twice there, or where it is no text table.
@@ -83,7 +91,7 @@ def lines_of(
     last = 0
     try:
         with (
-            gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as raw,
+            _opened(path) as raw,
             io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as stream,
         ):
             # Not strict, a quote that is not closed would make one cell of all lines after it.

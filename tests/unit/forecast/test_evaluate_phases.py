@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from pathlib import Path
@@ -14,6 +15,7 @@ from click.testing import CliRunner, Result
 from meridian.cli.main import main
 from services.forecast.phases.scoring import detect, served
 from services.forecast.phases.table import read_curves
+from services.forecast.tables import InvalidTableError
 
 
 def run(*arguments: str | Path) -> Result:
@@ -191,6 +193,18 @@ def test_another_separator_is_named(tmp_path: Path, separator: str, called: str)
     result = run(table(tmp_path / "c.csv", lines, separator.join(("run", "step", "train_loss", "total_steps"))))
     assert result.exit_code != 0
     assert f"cells are separated by {called}, where commas are needed" in (result.output + str(result.exception))
+
+
+@pytest.mark.parametrize(("name", "compressed"), [("c.csv.gz", True), ("c.csv", True), ("c.csv.gz", False)])
+def test_a_file_is_decompressed_by_what_it_holds(tmp_path: Path, name: str, compressed: bool) -> None:
+    text = "\n".join(["run,step,train_loss,total_steps", *curve("a")]).encode()
+    (tmp_path / name).write_bytes(gzip.compress(text) if compressed else text)
+    (read,) = read_curves(tmp_path / name).curves
+    assert len(read.step) == 600
+    cut = tmp_path / "cut.csv.gz"
+    cut.write_bytes(gzip.compress(text)[:-100])
+    with pytest.raises(InvalidTableError, match=r"cut\.csv\.gz: not a table of text"):
+        read_curves(cut)
 
 
 def test_a_learning_rate_that_cannot_be_read_is_counted_and_listed(tmp_path: Path) -> None:
