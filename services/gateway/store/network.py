@@ -185,8 +185,12 @@ async def links(connection: AsyncConnection) -> list[Body]:
 
 
 async def forecasts(connection: AsyncConnection, *, tenant_id: str | None, subject_id: str | None) -> list[Body]:
-    """The newest forecasts: of domains, models of accelerators, and of that tenant and its jobs (None: of all tenants)."""
-    query = sa.select(forecast.c.body).order_by(forecast.c.subject_kind, forecast.c.subject_id)
+    """The newest forecasts: of domains, models of accelerators, and of that tenant and its jobs (None: of all tenants). Jobs that
+    ended ask for nothing more."""
+    over = sa.exists().where(
+        forecast.c.subject_kind == "job", job.c.job_id == forecast.c.subject_id, job.c.finished_at.is_not(None)
+    )
+    query = sa.select(forecast.c.body).where(~over).order_by(forecast.c.subject_kind, forecast.c.subject_id)
     if subject_id is not None:
         query = query.where(forecast.c.subject_id == subject_id)
     if tenant_id is not None:

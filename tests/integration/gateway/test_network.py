@@ -8,6 +8,7 @@ from typing import Any
 from meridian.contracts.failover.v1 import failover_pb2
 from meridian.contracts.forecast.v1 import forecast_pb2
 from meridian.contracts.graph.v1 import graph_pb2
+from meridian.contracts.job.v1 import job_pb2
 from tests.integration.gateway.conftest import Stack, image, task_file
 from tests.integration.gateway.test_jobs import eventually, placed, read, submit
 
@@ -176,6 +177,13 @@ async def test_forecasts_and_requirements(stack: Stack) -> None:
         lambda: stack.http.get(f"/v1/jobs/{job_id}/requirement", headers=headers), lambda got: got.status_code == 200
     )
     assert answer.json()["memory_parts_bytes"] == {"weights": 1.4e10}
+    # A job that has ended asks for nothing, whatever was forecast for it before.
+    ended = job_pb2.JobFinished(job_id="job-a", tenant_id="tenant-a", outcome=job_pb2.JOB_OUTCOME_CANCELLED)
+    ended.finished_at.GetCurrentTime()
+    await stack.bus.publish(ended)
+    await eventually(
+        lambda: read(stack, "/v1/forecasts"), lambda page: [item["current"] for item in page["items"]] == [2, 3]
+    )
 
 
 async def test_a_node_is_killed_through_its_agent_only_where_it_is_emulated(stack: Stack) -> None:
