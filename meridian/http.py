@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
+from anyio import BrokenResourceError
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -140,13 +141,21 @@ class TraceMiddleware:
         parent = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"traceparent"), "")
         with traced(parent), logged_as(self._service):
             correlator = trace_id().encode()
+            begun = False
 
             async def send_with_correlator(message: Message) -> None:
+                nonlocal begun
                 if message["type"] == "http.response.start":
+                    begun = True
                     message["headers"] = [*message.get("headers", []), (b"x-correlator", correlator)]
                 await send(message)
 
-            await self._app(scope, receive, send_with_correlator)
+            try:
+                await self._app(scope, receive, send_with_correlator)
+            except* BrokenResourceError:
+                # Who listened to a stream hung up while an event was on its way: FastAPI lets that out as an error.
+                if not begun:
+                    raise
 
 
 def install_tracing(app: FastAPI, service: str) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, MutableMapping
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import httpx
 import pytest
 from fastapi import FastAPI, Query
+from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from meridian.errors import ConflictError, ResourceExhaustedError
@@ -155,3 +157,39 @@ def test_a_time_that_is_none_in_utc_is_refused(text: str) -> None:
     with pytest.raises(ValidationError, match="out of range"):
         TypeAdapter(Moment).validate_python(text)
     assert TypeAdapter(Moment).validate_python("2026-01-31T14:00:00+02:00") == datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+async def test_a_listener_that_hangs_up_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """The stream has more to say than the connection took when it broke."""
+    app = FastAPI()
+    install_errors(app)
+    install_tracing(app, "test")
+
+    @app.get("/events", response_class=EventSourceResponse)
+    async def events() -> AsyncIterator[ServerSentEvent]:
+        while True:
+            yield ServerSentEvent(raw_data="x")
+
+    full = asyncio.Event()
+    asked = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+    async def receive() -> dict[str, object]:
+        message = next(asked, None)
+        if message is None:
+            await full.wait()
+            for _ in range(100):
+                await asyncio.sleep(0)
+        return message or {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.body":
+            full.set()
+            await asyncio.Event().wait()
+
+    scope = {
+        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "method": "GET", "path": "/events",
+        "raw_path": b"/events", "query_string": b"", "headers": [], "http_version": "1.1", "scheme": "http",
+        "server": ("test", 80), "client": ("test", 1), "root_path": "",
+    }  # fmt: skip
+    await app(scope, receive, send)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
