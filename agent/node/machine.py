@@ -165,7 +165,8 @@ class Machine:
                 now=time.monotonic(),
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            self._send({"ev": "start_failed", "run": key[0], "epoch": key[1], "rank": key[2], "error": str(error)})
+            why = _why_not_started(error, message["argv"][0], message["cwd"])
+            self._send({"ev": "start_failed", "run": key[0], "epoch": key[1], "rank": key[2], "error": why})
             return
         self._ranks[key] = rank
         self._by_pid[rank.pid] = rank
@@ -299,3 +300,14 @@ class Machine:
         if os.getsid(0) == os.getpid():
             own_session = os.getpid()
             proc.kill_until_gone(lambda: [pid for pid in proc.session_members(own_session) if pid != own_session])
+
+
+def _why_not_started(error: Exception, program: str, folder: str) -> str:
+    """Of program and folder the operating system names one, and does not say which of the two it is."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    if error.filename == folder and not os.path.isdir(folder):  # noqa: PTH112
+        return f"the working directory {folder!r} cannot be entered: {error.strerror}"
+    if error.filename == program:
+        return f"the program {program!r} cannot be started: {error.strerror}"
+    return str(error)

@@ -58,6 +58,8 @@ def _unit(unit: Json) -> Iterator[str]:
 
 def _waiting(waiting: Json) -> Iterator[str]:
     yield f"  waits: {waiting.get('reason', 'to be looked at')}"
+    if waiting.get("too_large"):
+        yield f"  {waiting['too_large']}"
     ahead = waiting.get("ahead")
     if ahead:
         place = f"place {waiting['position']} in the queue; " if waiting.get("position") else ""

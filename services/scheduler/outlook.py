@@ -15,12 +15,14 @@ from services.scheduler.core.blockers import Holder, blockers
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.counterfactual import counterfactuals
 from services.scheduler.core.kept_courses import KeptCourses, Said
+from services.scheduler.core.placement import would_do
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.profile import Reservation
 from services.scheduler.core.prospect import Prospect, ahead_of, order_of, prospects
 from services.scheduler.core.state import Job, JobSpec, UnitKey
 from services.scheduler.core.track_record import TrackRecord
 from services.scheduler.core.units import units_of
+from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.hypothesis import as_it_would_be, hypothesis
 from services.scheduler.live import LiveScheduler
 from services.scheduler.live_book import SeenPart
@@ -87,9 +89,22 @@ def _add(
         if part is not None:
             body["ahead"]["among"] = part.among
             _qualify(body.get("prediction"), part)
+            unit = cluster.pending.get(key)
+            if unit is not None and (text := _too_large(cluster, unit)):
+                body["too_large"] = text
         body["blocked_by"] = _blocked_by(cluster, key, now_s, reserved)
     for key in asked:
         by_key[key]["counterfactuals"] = [item.as_json() for item in counterfactuals(cluster, policy, key, now_s)]
+
+
+def _too_large(cluster: Cluster, unit: PendingUnit) -> str:
+    """Why all nodes that are known could not hold a unit if they were empty; "" where they could."""
+    group = cluster.candidates(unit.demand)
+    chosen = would_do(group) if group else None
+    if chosen is None or chosen.could_fit():
+        return ""
+    found = chosen.explain_waiting()
+    return found.reason if found.stage == "size" else ""
 
 
 def _reserved(cluster: Cluster) -> tuple[Reservation, ...]:

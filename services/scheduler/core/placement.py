@@ -139,7 +139,7 @@ class Candidates(Choosing):
                 scope = f"any {demand.topology} of a qualifying domain"
             text = f"too large for what is there now: {demand.ranks} ranks wanted, {scope} could hold {most} when empty"
             if len(self._columns) < len(self._view.columns(demand)):
-                text += f" of {self._models_said()} (all its accelerators are of one model)"
+                text += f", on {self._models_said()} alone (all its accelerators are of one model)"
             return "size", text if most else f"{text}; {beyond(table, demand, self._columns, self._allowed)}"
         if self._refused():
             text = "those that have room together are refused by a score of sets"

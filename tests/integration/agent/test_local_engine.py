@@ -117,8 +117,8 @@ async def test_a_signal_is_reported(make_domain: MakeDomain) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"command": ("/no/such/program",)}, "No such file"),
-        ({"working_dir": "/no/such/folder"}, "No such file"),
+        ({"command": ("/no/such/program",)}, "the program '/no/such/program' cannot be started: No such file"),
+        ({"working_dir": "/no/such/folder"}, "the working directory '/no/such/folder' cannot be entered: No such file"),
         ({"ranks": (RankPlacement(0, "north/n9"),)}, "north/n9"),
     ],
 )

@@ -65,6 +65,13 @@ async def test_a_shard_tells_what_it_knows_of_all_domains(database_url: str) -> 
                     ("(others)", 8.0, None)
                 ]
 
+                assert "too_large" not in waiting
+                await bus.publish(submission("larger", TENANTS[0], accelerators=9))
+                async with asyncio.timeout(PATIENCE_S):
+                    while "too_large" not in (waiting := await waits(service, "larger")):
+                        await asyncio.sleep(0.05)
+                assert "the most that a qualifying node has is 8" in waiting["too_large"]
+
                 large, small = await what_if(service, 8), await what_if(service, 4)
                 assert (large["placeable"], small["placeable"]) == (False, True)
                 assert {rank["domain_id"] for rank in small["items"][0]["ranks"]} == {"shanghai"}

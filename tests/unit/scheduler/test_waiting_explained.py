@@ -58,7 +58,7 @@ def test_a_gang_that_would_fit_on_accelerators_in_use_is_not_too_large() -> None
     third = world.cycle().waiting[1].explanation
     assert third.stage == "size"
     # In all there are three accelerators.
-    assert "could hold 2 when empty of A100 (all its accelerators are of one model)" in third.reason
+    assert "could hold 2 when empty, on A100 alone (all its accelerators are of one model)" in third.reason
 
 
 def test_ranks_that_must_share_a_rack_cannot_span_domains_whatever_they_may_otherwise() -> None:
