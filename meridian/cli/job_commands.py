@@ -86,7 +86,7 @@ def _what(job: dict[str, Any]) -> str:
 
 @click.command()
 @click.option("--state", "wanted", help="Only jobs in this state.")
-@click.option("--limit", default=50, show_default=True)
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True)
 @json_option
 @click.pass_obj
 def jobs(context: Context, wanted: str | None, limit: int) -> None:

@@ -69,7 +69,7 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         from meridian.client import ApiError, UnreachableError
-        from meridian.errors import InvalidArgumentError, MeridianError
+        from meridian.errors import InvalidArgumentError, MeridianError, NotFoundError
 
         try:
             return super().invoke(ctx)
@@ -85,7 +85,7 @@ class Commands(click.Group):
             ctx.exit(BAD_INPUT)
         except MeridianError as error:
             _complain(error.detail)
-            ctx.exit(FAILED)
+            ctx.exit(NOT_FOUND if isinstance(error, NotFoundError) else FAILED)
         except TimeoutError as error:
             _complain(str(error))
             ctx.exit(FAILED)

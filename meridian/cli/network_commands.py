@@ -106,7 +106,7 @@ def events(context: Context, job: str | None, kind: str | None, after: str | Non
 
 
 @click.command()
-@click.option("--limit", default=20, show_default=True)
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
 @json_option
 @click.pass_obj
 def incidents(context: Context, limit: int) -> None:

@@ -42,7 +42,7 @@ def show(context: Context, version: str | None) -> None:
 
 
 @policy.command("list")
-@click.option("--limit", default=20, show_default=True)
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
 @json_option
 @click.pass_obj
 def list_versions(context: Context, limit: int) -> None:

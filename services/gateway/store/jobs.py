@@ -21,6 +21,8 @@ _SUMMARY_NAMES = (
 _SUMMARY = [job.c[name] for name in _SUMMARY_NAMES]
 
 Body = dict[str, Any]
+_WAITS = frozenset({UnitState.SUBMITTED, UnitState.QUEUED})
+"""What waits is nowhere, wherever it was before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +148,8 @@ def _unit_body(index: int, row: JobRow, stored: Mapping[str, Any] | None) -> Bod
             "reason": stored["reason"],
             "epoch": stored["placed_epoch"],
             "run_id": stored["run_id"],
-            "domains": stored["run_domains"] or [],
-            "placement": stored["run_placement"] or [],
+            "domains": stored["run_domains"] or [] if state not in _WAITS else [],
+            "placement": stored["run_placement"] or [] if state not in _WAITS else [],
             "step": stored["run_step"] or 0,
             "total_steps": stored["run_total_steps"] or 0,
             "metrics": stored["run_metrics"] or {},

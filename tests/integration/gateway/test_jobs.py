@@ -310,3 +310,10 @@ async def test_all_replicas_that_a_service_may_have_are_shown(stack: Stack) -> N
     assert job["units"][1]["reason"] == "so many replicas are not asked for yet"
     assert job["progress"] is None, "a service is never done"
     assert len((await read(stack, f"/v1/jobs/{job_id}/units"))["items"]) == 3
+    # What waits again is nowhere.
+    await stack.bus.publish(
+        job_pb2.JobQueued(job_id=job_id, tenant_id="tenant-a", units=3, unit_index=2, reason="parked")
+    )
+    job = await eventually(lambda: read(stack, f"/v1/jobs/{job_id}"), lambda job: job["units"][2]["reason"] == "parked")
+    assert (job["units"][2]["placement"], job["units"][2]["domains"]) == ([], [])
+    assert job["units"][0]["placement"]

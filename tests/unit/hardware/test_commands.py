@@ -31,7 +31,7 @@ def test_a_chip_shows_who_says_what() -> None:
 @pytest.mark.parametrize(("name", "said"), [("Mystery 9", "is not in the alias table"), ("RTX 6000", "rtx-6000-ada")])
 def test_a_name_that_is_not_known_is_an_error(name: str, said: str) -> None:
     done = CliRunner().invoke(main, ["chips", name])
-    assert done.exit_code == 1
+    assert done.exit_code == 5
     assert said in done.output
 
 
@@ -86,3 +86,10 @@ def test_an_amount_without_end_is_a_usage_error(option: str, value: str) -> None
     assert done.exit_code == 2
     assert option in done.output
     assert value in done.output
+
+
+def test_a_list_has_at_least_one_entry() -> None:
+    for command in (["jobs"], ["incidents"], ["policy", "list"]):
+        done = CliRunner().invoke(main, [*command, "--limit", "0"])
+        assert done.exit_code == 2
+        assert "0 is not in the range" in done.output
