@@ -78,7 +78,7 @@ def _add(
     asked: list[UnitKey],
     part: SeenPart | None,
 ) -> None:
-    reserved = _reserved(cluster)
+    reserved = reserved_in(cluster)
     order = order_of(cluster, now_s) if waiting else []
     for key in waiting:
         body = by_key[key].setdefault("waiting", {})
@@ -92,7 +92,7 @@ def _add(
             unit = cluster.pending.get(key)
             if unit is not None and (text := _too_large(cluster, unit)):
                 body["too_large"] = text
-        body["blocked_by"] = _blocked_by(cluster, key, now_s, reserved)
+        body["blocked_by"] = blocked_by(cluster, key, now_s, reserved)
     for key in asked:
         by_key[key]["counterfactuals"] = [item.as_json() for item in counterfactuals(cluster, policy, key, now_s)]
 
@@ -107,12 +107,17 @@ def _too_large(cluster: Cluster, unit: PendingUnit) -> str:
     return found.reason if found.stage == "size" else ""
 
 
-def _reserved(cluster: Cluster) -> tuple[Reservation, ...]:
+def reserved_in(cluster: Cluster) -> tuple[Reservation, ...]:
+    """What the last cycle reserved: with easy backfilling it stands beside the profile, which is made anew in each cycle."""
     memory = cluster.memory
-    return memory.profile.reservations if memory is not None and memory.profile is not None else ()
+    if memory is None:
+        return ()
+    beside = tuple([item for item in memory.reserved if isinstance(item, Reservation)])
+    return beside or (memory.profile.reservations if memory.profile is not None else ())
 
 
-def _blocked_by(cluster: Cluster, key: UnitKey, now_s: float, reserved: tuple[Reservation, ...]) -> Json:
+def blocked_by(cluster: Cluster, key: UnitKey, now_s: float, reserved: tuple[Reservation, ...]) -> Json:
+    """What a waiting unit lacks, who holds it, and for whom else nodes are reserved."""
     unit = cluster.pending.get(key)
     assert unit is not None
     found = blockers(cluster, unit, now_s)

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from services.scheduler.core.explanation import Explanation
 from services.scheduler.core.fleet import Domain, Fleet, with_domain
+from services.scheduler.core.state import JobSpec, UnitKey
+from services.scheduler.outlook import blocked_by, reserved_in
+from services.scheduler.policy_file import shipped
+from services.scheduler.times import rfc3339
 from tests.unit.scheduler.world import World, a_fleet, a_node, gang, task
 
 
@@ -103,3 +111,22 @@ def test_what_no_node_has_enough_of_is_named_with_the_most_there_is() -> None:
     world = World(fleet)
     world.submit("both", task(cpus=9.0, resources=(("tape", 1.0),)))
     assert waiting(world).reason.endswith("no qualifying node has all that a rank asks for together")
+
+
+@pytest.mark.parametrize("name", ["easy-backfill", "conservative-backfill"])
+def test_for_whom_nodes_are_reserved_is_told(name: str) -> None:
+    world = World(a_fleet({"a": 2}, devices=4), shipped(name))
+
+    def limited(spec: JobSpec, limit_s: float) -> JobSpec:
+        return replace(spec, max_run_time_s=limit_s)
+
+    world.submit("runs", limited(gang(6, accelerators=1), 60.0))
+    world.cycle()
+    world.submit("large", limited(gang(8, accelerators=1), 60.0))
+    world.submit("long", limited(gang(2, accelerators=1), 600.0))
+    waiting_units = world.cycle(whole=False).waiting
+    assert [item.key.job_id for item in waiting_units] == ["large", "long"]
+    cluster = world.book.cluster.copy()
+    told = blocked_by(cluster, UnitKey("long", 0), world.now_s, reserved_in(cluster))["reservations"]
+    assert [item["unit"] for item in told] == ["large.0"]
+    assert told[0]["from"] == rfc3339(waiting_units[0].start_s)
