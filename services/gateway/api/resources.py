@@ -24,7 +24,7 @@ _CHANGE = problems(400, 401, 403, 404, 409, 413, 422, 429, 503)
 class Definition(ResourceModel):
     """A resource; its name may be left out, as the path has it."""
 
-    name: ResourceName | None = Field(default=None)  # type: ignore[assignment]
+    name: ResourceName = Field(default="")
 
 
 @router.get("", response_model=answers.Page[dict[str, Any]], responses=_READ)
@@ -51,7 +51,7 @@ async def put_resource(
     answer = await parts.telemetry.send(
         "PUT",
         f"/v1/resources/{name}",
-        json=content.model_dump(mode="json", exclude_none=True),
+        json=content.model_dump(mode="json", exclude_none=True) | {"name": content.name or name},
         params={"changed_by": f"{caller.tenant_id}/{caller.client_id}"},
     )
     response.status_code = 201 if answer.status_code == 201 else 200

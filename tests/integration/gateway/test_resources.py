@@ -48,6 +48,8 @@ async def test_operators_define_and_all_see(found: Found) -> None:
     assert (await found.http.put("/v1/resources/licences", json={"value": 4}, headers=operator)).status_code == 200
     assert (await found.http.put("/v1/resources/licences", json={"value": 3}, headers=operator)).json()["value"] == 3
     assert (await found.http.put("/v1/resources/gpu", json={"value": 4}, headers=operator)).status_code == 422
+    nameless = {"name": None, "value": 4}
+    assert (await found.http.put("/v1/resources/licences", json=nameless, headers=operator)).status_code == 422
     shown = (await found.http.get("/v1/resources", headers=reader)).json()["items"]
     assert [(item["name"], item["value"]) for item in shown] == [("licences", 3)]
     assert "defined_by" not in shown[0]
