@@ -69,6 +69,12 @@ class Database:
         async with self.engine.connect() as connection:
             yield connection
 
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[AsyncConnection]:
+        """A connection for reads that all see the database as it was at the first of them."""
+        async with self.engine.connect() as connection:
+            yield await connection.execution_options(isolation_level="REPEATABLE READ")
+
     async def ping(self) -> None:
         """Fail when the database does not answer."""
         async with self.engine.connect() as connection:

@@ -184,7 +184,8 @@ async def get_job(
     if_none_match: Annotated[str | None, Header(description="an ETag got before")] = None,
 ) -> Response:
     """A job with its units; ``ETag`` changes with every change of it."""
-    async with parts.kernel.database.reading() as connection:
+    # Job, units, counts and runs of one moment.
+    async with parts.kernel.database.snapshot() as connection:
         row = await _own(connection, caller, job_id)
         etag = f'"{row.revision}"'
         if if_none_match is not None and _matches(if_none_match, etag):

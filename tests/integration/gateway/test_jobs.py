@@ -303,9 +303,13 @@ async def test_all_replicas_that_a_service_may_have_are_shown(stack: Stack) -> N
         *(run_event(run_pb2.RunStarted, job_id, unit=unit) for unit in (0, 2)),
     )
     job = await eventually(
-        lambda: read(stack, f"/v1/jobs/{job_id}"), lambda job: job["unit_counts"].get("running") == 2
+        lambda: read(stack, f"/v1/jobs/{job_id}"),
+        # The two are read one after the other.
+        lambda job: (
+            job["unit_counts"].get("running") == 2
+            and [unit["unit_index"] for unit in job["units"] if unit["state"] == "running"] == [0, 2]
+        ),
     )
-    assert [unit["unit_index"] for unit in job["units"] if unit["state"] == "running"] == [0, 2]
     assert sum(job["unit_counts"].values()) == job["units_total"] == len(job["units"]) == 3
     assert job["units"][1]["reason"] == "so many replicas are not asked for yet"
     assert job["progress"] is None, "a service is never done"
