@@ -17,13 +17,15 @@ QUANTITIES: Mapping[str, tuple[str, str, float]] = {
     "bf16_tflops": ("peak_bf16", "FLOP/s", TERA),
     "fp16_tflops": ("peak_fp16", "FLOP/s", TERA),
     "fp8_tflops": ("peak_fp8", "FLOP/s", TERA),
+    "fp4_tflops": ("peak_fp4", "FLOP/s", TERA),
     "int8_tops": ("peak_int8", "OP/s", TERA),
+    "int4_tops": ("peak_int4", "OP/s", TERA),
     "mem_gb": ("memory", "By", GIBI),
     "mem_gbps": ("memory_bandwidth", "By/s", GIGA),
     "link_gbps": ("link_bandwidth", "By/s", GIGA),
     "tdp_w": ("tdp", "W", 1.0),
 }
-PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8")
+PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8", "int4")
 """Precisions a peak is stated for. Peaks are dense, matrix units included, 16-bit and lower accumulating in 32 bits."""
 
 

@@ -85,4 +85,7 @@ def _say_what_was_left_aside(matrix: Matrix, evaluation: Evaluation) -> None:
             f"{evaluation.single_precision:.0%}, 16 bits the rest",
             err=True,
         )
+    if evaluation.times:
+        named = ", ".join(sorted(evaluation.times))
+        click.echo(f"values that fall as chips get faster are taken as times (1 / value): {named}", err=True)
     click.echo(f"reference chip of ratios: {evaluation.reference}", err=True)

@@ -10,6 +10,7 @@ feature, ``near`` a Gaussian of the distance between feature vectors, and ``chip
   kin x (chip, near, all lines)                              what tasks with words of their names in common share
   scale x (link, link x task, all lines, chip, chip x task)  how well a chip scales, growing with log2 of their number
   group x (chip, chip x task, all lines)                     drift of software between groups
+  series x (chip, all lines)                                 what tasks share that differ in a number (a batch size)
 
 The lines are the sensitivity-weighted normalisation, about ``SENSITIVITIES``; the rest says how far it can be trusted,
 and what a probe run on one task says about another.
@@ -17,7 +18,9 @@ and what a probe run on one task says about another.
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -26,7 +29,7 @@ from services.telemetry.index.cells import Codes, Encoded
 from services.telemetry.index.features import NAMES as FEATURES
 from services.telemetry.index.features import Array
 
-SENSITIVITIES: Mapping[str, float] = {"peak": 0.4, "bandwidth": 0.6}
+SENSITIVITIES: Mapping[str, float] = {"peak": 0.25, "bandwidth": 0.45, "vector_fp32": 0.15, "tdp": 0.15}
 """Expected change of log-throughput with the logarithm of a fact, before anything is measured; they add up to 1, since a
 chip that is twice as fast in everything does twice the work."""
 NAMES = FEATURES[:-1]
@@ -57,8 +60,13 @@ COMPONENTS: Sequence[tuple[str, float]] = (
     ("chip x group", 0.003),
     ("chip x group x task", 0.003),
     ("lines x group", 0.003),
+    ("chip x series", 0.005),
+    ("lines x series", 0.01),
 )
 """Name and prior variance (in squared logarithms) of each component."""
+SERIES_OCTAVES = 3.0
+"""Tasks of a series (batch sizes, lengths) are alike over so many doublings."""
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 NOISE_VARIANCE = 0.001
 """Prior variance of a cell's own error."""
 
@@ -98,6 +106,9 @@ def each_component(a: Encoded, b: Encoded) -> Iterator[Array]:
     yield chip * group
     yield chip * group * task
     yield line * group
+    numbers = series(a, b)
+    yield chip * numbers
+    yield line * numbers
 
 
 BALANCE_VARIANCE, BALANCE_BY_TASK_VARIANCE = 0.05, 0.03
@@ -146,6 +157,23 @@ def _kin(a: Encoded, b: Encoded) -> Array:
     names = sorted({*a.task_names, *b.task_names})
     words = [words_of(name) for name in names]
     alike = np.array([[len(one & other) / max(1, len(one | other)) for other in words] for one in words])
+    number = {name: position for position, name in enumerate(names)}
+    chosen: Array = alike[np.ix_([number[name] for name in a.task_names], [number[name] for name in b.task_names])]
+    return chosen
+
+
+def series(a: Encoded, b: Encoded) -> Array:
+    """How near two tasks are whose names differ in their numbers only ("ResNet-50 (batch size 16)" and "... 64)")."""
+    names = sorted({*a.task_names, *b.task_names})
+    skeletons = [_NUMBER.sub("#", name.lower()) for name in names]
+    sizes = [[math.log2(max(float(each), 1e-9)) for each in _NUMBER.findall(name)] for name in names]
+    alike = np.zeros((len(names), len(names)))
+    several = [skeleton for skeleton, members in Counter(skeletons).items() if members > 1]
+    for i, j in np.argwhere(np.array(skeletons)[:, None] == np.array(skeletons)[None, :]):
+        if skeletons[i] not in several:
+            continue
+        octaves = sum((one - other) ** 2 for one, other in zip(sizes[i], sizes[j], strict=True))
+        alike[i, j] = math.exp(-0.5 * octaves / SERIES_OCTAVES**2)
     number = {name: position for position, name in enumerate(names)}
     chosen: Array = alike[np.ix_([number[name] for name in a.task_names], [number[name] for name in b.task_names])]
     return chosen

@@ -22,6 +22,7 @@ from services.telemetry.index.cells import Cell
 from services.telemetry.index.features import Array
 from services.telemetry.index.matrix import UNSTATED, Matrix, UnknownName
 from services.telemetry.index.model import IndexModel
+from services.telemetry.index.orientation import as_throughput, tasks_in_time
 from services.telemetry.index.precision import UNDECIDED, single_precision
 from services.telemetry.index.prediction import Prediction, best_probes
 
@@ -74,6 +75,8 @@ class Evaluation:
     """Cells whose precision is not stated."""
     single_precision: float = UNDECIDED
     """Probability that they ran in single precision, from all cells (each fit finds its own, without its chip)."""
+    times: frozenset[str] = frozenset()
+    """Tasks whose values fall as chips get faster; they were taken as times."""
 
 
 def subject_of(probes: int, *, random: bool = False) -> str:
@@ -86,6 +89,9 @@ def leave_one_chip_out(
 ) -> Evaluation:
     """The evaluation of ``matrix`` with each count of probe runs in ``probe_counts`` (0 is always among them)."""
     chips, unusable = _usable_chips(matrix, catalogue)
+    cells = {cell: value for cell, value in matrix.cells().items() if cell[0] in chips}
+    times = tasks_in_time(cells, chips)
+    matrix = as_throughput(matrix, times)
     cells = {cell: value for cell, value in matrix.cells().items() if cell[0] in chips}
     scores: list[Score] = []
     left_out = []
@@ -117,6 +123,7 @@ def leave_one_chip_out(
         counts,
         sum(1 for _, column in cells if column.precision == UNSTATED),
         single_precision(cells, chips),
+        times,
     )
 
 

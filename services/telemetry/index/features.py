@@ -6,6 +6,7 @@ The vector holds no name and no vendor: a chip never seen is judged by its numbe
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -25,21 +26,49 @@ _FALLBACKS: Mapping[str, Sequence[str]] = {
     "fp16": ("fp16", "fp32"),
     "bf16": ("fp16", "fp32"),
     "fp8": ("fp8", "fp16", "fp32"),
+    # Where 4-bit floats were measured, the rate of 8 bits explains them better than their own.
+    "fp4": ("fp8", "fp16", "fp32"),
     "int8": ("int8", "fp16", "fp32"),
+    "int4": ("int4", "int8", "fp16", "fp32"),
 }
+_SPELLINGS = (
+    # Integer weights that are widened before they are multiplied; on published tables 16 bits explain them best.
+    (re.compile(r"i?q[2-8](_.*)?|w[348]a16|awq.*|gptq.*|nf4|bnb[48]|marlin|[48][- ]?bit"), "fp16"),
+    (re.compile(r"int8.+|uint8|i8|w8a8"), "int8"),
+    (re.compile(r"int4.+|uint4|i4|w4a4"), "int4"),
+    (re.compile(r"(mx|nv)?fp4.*|e2m1"), "fp4"),
+    (re.compile(r"mxfp8.*|fp8.+|e4m3.*|e5m2.*|f8.*|w8a8[-_]fp8"), "fp8"),
+    (re.compile(r"f16|fp16.+"), "fp16"),
+    (re.compile(r"bf16.+"), "bf16"),
+    (re.compile(r"f32|fp32.+"), "fp32"),
+)
+NARROW_SHARE = 0.5
+"""Weight of the rate of 4-bit integers against that of 16 bits, in logarithms: "int4" may mean either arithmetic."""
+
+
+def arithmetic(precision: str) -> str:
+    """The kind of arithmetic that the name of a precision means ("mxfp8": fp8; "q4_K_M": 16 bits); else the name itself."""
+    lowered = precision.lower()
+    return next((kind for pattern, kind in _SPELLINGS if pattern.fullmatch(lowered)), lowered)
 
 
 def peak_flops(chip: Chip, precision: str) -> float | None:
     """Dense peak that work at ``precision`` finds on ``chip``, FLOP/s.
 
     Single precision counts TF32 where there is such a mode; a precision that is mixed, not known or not stated counts as
-    16 bits (``vector`` weighs one that is not stated).
+    16 bits (``vector`` weighs one that is not stated), and so do integer weights that are widened first ("q4_0", "awq"). With
+    4-bit integers it lies between their rate and that of 16 bits (``NARROW_SHARE``).
     """
-    for name in _FALLBACKS.get(precision, _FALLBACKS["fp16"]):
-        found = chip.peak_flops(name)
-        if found is not None:
-            return found
-    return None
+    kind = arithmetic(precision)
+    narrow = _first(chip, _FALLBACKS.get(kind, _FALLBACKS["fp16"]))
+    wide = _first(chip, _FALLBACKS["fp16"]) if kind == "int4" else None
+    if narrow is None or wide is None:
+        return narrow
+    return narrow**NARROW_SHARE * wide ** (1 - NARROW_SHARE)
+
+
+def _first(chip: Chip, precisions: Sequence[str]) -> float | None:
+    return next((peak for peak in map(chip.peak_flops, precisions) if peak is not None), None)
 
 
 def vector(chip: Chip, precision: str, single_share: float = 0.0) -> Array:

@@ -145,7 +145,7 @@ def assemble(rows: Iterable[tuple[int, Mapping[str, str | None]]], catalogue: Ca
             if stated is None or stated != int(stated):
                 rejected.append(Rejected(line, f"n_accel {cells['n_accel']!r} is no positive whole number"))
                 continue
-            if n_accel is not None and n_accel != stated:
+            if n_accel is not None and n_accel != stated and not found.is_machine:
                 rejected.append(Rejected(line, f"n_accel is {stated:g}, but the name {found.name!r} says {n_accel}"))
                 continue
             n_accel = int(stated)

@@ -39,7 +39,7 @@ from services.telemetry.index.matrix import Column
 from services.telemetry.index.precision import single_precision
 from services.telemetry.index.prediction import Prediction
 
-FUNCTION_ID = "meridian-sensitivity-gp/2"
+FUNCTION_ID = "meridian-sensitivity-gp/3"
 """Names the normalisation; scores under different ids do not compare."""
 _OFFSET_VARIANCE = 25.0
 _PRIOR_DEVIATION = 1.5
@@ -50,6 +50,8 @@ _MOST_CELLS_FOR_VARIANCES = 300
 """Variances are estimated from so many cells at most, evenly spread over the columns: cost grows with the cube."""
 _LARGEST_ERROR = 3.0
 """Errors of chips left out count up to so many of their deviations, so that one odd cell does not speak for all."""
+_ODD_DEVIATIONS, _PASSES = 4.0, 2
+"""A training cell farther off than so many deviations is held back, in so many passes."""
 _LINES_NEED_CHIPS = 6
 """With so many training chips, lines learned from them count half, the cautious model the other half."""
 _CAUTION = 0.05
@@ -70,11 +72,11 @@ class IndexModel:
         level = (same @ relative) / same.sum(axis=1)
         self._level: dict[Column, float] = {key[1]: float(value) for key, value in zip(keys, level, strict=True)}
         diagonal = np.diag_indices(len(keys))
-        noise = float(np.exp(log_variances[-1])) + _JITTER
         prior, cautious = self._priors(self._encoded, self._encoded)
-        prior[diagonal] += noise
-        cautious[diagonal] += noise
-        self._inverse: Array = cho_solve(cho_factor(prior, lower=True), np.eye(len(keys)))
+        even = np.full(len(keys), float(np.exp(log_variances[-1])) + _JITTER)
+        self._noise, self._inverse = _with_odd_cells_held(prior, even, relative - level)
+        cautious[diagonal] += self._noise
+        self.odd = frozenset(key for key, own in zip(keys, self._noise > even, strict=True) if own)
         self._weights: Array = self._inverse @ (relative - level)
         self._cautious_weights: Array = cho_solve(cho_factor(cautious, lower=True), relative - level)
         self._trust = trust_in_lines(len({chip_id for chip_id, _ in keys}))
@@ -87,7 +89,12 @@ class IndexModel:
 
         ``chips`` holds every chip of ``cells`` and every chip to be predicted later.
         """
-        return cls(cells, chips, fitted_variances(cells, chips, iterations=iterations))
+        model = cls(cells, chips, fitted_variances(cells, chips, iterations=iterations))
+        even = {cell: value for cell, value in cells.items() if cell not in model.odd}
+        if len(even) == len(cells):
+            return model
+        # Odd cells must not pass for noise either.
+        return cls(cells, chips, fitted_variances(even, chips, iterations=iterations))
 
     def predict(self, cells: Sequence[Cell]) -> Prediction:
         """Log-throughputs of ``cells`` of one chip that the fit has not seen, jointly.
@@ -183,12 +190,30 @@ class IndexModel:
             seen = np.delete(np.array([self._likeness[keys[position][1]] for position in which]), number, axis=1)
             with_noise = np.linalg.inv(self._inverse[np.ix_(which, which)])
             error = with_noise @ self._weights[which]
-            latent = with_noise - (noise + _JITTER) * np.eye(len(which))
+            latent = with_noise - np.diag(self._noise[which])
             before = Prediction(np.zeros(len(which)), (1 - self._blend) * latent + self._blend * seen @ seen.T, noise)
             start = 0
             for positions in groups:
                 part = range(start, start := start + len(positions))
                 yield LeftOut(chip_id, before.part(part), error[list(part)])
+
+
+def _with_odd_cells_held(prior: Array, noise: Array, relative: Array) -> tuple[Array, Array]:
+    """``noise`` (n,) with more of it where a cell is odd given all others, and the inverse (n, n) of the covariance with it.
+
+    A cell that is more than ``_ODD_DEVIATIONS`` from what the others say counts as one that is just so far off (Huber's
+    weights), so that a slip of the pen in one cell does not move its chip and its task.
+    """
+    for _ in range(_PASSES):
+        inverse: Array = cho_solve(cho_factor(prior + np.diag(noise), lower=True), np.eye(len(noise)))
+        variance = 1 / np.diag(inverse)
+        more = ((inverse @ relative) * variance) ** 2 / _ODD_DEVIATIONS**2 - variance
+        if not (more > 0).any():
+            break
+        noise = noise + np.maximum(more, 0.0)
+    else:
+        inverse = cho_solve(cho_factor(prior + np.diag(noise), lower=True), np.eye(len(noise)))
+    return noise, inverse
 
 
 def trust_in_lines(chips: int) -> float:

@@ -9,6 +9,10 @@ import numpy as np
 
 from services.telemetry.index.features import Array
 
+_ODD_DEVIATIONS, _PASSES = 2.5, 2
+_LEAST_DEVIATION = 0.1
+"""However sure the facts are: chips are capped, throttled and badly cooled."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
@@ -22,14 +26,21 @@ class Prediction:
     probed: int = 0
 
     def given(self, probes: Sequence[int], log_throughputs: Array) -> Prediction:
-        """After the cells with the indices ``probes`` were measured as ``log_throughputs``."""
+        """After the cells with the indices ``probes`` were measured as ``log_throughputs``; odd ones move it less."""
         if not len(probes):
             return self
         chosen = np.asarray(probes)
         measured = self.covariance[np.ix_(chosen, chosen)] + self.noise * np.eye(len(chosen))
+        error = log_throughputs - self.mean[chosen]
+        if len(chosen) == 1:
+            # Nothing else tells an odd cell from a chip that is off at everything.
+            most = _ODD_DEVIATIONS * max(float(np.sqrt(measured[0, 0])), _LEAST_DEVIATION)
+            error = np.clip(error, -most, most)
+        else:
+            measured = _held(measured, error)
         gain = np.linalg.solve(measured, self.covariance[chosen]).T
         return Prediction(
-            self.mean + gain @ (log_throughputs - self.mean[chosen]),
+            self.mean + gain @ error,
             self.covariance - gain @ self.covariance[chosen],
             self.noise,
             self.widths,
@@ -48,6 +59,25 @@ class Prediction:
         """Standard deviation of a measurement of each cell, in logarithms."""
         variance: Array = np.maximum(np.diag(self.covariance), 0.0) + self.noise
         return np.sqrt(variance) * self.widths[min(self.probed, len(self.widths) - 1)]
+
+
+def _held(covariance: Array, error: Array) -> Array:
+    """``covariance`` (n, n) of probe runs with more noise for those that the others and the facts make odd.
+
+    A run whose error given all the others is more than ``_ODD_DEVIATIONS`` of its deviations counts as one that is just so
+    far off (Huber's weights; Huber, Robust estimation of a location parameter, 1964): one odd cell must not move all.
+    """
+    held = covariance.copy()
+    for _ in range(_PASSES):
+        inverse = np.linalg.inv(held)
+        variance = 1 / np.diag(inverse)
+        left = (inverse @ error) * variance
+        worst = int(np.argmax(left**2 / variance))
+        more = left[worst] ** 2 / _ODD_DEVIATIONS**2 - variance[worst]
+        if more <= 0:
+            break
+        held[worst, worst] += more
+    return held
 
 
 def best_probes(prediction: Prediction, count: int) -> list[int]:

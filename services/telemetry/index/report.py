@@ -70,6 +70,10 @@ def rows_of(evaluation: Evaluation, matrix: Matrix, draws: Draws) -> list[Row]:
     if evaluation.unstated:
         rows.append(Row("precision_unstated", "cells_count", evaluation.unstated))
         rows.append(Row("precision_unstated", "single_precision_probability_ratio", evaluation.single_precision))
+    rows += [
+        Row("taken_as_time", "rows_count", sum(run.column.task == task for run in matrix.runs), f"task={task}")
+        for task in sorted(evaluation.times)
+    ]
     rows += _left_aside("chip_unknown", matrix.unknown)
     rows += _left_aside("chip_without_facts", evaluation.unusable)
     return rows

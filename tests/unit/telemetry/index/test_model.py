@@ -134,7 +134,8 @@ def predictions(draw: st.DrawFn) -> Prediction:
 def test_conditioning_in_steps_is_conditioning_at_once(prediction: Prediction, data: st.DataObject) -> None:
     size = len(prediction.mean)
     probes = data.draw(st.lists(st.integers(0, size - 1), min_size=2, max_size=size, unique=True))
-    values = np.linspace(-1, 1, len(probes))
+    # Near what is expected, so that none is odd: odd ones are held back by what the others say.
+    values = prediction.mean[probes] + 1e-3 * np.linspace(-1, 1, len(probes))
     once = prediction.given(probes, values)
     stepwise = prediction
     for probe, value in zip(probes, values, strict=True):
@@ -142,6 +143,42 @@ def test_conditioning_in_steps_is_conditioning_at_once(prediction: Prediction, d
     assert once.mean == pytest.approx(stepwise.mean, abs=1e-6)
     assert once.covariance == pytest.approx(stepwise.covariance, abs=1e-6)
     assert (once.deviation <= prediction.deviation + 1e-9).all()
+
+
+def test_one_odd_probe_among_three_moves_little() -> None:
+    alike = Prediction(np.zeros(6), 0.04 * np.ones((6, 6)) + 0.001 * np.eye(6), 0.001)
+    honest = alike.given([0, 1, 2], np.array([0.1, 0.1, 0.1])).mean[3:]
+    slipped = alike.given([0, 1, 2], np.array([0.1, np.log(10), 0.1])).mean[3:]
+    assert honest == pytest.approx([0.1] * 3, abs=0.01)
+    assert slipped == pytest.approx(honest, abs=0.02)
+
+
+def test_a_single_odd_probe_moves_by_a_bounded_amount() -> None:
+    alike = Prediction(np.zeros(4), 0.04 * np.ones((4, 4)) + 0.001 * np.eye(4), 0.001)
+    assert np.abs(alike.given([0], np.array([np.log(10)])).mean).max() < 2.5 * 0.21
+    assert alike.given([0], np.array([0.3])).mean[1] == pytest.approx(0.3 * 0.04 / 0.042, rel=1e-6)
+
+
+def test_one_odd_cell_of_the_fit_moves_little() -> None:
+    cells = world.cells(noise=0.02)
+    odd = ("a40", next(column for chip_id, column in cells if chip_id == "a40"))
+    wanted = [cell for cell in cells if cell[0] == "l40s"]
+    honest = IndexModel.fit(without("l40s", cells), world.chips())
+    slipped = IndexModel.fit(without("l40s", cells) | {odd: cells[odd] * 10}, world.chips())
+    assert honest.odd == frozenset()
+    assert slipped.odd == {odd}
+    assert slipped.predict(wanted).mean == pytest.approx(honest.predict(wanted).mean, abs=0.05)
+
+
+def test_numbers_in_names_make_a_series() -> None:
+    names = ["bert (batch 8)", "bert (batch 16)", "bert (batch 512)", "resnet50"]
+    chips = world.chips()
+    keys = [("a10", Column("", name, "fp32", 1)) for name in names]
+    encoded = Encoder.of(keys, chips).encode(keys)
+    alike = covariance.series(encoded, encoded)
+    assert alike[0, 0] == 1
+    assert alike[0, 1] > 0.9 > 0.2 > alike[0, 2]
+    assert not alike[3].any(), "a name of its own is no series"
 
 
 @given(predictions())
