@@ -64,7 +64,7 @@ def peak_flops(chip: Chip, precision: str) -> float | None:
     wide = _first(chip, _FALLBACKS["fp16"]) if kind == "int4" else None
     if narrow is None or wide is None:
         return narrow
-    return narrow**NARROW_SHARE * wide ** (1 - NARROW_SHARE)
+    return float(narrow**NARROW_SHARE * wide ** (1 - NARROW_SHARE))
 
 
 def _first(chip: Chip, precisions: Sequence[str]) -> float | None:

@@ -47,7 +47,8 @@ _JITTER = 1e-7
 _MODEL_WORTH_CHIPS = 20.0
 """The model's own covariance counts like that of so many chips left out."""
 _MOST_CELLS_FOR_VARIANCES = 300
-"""Variances are estimated from so many cells at most, evenly spread over the columns: cost grows with the cube."""
+_MOST_PARTS = 3
+"""Variances are estimated from so many cells at a time, evenly spread over the columns, and so many such parts."""
 _LARGEST_ERROR = 3.0
 """Errors of chips left out count up to so many of their deviations, so that one odd cell does not speak for all."""
 _ODD_DEVIATIONS, _PASSES = 4.0, 2
@@ -222,12 +223,28 @@ def trust_in_lines(chips: int) -> float:
 
 
 def fitted_variances(cells: Mapping[Cell, float], chips: Mapping[str, Chip], *, iterations: int = 25) -> Array:
-    """Logarithms of the components' variances and the noise's, most probable given ``cells``."""
+    """Logarithms of the components' variances and the noise's, most probable given ``cells``.
+
+    Of a large table they are the mean of those of its parts, each every so many columns: cost grows with the cube.
+    """
     start: Array = np.log(np.array([*(variance for _, variance in COMPONENTS), NOISE_VARIANCE]))
-    keys = _comparable(list(cells))
-    if not keys:
+    parts = _comparable(list(cells))
+    if not parts:
         return start
-    encoded = Encoder.of(keys, chips, single_precision(cells, chips)).encode(keys)
+    single = single_precision(cells, chips)
+    found: Array = np.mean([_most_probable(part, cells, chips, single, start, iterations) for part in parts], axis=0)
+    return found
+
+
+def _most_probable(
+    keys: Sequence[Cell],
+    cells: Mapping[Cell, float],
+    chips: Mapping[str, Chip],
+    single: float,
+    start: Array,
+    iterations: int,
+) -> Array:
+    encoded = Encoder.of(keys, chips, single).encode(keys)
     relative = np.log(np.array([cells[key] for key in keys])) - expected(encoded)
     count = len(keys)
     offsets = same_column(encoded, encoded)
@@ -257,15 +274,13 @@ def fitted_variances(cells: Mapping[Cell, float], chips: Mapping[str, Chip], *, 
     return fitted
 
 
-def _comparable(keys: Sequence[Cell]) -> list[Cell]:
-    """Cells of columns that several chips have, whole columns, as many as variances are estimated from."""
+def _comparable(keys: Sequence[Cell]) -> list[list[Cell]]:
+    """Cells of columns that several chips have, whole columns, in as few parts as variances are estimated from."""
     columns: dict[Column, list[Cell]] = {}
     for key in keys:
         columns.setdefault(key[1], []).append(key)
     shared = [columns[column] for column in sorted(columns) if len(columns[column]) > 1]
     total = sum(len(column) for column in shared)
-    if total <= _MOST_CELLS_FOR_VARIANCES:
-        return [key for column in shared for key in column]
-    step = total / _MOST_CELLS_FOR_VARIANCES
-    wanted = {int(number * step) for number in range(int(len(shared) / step) + 1)}
-    return [key for number, column in enumerate(shared) if number in wanted for key in column]
+    count = min(_MOST_PARTS, -(-total // _MOST_CELLS_FOR_VARIANCES))
+    step = max(count, -(-total // _MOST_CELLS_FOR_VARIANCES))
+    return [[key for column in shared[first::step] for key in column] for first in range(count)]

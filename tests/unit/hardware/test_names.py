@@ -180,3 +180,52 @@ def test_a_stated_memory_that_the_chip_has_not_is_another_chip(name: str, of: st
 def test_memory_does_not_choose_between_chips_of_a_name() -> None:
     assert standard().resolve("RTX 6000 48GB").chip_id is None
     assert standard().resolve("24GB").chip_id is None
+
+
+@pytest.mark.parametrize(
+    ("name", "chip_id", "count"),
+    [
+        ("p4d.24xlarge", "a100-sxm4-40gb", 8),
+        ("AWS g5.xlarge", "a10g", 1),
+        ("Standard_ND96isr_H100_v5", "h100-sxm5-80gb", 8),
+        ("NC6s_v3", "v100-pcie-16gb", 1),
+        ("a2-highgpu-4g", "a100-sxm4-40gb", 4),
+        ("A10G (AWS g5.xlarge)", "a10g", 1),
+        ("g5g.xlarge", None, None),
+        ("A10G (AWS g6.xlarge)", None, None),
+    ],
+)
+def test_types_of_cloud_machines(name: str, chip_id: str | None, count: int | None) -> None:
+    found = standard().resolve(name)
+    assert (found.chip_id, found.count) == (chip_id, count)
+    assert found.is_machine is (chip_id is not None)
+
+
+@pytest.mark.parametrize(
+    ("name", "chip_id"),
+    [
+        ("NVIDIA GeForce RTX 3070 8GB GDDR6", "rtx-3070"),
+        ("A100 80GB HBM2e", "a10080gb-any"),
+        ("RTX 4060 Ti", "4060ti-any"),
+        ("RTX 4060 Ti 16GB", "rtx-4060-ti-16gb"),
+        ("TITAN X (Pascal)", "titan-x-pascal"),
+        ("RTX A6000 Ada", "rtx-6000-ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "rtx-pro-6000-blackwell-max-q"),
+        ("AMD Radeon RX 7900 XT", "rx-7900-xt"),
+        ("Intel Arc A770 Graphics", "arc-a770"),
+        # Memory of these is sold in any size, so it hides nothing; U+2011 is a hyphen too.
+        ("M2 Ultra 76-Core GPU 192GB", "apple-m2-ultra-76c"),
+        ("M1 7\u2011Core GPU 8GB", "apple-m1-7c"),
+        ("Apple M1 Max GPU", "applem1max-any"),
+        # Other chips than those whose names they hold.
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA RTX 3060 (laptop)", None),
+        ("RTX 4070 Max-Q", None),
+        ("GTX 1060", None),
+        ("NVIDIA vGPU (RTX 4090)", None),
+        ("AMD Instinct MI250X GCD", None),
+        ("H100 96GB HBM3", None),
+    ],
+)
+def test_names_of_cards_and_laptops(name: str, chip_id: str | None) -> None:
+    assert standard().resolve(name).chip_id == chip_id

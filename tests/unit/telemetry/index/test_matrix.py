@@ -76,3 +76,9 @@ def test_unknown_chips_are_reported_by_name(tmp_path: Path) -> None:
 def test_a_table_without_use_is_refused(text: str, complaint: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidMatrixError, match=complaint):
         read(tmp_path, text)
+
+
+def test_a_run_may_use_fewer_accelerators_than_the_machine_has(tmp_path: Path) -> None:
+    matrix = read(tmp_path, "chip,task,throughput,n_accel\np4d.24xlarge,bert,100,\np4d.24xlarge,bert,30,2\n")
+    assert [run.column.n_accel for run in matrix.runs] == [8, 2]
+    assert matrix.rejected == ()

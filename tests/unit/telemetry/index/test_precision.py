@@ -68,3 +68,24 @@ def test_the_evaluation_says_what_it_took_an_unstated_precision_for() -> None:
         "single_precision_probability_ratio": single_precision(cells, world.chips()),
     }
     assert rows(ran_in("fp32", chip_ids, stated="fp32")) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("q4_K_M", "fp16"), ("w4a16", "fp16"), ("AWQ", "fp16"), ("gptq-4bit", "fp16"), ("nf4", "fp16"), ("q8_0", "fp16"),
+        ("int4", "int4"), ("int8", "int8"), ("w8a8", "int8"), ("mxfp8", "fp8"), ("fp8_e4m3", "fp8"), ("nvfp4", "fp4"),
+        ("f16", "fp16"), ("amp", "amp"), ("fp32", "fp32"),
+    ],
+)  # fmt: skip
+def test_kinds_of_arithmetic(name: str, kind: str) -> None:
+    assert features.arithmetic(name) == kind
+
+
+def test_narrow_integers_count_with_the_rate_of_the_chip() -> None:
+    chip = standard().chip("a100-sxm4-80gb")
+    assert features.peak_flops(chip, "int8") == 624e12
+    assert features.peak_flops(chip, "int4") == pytest.approx((1248e12 * 312e12) ** 0.5)
+    assert features.peak_flops(chip, "q4_0") == 312e12
+    assert features.peak_flops(standard().chip("h100-pcie"), "int4") == pytest.approx((1513e12 * 756e12) ** 0.5)
+    assert features.peak_flops(standard().chip("b200-sxm"), "nvfp4") == 4500e12
