@@ -44,6 +44,7 @@ FUNCTION_ID = "meridian-sensitivity-gp/3"
 _OFFSET_VARIANCE = 25.0
 _PRIOR_DEVIATION = 1.5
 _JITTER = 1e-7
+_LARGEST_LOG_VARIANCE = 30.0
 _MODEL_WORTH_CHIPS = 20.0
 """The model's own covariance counts like that of so many chips left out."""
 _MOST_CELLS_FOR_VARIANCES = 300
@@ -254,6 +255,9 @@ def _most_probable(
     flat = parts.reshape(len(parts), -1)
 
     def loss(log_variances: Array) -> tuple[float, Array]:
+        if log_variances.max() > _LARGEST_LOG_VARIANCE:
+            # A step of the line search that overflows.
+            return 1e12, np.zeros_like(log_variances)
         variances = np.exp(log_variances)
         prior = offsets + np.tensordot(variances[:-1], parts, 1)
         prior[np.diag_indices(count)] += variances[-1] + _JITTER

@@ -16,7 +16,7 @@ from services.telemetry.index.cats import Scores, scores
 from services.telemetry.index.cells import Cell
 from services.telemetry.index.evaluation import BAND, BAND_DEVIATIONS
 from services.telemetry.index.matrix import Column
-from services.telemetry.index.model import FUNCTION_ID, IndexModel, fitted_variances
+from services.telemetry.index.model import FUNCTION_ID, IndexModel
 
 REFERENCE = "a100-sxm4-80gb"
 """The chip whose index is 1 for every task."""
@@ -102,7 +102,7 @@ class ServedIndex:
         chips = {chip.id: chip for chip in catalogue}
         chips |= {chip_id: catalogue.chip(chip_id) for chip_id, _ in cells}
         self._chips = chips
-        self._model = IndexModel(cells, chips, fitted_variances(cells, chips))
+        self._model = IndexModel.fit(cells, chips)
         text = "\n".join(sorted(f"{chip}|{column}|{value!r}" for (chip, column), value in cells.items()))
         self.version = f"{FUNCTION_ID}+{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 

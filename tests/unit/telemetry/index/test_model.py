@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -145,6 +147,21 @@ def test_conditioning_in_steps_is_conditioning_at_once(prediction: Prediction, d
     assert (once.deviation <= prediction.deviation + 1e-9).all()
 
 
+def test_a_step_of_the_search_that_overflows_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As L-BFGS tried on a published table of 26 chips."""
+    seen = []
+
+    def search(loss: Callable[..., tuple[float, np.ndarray]], start: np.ndarray, **_: object) -> object:
+        seen.append(loss(start + 800.0))
+        return type("Result", (), {"x": start})
+
+    monkeypatch.setattr(model, "minimize", search)
+    fitted_variances(world.cells(), world.chips())
+    (value, slope), *_ = seen
+    assert value == 1e12
+    assert not slope.any()
+
+
 def test_one_odd_probe_among_three_moves_little() -> None:
     alike = Prediction(np.zeros(6), 0.04 * np.ones((6, 6)) + 0.001 * np.eye(6), 0.001)
     honest = alike.given([0, 1, 2], np.array([0.1, 0.1, 0.1])).mean[3:]
@@ -166,7 +183,7 @@ def test_one_odd_cell_of_the_fit_moves_little() -> None:
     honest = IndexModel.fit(without("l40s", cells), world.chips())
     slipped = IndexModel.fit(without("l40s", cells) | {odd: cells[odd] * 10}, world.chips())
     assert honest.odd == frozenset()
-    assert slipped.odd == {odd}
+    assert odd in slipped.odd
     assert slipped.predict(wanted).mean == pytest.approx(honest.predict(wanted).mean, abs=0.05)
 
 
