@@ -5,7 +5,7 @@ and 3 of them, beside the ratio of peaks, the ratio of bandwidths, the mean of t
 to the truth, and the noise floor. Sets:
 
 lambda    lambda_gpu_matrix.csv, first suite: 12 GPUs, 10 tasks, two precisions, 1 to 8 GPUs
-lambda-1  the same on one GPU: what the structure of the model was chosen on, as on gavel, so look at the others
+lambda-1  the same on one GPU; all four were development for function 3, the tables that were not are named in docs/index.md
 mlperf    mlperf_training_systems.csv: throughput is 1 / minutes to train; rounds are groups; rows without a number of
           accelerators are left aside, and rows of two submitters with the same chip and scale are repeats
 gavel     gavel_throughputs.csv: K80, P100, V100; placements are groups; single precision, as the source ran it

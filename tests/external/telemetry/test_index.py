@@ -1,6 +1,6 @@
 """The compute index on published tables: what it reaches, and that it is better than what is simpler.
 
-The structure of the model was chosen on the first suite of Lambda's table on one GPU; the other sets were only reported.
+The model was developed on these tables; those that it was not developed on are named in docs/index.md.
 """
 
 from __future__ import annotations
