@@ -17,6 +17,7 @@ from scipy import sparse
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.planners.checks import FloatArray, IntArray, number, numbers, whole_numbers
 from services.scheduler.planners.mixed_integer import Limits, minimise
+from services.scheduler.planners.window_search import Alike, best_starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ def rolling_plan(
        the horizon on its fastest type.
     2. Compared with the greedy placement of the same jobs; the better one is kept, so a solver cut short does no harm. Where
        greedy completes each job as early as if it were alone, in the one way that does, nothing is solved. Nor is it where
-       serving the smallest first is best (`by_size`), nor a program that came before, whose answer is kept.
+       serving the smallest first is best (`by_size`), nor a program that came before, whose answer is kept. On one type, of jobs
+       worth alike, the program is searched (`window_search`); the solver is asked where that does not end.
     3. The remaining jobs in order, each where it completes first in what is left (it never delays those before it).
     """
     room = numbers("free", free, (None, None), low=0.0)
@@ -262,9 +264,12 @@ class _Program:
         return (kind, slot), proven
 
     def solve(self, limits: Limits) -> tuple[_Places | None, bool]:
-        """Ask the solver how many of each class begin where and when."""
+        """How many of each class begin where and when: by `window_search` on one type where all are worth alike, or by the solver."""
         room, step = self._room, self._step
         kinds, slots = room.shape
+        searched = self._searched()
+        if searched is not None:
+            return searched, True
         columns: list[tuple[int, int, int]] = []
         cost: list[float] = []
         row: list[int] = []
@@ -296,6 +301,19 @@ class _Program:
         for (which, kind, slot), many in zip(columns, solution.values.astype(np.int64).tolist(), strict=True):
             begin[which] += [(kind, slot)] * many
         return tuple([tuple(sorted(places, key=lambda place: place[::-1])) for places in begin]), solution.proven
+
+    def _searched(self) -> _Places | None:
+        """The same by `window_search`; None where there are several types, parts of devices or unlike weights, or it did not end."""
+        if len(self._room) != 1 or not self._many.size:
+            return None
+        need, worth, held, _ = self._classes.T
+        room = np.floor(self._room[0] + 1e-9)
+        if (need != np.rint(need)).any() or (worth != worth[0]).any() or worth[0] <= 0:
+            return None
+        rows = zip(need.tolist(), held.tolist(), self._many.tolist(), strict=True)
+        classes = [Alike(int(devices), int(slots), many) for devices, slots, many in rows]
+        found = best_starts(classes, [int(free) for free in room.tolist()])
+        return None if found is None else tuple([tuple([(0, slot) for slot in slots]) for slots in found])
 
 
 @lru_cache(maxsize=4096)

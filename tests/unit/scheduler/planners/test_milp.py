@@ -203,17 +203,18 @@ def test_jobs_alike_are_one_class_and_nothing_is_better(seed):
 
 
 def test_a_window_with_the_same_program_is_not_solved_again(monkeypatch):
+    # Of unlike weights, so that the solver is asked.
     asked = []
     solver = milp.minimise
     monkeypatch.setattr(milp, "minimise", lambda *given, **more: asked.append(1) or solver(*given, **more))
     free = np.array([[1.0, 1.0, 2.0, 2.0, 2.0, 2.0]])
-    first = rolling_plan([[31.0], [11.5], [21.0]], [1, 1, 2], np.ones(3), free, 10.0)
+    first = rolling_plan([[31.0], [11.5], [21.0]], [1, 1, 2], [1, 1, 2], free, 10.0)
     assert len(asked) == 1
     # The same slots, another order, and one that has room nowhere.
-    again = rolling_plan([[21.5], [99.0], [12.0], [39.0]], [2, 7, 1, 1], np.ones(4), free, 10.0)
+    again = rolling_plan([[21.5], [99.0], [12.0], [39.0]], [2, 7, 1, 1], [2, 1, 1, 1], free, 10.0)
     assert len(asked) == 1
     assert again.slot.tolist() == [first.slot[2], -1, first.slot[1], first.slot[0]]
-    rolling_plan([[31.0], [11.5], [21.0]], [1, 1, 2], np.ones(3), np.append(free[:, :5], 3.0)[None], 10.0)
+    rolling_plan([[31.0], [11.5], [21.0]], [1, 1, 2], [1, 1, 2], np.append(free[:, :5], 3.0)[None], 10.0)
     assert len(asked) == 2, "there is more room"
-    rolling_plan([[31.0], [11.5], [21.0]], [1, 1, 2], np.ones(3), free, 10.0, limits=Limits(time_s=100.0))
+    rolling_plan([[31.0], [11.5], [21.0]], [1, 1, 2], [1, 1, 2], free, 10.0, limits=Limits(time_s=100.0))
     assert len(asked) == 3, "with a limit of time it may be another plan"
