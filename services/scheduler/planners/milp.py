@@ -68,6 +68,7 @@ def rolling_plan(
     *,
     first: int = 20,
     limits: Limits | None = None,
+    now_only: bool = False,
 ) -> SlotPlan:
     """Minimise the weighted sum of completion times of the first jobs of the queue; the rest is placed behind them.
 
@@ -81,7 +82,8 @@ def rolling_plan(
        greedy completes each job as early as if it were alone, in the one way that does, nothing is solved. Nor is it where
        serving the smallest first is best (`by_size`), nor a program that came before, whose answer is kept. On one type, of jobs
        worth alike, the program is searched (`window_search`); the solver is asked where that does not end.
-    3. The remaining jobs in order, each where it completes first in what is left (it never delays those before it).
+    3. The remaining jobs in order, each where it completes first in what is left (it never delays those before it). With
+       ``now_only`` they are placed only until none of those behind has room in slot 0: who begins there is the same.
     """
     room = numbers("free", free, (None, None), low=0.0)
     kinds, slots = room.shape
@@ -113,7 +115,7 @@ def rolling_plan(
         if kind[job] >= 0:
             room = _taken(room, int(kind[job]), int(slot[job]), length[job, kind[job]], need[job], step)
     tail = np.arange(exact, jobs)
-    kind[tail], slot[tail] = _greedy(tail, length, need, room, step)
+    kind[tail], slot[tail] = _greedy(tail, length, need, room, step, now_only=now_only)
     return SlotPlan(kind, slot, cost, proven)
 
 
@@ -149,11 +151,14 @@ def _starts(room: FloatArray, need: float, held: int) -> IntArray:
 
 
 def _greedy(
-    jobs: IntArray, length: FloatArray, need: FloatArray, room: FloatArray, step: float
+    jobs: IntArray, length: FloatArray, need: FloatArray, room: FloatArray, step: float, *, now_only: bool = False
 ) -> tuple[IntArray, IntArray]:
     kind, slot = np.full(jobs.size, -1, dtype=np.int64), np.full(jobs.size, -1, dtype=np.int64)
     left = room.copy()
+    behind = np.minimum.accumulate(need[jobs][::-1])[::-1]
     for index, job in enumerate(jobs):
+        if now_only and behind[index] > left[:, 0].max() + 1e-9:
+            break
         best = np.inf
         for candidate in np.flatnonzero(np.isfinite(length[job])):
             starts = _starts(left[candidate], need[job], _held(length[job, candidate], step))

@@ -63,6 +63,7 @@ class RollingPlanner:
                     self._slot_s,
                     first=self._first,
                     limits=Limits(nodes=self._nodes, gap=1e-3, jumps=False),
+                    now_only=True,
                 )
                 kind[waits[plan.slot == 0]] = plan.kind[plan.slot == 0]
         order = np.lexsort((np.arange(kind.size), jobs.kind < 0))

@@ -85,6 +85,18 @@ def test_the_rest_follows_without_delaying_the_first():
     assert greedy.slot.tolist() == [0, 3]
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_who_begins_now_is_the_same_where_nothing_else_is_asked(seed):
+    draw = np.random.default_rng(seed)
+    duration, devices = draw.uniform(5, 80, (12, 2)), draw.integers(1, 6, 12)
+    free = np.cumsum(draw.integers(0, 4, (2, 5)), axis=1).astype(float) + draw.integers(0, 5)
+    whole = rolling_plan(duration, devices, np.ones(12), free, 10.0, first=2)
+    part = rolling_plan(duration, devices, np.ones(12), free, 10.0, first=2, now_only=True)
+    now = np.where(whole.slot == 0, whole.kind, -1)
+    assert np.where(part.slot == 0, part.kind, -1).tolist() == now.tolist()
+    assert_fits(part, duration, devices, free, 10.0)
+
+
 def test_never_worse_than_the_greedy_placement():
     random = np.random.default_rng(2)
     duration = random.uniform(5, 95, (12, 2))
