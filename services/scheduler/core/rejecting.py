@@ -33,12 +33,19 @@ def applies(item: Filter, demand: Demand) -> bool:
 
 @dataclass(slots=True)
 class _Told:
-    """A filter, how many nodes count for it, the first of them in order (None: to be looked for), and why it rejects these."""
+    """A filter, how many nodes count for it, the first of them in order (None: to be looked for), their names and why it rejects
+    them, and all that in words (None: to be said again)."""
 
     item: Filter
     count: int
     rows: list[int] | None = None
-    whys: dict[int, str] = field(default_factory=dict)
+    whys: dict[int, tuple[str, str]] = field(default_factory=dict)
+    said: Rejection | None = None
+
+    def forget(self, row: int) -> None:
+        """The reason of a node may be another."""
+        del self.whys[row]
+        self.said = None
 
     def copy(self) -> _Told:
         return replace(self, rows=None if self.rows is None else list(self.rows), whys=dict(self.whys))
@@ -89,6 +96,9 @@ class Rejecting:
 
     def look_again(self, rows: Ints, room: Bools | None = None) -> None:
         """Nodes were touched; ``room`` is what the filter "capacity" says of them, where only that can have changed."""
+        if len(rows) == 1:
+            self._look_at(int(rows[0]), rows, room)
+            return
         before = self._first[rows]
         now = np.full(len(rows), self._none, dtype=np.int16)
         for place, item in reversed(self._again):
@@ -97,32 +107,59 @@ class Rejecting:
         self._first[rows] = now
         touched = rows.tolist()
         for told in self._told[self._lasting :]:
-            if told.whys:
-                for row in told.whys.keys() & touched:
-                    del told.whys[row]
-        for at in np.flatnonzero(now != before).tolist():
-            self._move(touched[at], int(before[at]), int(now[at]))
+            for row in told.whys.keys() & touched if told.whys else ():
+                told.forget(row)
+        changed = now != before
+        if changed.any():
+            for place, _ in self._again:
+                self._move(place, rows[changed & (before == place)].tolist(), rows[changed & (now == place)].tolist())
 
-    def _move(self, row: int, before: int, now: int) -> None:
-        """The node counts for another filter."""
-        if before < self._none:
-            told = self._told[before]
-            told.count -= 1
-            if told.rows is not None and row in told.rows:
-                told.rows = None
-        if now < self._none:
-            told = self._told[now]
-            told.count += 1
-            rows = told.rows
-            if rows is not None and (len(rows) < self._shown or (rows and row < rows[-1])):
-                insort(rows, row)
-                del rows[self._shown :]
+    def _look_at(self, row: int, rows: Ints, room: Bools | None) -> None:
+        """As above for one node, as most units take from one."""
+        before = self._first.item(row)
+        if before < self._lasting:
+            return
+        now = self._none
+        for place, item in self._again:
+            if not (item.passes(self._view, self._demand, rows) if room is None else room).item(0):
+                now = place
+                break
+        for told in self._told[self._lasting :]:
+            if row in told.whys:
+                told.forget(row)
+        if now != before:
+            self._first[row] = now
+            for place, _ in self._again:
+                self._move(place, [row] if before == place else [], [row] if now == place else [])
+
+    def _move(self, place: int, gone: list[int], come: list[int]) -> None:
+        """Some nodes count for a filter no more, and some, in order, do now."""
+        if not (gone or come):
+            return
+        told = self._told[place]
+        told.count += len(come) - len(gone)
+        told.said = None
+        shown = told.rows
+        if shown is None:
+            return
+        if not set(shown).isdisjoint(gone):
+            told.rows = None
+            return
+        for row in come:
+            if len(shown) >= self._shown and (not shown or row > shown[-1]):
+                break
+            insort(shown, row)
+            del shown[self._shown :]
 
     def said(self) -> tuple[Rejection, ...]:
         """What each filter rejects of what those before it have left."""
-        return tuple([self._rejection(place, told) for place, told in enumerate(self._told)])
+        return tuple([told.said or self._rejection(place, told) for place, told in enumerate(self._told)])
 
     def _rejection(self, place: int, told: _Told) -> Rejection:
+        told.said = self._say(place, told)
+        return told.said
+
+    def _say(self, place: int, told: _Told) -> Rejection:
         if not told.count:
             return Rejection(told.item.name, 0, ())
         if told.rows is None:
@@ -130,8 +167,8 @@ class Rejecting:
         nodes, whys = self._view.table.nodes, told.whys
         for row in told.rows:
             if row not in whys:
-                whys[row] = told.item.why(self._view, self._demand, row)
-        return Rejection(told.item.name, told.count, tuple([(nodes[row].node_id, whys[row]) for row in told.rows]))
+                whys[row] = nodes[row].node_id, told.item.why(self._view, self._demand, row)
+        return Rejection(told.item.name, told.count, tuple([whys[row] for row in told.rows]))
 
     def _first_rows(self, place: int) -> list[int]:
         """The first nodes that count for a filter, as many as are shown."""
