@@ -36,6 +36,7 @@ from services.scheduler.core.waiting import WaitingUnits
 from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.errors import LeadershipLostError
 from services.scheduler.journal import Journal
+from services.scheduler.leading import keep_leading
 from services.scheduler.metrics import SchedulerMetrics
 from services.scheduler.policy_changes import Outcome
 from services.scheduler.promises_kept import PromisesKept
@@ -145,10 +146,7 @@ class LiveBook:
 
     async def keep_leading(self) -> None:
         """Ends with an error when another scheduler may have taken over."""
-        try:
-            await self._leadership.keep()
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            raise LeadershipLostError(f"the connection that holds the lock is gone: {error!r}") from error
+        await keep_leading(self._leadership)
 
     async def stop(self) -> None:
         """Let another one lead."""

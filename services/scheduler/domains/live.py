@@ -38,6 +38,7 @@ from services.scheduler.domains.journal import DeciderJournal
 from services.scheduler.domains.settings import DomainSettings
 from services.scheduler.errors import LeadershipLostError
 from services.scheduler.journal import FLUSH_S, KEPT_DAYS, WHOLE_BOOK_EVERY_S
+from services.scheduler.leading import keep_leading
 from services.scheduler.shards.wire import answer_message, request_from, summary_message, woken_message
 from services.scheduler.wire import message_of
 
@@ -104,10 +105,7 @@ class DomainDecider:
 
     async def keep_leading(self) -> None:
         """Ends with an error when another decider may have taken over."""
-        try:
-            await self._leadership.keep()
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-            raise LeadershipLostError(f"the connection that holds the lock is gone: {error!r}") from error
+        await keep_leading(self._leadership)
 
     async def stop(self) -> None:
         """Let another one decide."""

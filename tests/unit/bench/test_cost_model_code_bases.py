@@ -9,18 +9,7 @@ from bench.cost_model_code_bases import Rows, code_base_of, errors_of, figures, 
 from services.forecast.cost_model import fitted
 from services.forecast.cost_model.evaluation.runs import Run, run_of
 from services.forecast.cost_model.evaluation.scores import predicted_steps
-
-ROW = {
-    "accelerator": "A100-SXM4-80GB",
-    "model": "llama2-7b",
-    "n_accel": "8",
-    "seq": "4096",
-    "tp": "1",
-    "pp": "1",
-    "mbs": "1",
-    "precision": "bf16",
-    "recompute": "full",
-}
+from tests.unit.bench.published_row import ROW
 
 
 def _rows(slower: dict[str, float]) -> Rows:

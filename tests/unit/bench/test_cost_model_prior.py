@@ -8,6 +8,7 @@ from services.forecast.cost_model import fitted
 from services.forecast.cost_model.calibration import Prior
 from services.forecast.cost_model.evaluation.runs import Run, run_of
 from services.forecast.cost_model.evaluation.scores import predicted_steps
+from tests.unit.bench.published_row import ROW
 
 TIMID, BOLD = Prior(0.04, 2.0, 0.045, 0.05, 0.3), Prior(0.08, 4.0, 0.03, 0.4, 0.3)
 
@@ -28,26 +29,15 @@ def test_the_most_cautious_within_one_standard_error() -> None:
 
 
 def test_a_family_that_is_slower_throughout_gains_by_calibration() -> None:
-    row = {
-        "accelerator": "A100-SXM4-80GB",
-        "model": "llama2-7b",
-        "n_accel": "8",
-        "seq": "4096",
-        "tp": "1",
-        "pp": "1",
-        "mbs": "1",
-        "precision": "bf16",
-        "recompute": "full",
-    }
-    plain = [run_of({**row, "gbs": str(64 * n)}) for n in range(1, 7)]
+    plain = [run_of({**ROW, "gbs": str(64 * n)}) for n in range(1, 7)]
     slower = [1.2 * seconds for seconds in predicted_steps(plain, fitted())]
-    runs: list[Run] = [run_of({**row, "gbs": str(64 * n), "step_s": str(slower[n - 1])}) for n in range(1, 7)]
+    runs: list[Run] = [run_of({**ROW, "gbs": str(64 * n), "step_s": str(slower[n - 1])}) for n in range(1, 7)]
     errors = dict(zip(GRID, errors_by_prior(runs, fitted(), np.random.default_rng(0)).tolist(), strict=True))
     # The runs are alike: three of them tell all that noise lets them.
     assert errors[BOLD] < 0.05
     assert errors[BOLD] < errors[TIMID] < 1
     scattered = [
-        run_of({**row, "gbs": str(64 * n), "step_s": str(slower[n - 1] * (0.5 if n % 2 else 2) / 1.2)})
+        run_of({**ROW, "gbs": str(64 * n), "step_s": str(slower[n - 1] * (0.5 if n % 2 else 2) / 1.2)})
         for n in range(1, 7)
     ]
     assert min(errors_by_prior(scattered, fitted(), np.random.default_rng(0))) > 0.5

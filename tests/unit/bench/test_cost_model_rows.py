@@ -6,25 +6,15 @@ from bench.cost_model import drawn_rows, gain_rows
 from services.forecast.cost_model import fitted
 from services.forecast.cost_model.evaluation.runs import run_of
 from services.forecast.cost_model.evaluation.scores import calibrated_draws, predicted_steps
+from tests.unit.bench.published_row import ROW
 
-ROW = {
-    "accelerator": "A100-SXM4-80GB",
-    "model": "llama2-7b",
-    "n_accel": "8",
-    "seq": "4096",
-    "tp": "1",
-    "pp": "1",
-    "mbs": "1",
-    "precision": "bf16",
-    "recompute": "full",
-    "step_s": "20",
-}
+TIMED = {**ROW, "step_s": "20"}
 
 
 def test_runs_that_did_not_calibrate_are_counted_by_group() -> None:
     """Of groups of 6, 5 and 3 runs three each calibrate, the third has none left: 3 + 2 are scored."""
     runs = [
-        run_of({**ROW, "group": group, "gbs": str(64 * number)})
+        run_of({**TIMED, "group": group, "gbs": str(64 * number)})
         for group, count in (("a", 6), ("a-large", 5), ("a-small", 3))
         for number in range(1, count + 1)
     ]
