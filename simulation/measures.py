@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from services.scheduler.core.fairness import jain_index
 from simulation.model import Network
 
 Floats = npt.NDArray[np.float64]
@@ -321,8 +322,8 @@ class Measures:
         for job in self.jobs:
             by_tenant.setdefault(job.tenant, []).append(job.slowdown)
         # Fairness is about who suffers more: tenants' mean slowdowns.
-        means = np.array([sum(values) / len(values) for values in by_tenant.values()])
-        return float(means.sum() ** 2 / (len(means) * (means**2).sum())) if len(means) else None
+        means = [sum(values) / len(values) for values in by_tenant.values()]
+        return jain_index(means) if means else None
 
     def interval(self, values: Sequence[float], seed: int, draws: int = 200) -> tuple[float, float]:
         """A 95 % bootstrap interval of the mean."""

@@ -1,5 +1,4 @@
-"""Indices by which fairness is measured: Mahajan et al., NSDI 2020 (Themis: finish-time fairness); Jain, Chiu and Hawe,
-DEC-TR-301, 1984."""
+"""The index by which fairness is measured: Jain, Chiu and Hawe, DEC-TR-301, 1984."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meridian.errors import InvalidArgumentError
-from services.scheduler.core.share_tree import Floats, checked_amounts
+from services.scheduler.core.share_tree import checked_amounts
 
 
 def jain_index(values: npt.ArrayLike) -> float:
@@ -20,13 +19,3 @@ def jain_index(values: npt.ArrayLike) -> float:
         return 1.0
     x = x / top  # so that squares neither overflow nor vanish
     return float(x.sum() ** 2 / (x.size * np.sum(x * x)))
-
-
-def finish_time_fairness(shared_s: npt.ArrayLike, alone_s: npt.ArrayLike) -> Floats:
-    """Themis' rho (J,): the time from arrival to finish in the shared system / the same with 1/N of the system for itself
-    alone. Above 1: sharing cost the job time. Times (J,) above 0."""
-    shared, alone = checked_amounts("shared_s", shared_s), checked_amounts("alone_s", alone_s)
-    if not np.all(alone > 0):
-        raise InvalidArgumentError("alone_s must be above 0")
-    rho: Floats = shared / alone
-    return rho

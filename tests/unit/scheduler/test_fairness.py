@@ -312,17 +312,11 @@ def test_jain_index(values: npt.ArrayLike, index: float) -> None:
     assert fairness.jain_index(values) == pytest.approx(index)
 
 
-def test_finish_time_fairness() -> None:
-    assert fairness.finish_time_fairness([30.0, 10.0], [20.0, 20.0]).tolist() == [1.5, 0.5]
-
-
 @pytest.mark.parametrize(
     ("call", "word"),
     [
         (lambda: fairness.jain_index([]), "values"),
         (lambda: fairness.jain_index([1, NAN]), "values"),
-        (lambda: fairness.finish_time_fairness([1.0], [0.0]), "alone_s"),
-        (lambda: fairness.finish_time_fairness([-1.0], [1.0]), "shared_s"),
         (lambda: drf_allocation([NAN], [[1.0]]), "capacity"),
         (lambda: drf_allocation([1.0], [[0.0]]), "demands"),
         (lambda: drf_allocation([1.0], [[1.0]], [0.0]), "weights"),
