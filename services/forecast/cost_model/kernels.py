@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from services.forecast.cost_model.attention import BACKWARD, reached_share
+from services.forecast.cost_model.attention import backward_ratio, reached_share
 from services.forecast.cost_model.efficiency import Efficiency
 from services.forecast.cost_model.layout import TrainingLayout
 from services.forecast.cost_model.machine import Machine
@@ -128,7 +128,7 @@ class Kernels:
             # Each step of a ring is a kernel over the part of the sequence that a chip has (Liu 2023).
             share = reached_share(self._machine, layout.attention_generation, rows, shape.head_size)
             forward = flops / 2 / (self._wide_peak * share * self._e.attention) + layout.cp * self._e.gap_s
-            return Pass(forward, BACKWARD * forward, forward)
+            return Pass(forward, backward_ratio(self._machine, layout.attention_generation) * forward, forward)
         depth = shape.head_size / (shape.head_size + self._e.half_depth)
         compute = flops / (self._wide_rate * depth)
         scores = layout.micro_batch * heads * rows * layout.sequence

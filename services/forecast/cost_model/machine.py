@@ -30,9 +30,18 @@ _INSTEAD = {
     "tf32": ("fp32",),
     "fp32": (),
 }
+# Architectures of NVIDIA's chips for servers by the id of a chip, and their years; a chip with more memory, or for another
+# market, may come years later (H200, A800).
+AMPERE, HOPPER, BLACKWELL, BLACKWELL_ULTRA = 2020, 2022, 2024, 2025
+_ARCHITECTURES = (
+    (re.compile(r"a(100|800|30|40|10|16|2)\b"), AMPERE),
+    (re.compile(r"g?h\d"), HOPPER),
+    (re.compile(r"g?b[12]\d\d\b"), BLACKWELL),
+    (re.compile(r"g?b3\d\d\b"), BLACKWELL_ULTRA),
+)
 # Units that work on tiles of a product side by side, for the rounding to whole waves; others have few large units.
 _UNITS = {
-    "nvidia": {2016: 56, 2017: 80, 2020: 108, 2022: 132, 2023: 132, 2024: 148, 2025: 148},
+    "nvidia": {2016: 56, 2017: 80, AMPERE: 108, HOPPER: 132, BLACKWELL: 148},
     "amd": {2021: 110, 2023: 304},
 }
 
@@ -53,6 +62,7 @@ class Machine:
     fabric_bytes_per_s: float
     # Chips that share the fast link.
     node_size: int
+    # Of the chip's architecture where that is known, else of the chip.
     year: int
     assumptions: tuple[str, ...] = ()
     # Lower case.
@@ -167,7 +177,7 @@ def machine_of_chip(chip: Chip, catalogue: Catalogue) -> Machine:
         notes.append(f"nodes of {size} chips with {fabric / 1e9:g} GB/s each between nodes assumed")
     else:
         size, fabric = node
-    year = chip.year or 2022
+    year = _architecture(chip) or chip.year or HOPPER
     return Machine(
         chip=chip.id,
         peak_flops=peaks,
@@ -184,6 +194,15 @@ def machine_of_chip(chip: Chip, catalogue: Catalogue) -> Machine:
         reached_of_peak_8_bit=_first_reached([chip, *same], catalogue, "peak_fp8"),
         design_power_w=chip.facts["tdp"].value if "tdp" in chip.facts else None,
     )
+
+
+def _architecture(chip: Chip) -> int | None:
+    """Year of the chip's architecture, where its id tells. Workstations and games: at most that of Hopper, whose fast products
+    for servers their later architectures lack."""
+    if chip.vendor.lower() != "nvidia":
+        return None
+    found = next((year for pattern, year in _ARCHITECTURES if pattern.match(chip.id)), None)
+    return found or (min(chip.year, HOPPER) if chip.year else None)
 
 
 def _units(vendor: str, year: int) -> int:

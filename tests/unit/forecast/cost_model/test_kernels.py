@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from services.forecast.cost_model import Machine, ModelShape, TrainingLayout, machine_of
-from services.forecast.cost_model.attention import BACKWARD, reached_share
+from services.forecast.cost_model.attention import backward_ratio, reached_share
 from services.forecast.cost_model.efficiency import PRIOR
 from services.forecast.cost_model.kernels import Kernels, Pass
 from services.forecast.cost_model.known_models import model_named
@@ -36,6 +36,29 @@ def test_older_kernels_smaller_heads_and_shorter_sequences_are_slower() -> None:
     assert reached_share(A100, 2, 320, 128) == pytest.approx(0.33)
 
 
+def test_attention_on_blackwell_waits_for_units_that_did_not_grow() -> None:
+    b200, b300 = machine_of("B200"), machine_of("B300")
+    # cuDNN 9.13: 1,613 / 1.3 TFLOP/s forward; FlashAttention-2: 379 of 2,250 with heads of 64.
+    assert reached_share(b200, 0, 32768, 128) * b200.peak("bf16") / 1e12 == pytest.approx(1613 / 1.3, rel=0.03)
+    assert reached_share(b200, 2, 16384, 64) * b200.peak("bf16") / 1e12 == pytest.approx(379, rel=0.03)
+    # Clocks of a tile backward: 2,560 of products (5,120 on Hopper) and what Hopper's kernels spend beside theirs; with twice
+    # the exponentials 512 less.
+    beside = 5120 * (1 / (0.56 * 0.87) - 1)
+    for machine, clocks in ((b200, 2560 + beside), (b300, 2560 + beside - 512)):
+        backward = reached_share(machine, 0, 1e9, 128) * 2.5 / backward_ratio(machine, 0)
+        assert backward == pytest.approx(2560 / clocks, rel=0.02)
+    assert backward_ratio(b200, 2) == backward_ratio(H100, 0) == 2.5 / 0.87
+
+
+def test_a_chip_that_came_years_later_multiplies_as_its_architecture_does() -> None:
+    for later, first in (("H200", "H100-SXM5-80GB"), ("H20", "H100-SXM5-80GB"), ("A800-SXM4-80GB", "A100-SXM4-80GB")):
+        found, known = machine_of(later), machine_of(first)
+        assert (found.year, found.units) == (known.year, known.units)
+        assert reached_share(found, 0, 4096, 128) == reached_share(known, 0, 4096, 128)
+    # Games and workstations have no products of their own kind.
+    assert machine_of("RTX 5090").units == 132
+
+
 def test_fused_attention_by_hand() -> None:
     # Two halves of 2 x 2 x 4096^2 x 128 FLOPs per head, 32 heads, at 0.66 x 4096 / 4416 of 312 TFLOP/s.
     layout = TrainingLayout(sequence=4096, global_batch=1)
@@ -43,7 +66,7 @@ def test_fused_attention_by_hand() -> None:
     core = Kernels(A100, free, layout).attention(model_named("llama2-7b"))
     forward = 2 * 32 * 4096**2 * 128 / (312e12 * 0.66 * 4096 / 4416)
     assert core.forward == pytest.approx(forward)
-    assert core.backward == pytest.approx(BACKWARD * forward)
+    assert core.backward == pytest.approx(2.5 / 0.87 * forward)
 
 
 def test_the_host_rules_small_layers_and_compiled_steps_have_none() -> None:
