@@ -12,7 +12,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from services.forecast.cost_model import Estimate, Machine, ModelShape, TrainingLayout
+    from services.forecast.cost_model import Band, Estimate, Machine, ModelShape, TrainingLayout
     from services.forecast.cost_model.search import Work
 
 _GIB = 2**30
@@ -84,7 +84,7 @@ def estimate(
     steps: int | None,
 ) -> None:
     """Estimate one training layout: step time, memory and traffic, each split into its parts."""
-    from services.forecast.cost_model import TrainingLayout
+    from services.forecast.cost_model import TrainingLayout, band_of
     from services.forecast.cost_model import estimate as estimated
     from services.forecast.cost_model.layout import gradients_named, precision_named, recompute_named
 
@@ -107,13 +107,16 @@ def estimate(
         recompute=recompute_named(recompute),
     )
     found = estimated(shape, layout, machine)
+    band = band_of(shape, layout, machine)
     if as_json:
-        click.echo(json.dumps(as_body(layout, found), indent=2))
+        click.echo(json.dumps(as_body(layout, found) | {"step_band_s": asdict(band)}, indent=2))
         return
-    _explain(model, machine, layout, found)
+    _explain(model, machine, layout, found, band)
     if steps:
-        hours = steps * found.step.total_s / 3600
-        click.echo(f"{steps} steps take {hours:.1f} h, {hours * layout.accelerators:.0f} accelerator-hours")
+        hours, low, high = (steps * each / 3600 for each in (found.step.total_s, band.low_s, band.high_s))
+        click.echo(
+            f"{steps} steps take {hours:.1f} h ({low:.1f} to {high:.1f}), {hours * layout.accelerators:.0f} accelerator-hours"
+        )
 
 
 @click.command()
@@ -291,12 +294,17 @@ def _largest_loss(found: Estimate) -> str:
     return f"{name} {losses[name] / found.step.total_s:.0%}"
 
 
-def _explain(model: str, machine: Machine, layout: TrainingLayout, found: Estimate) -> None:
+def _explain(model: str, machine: Machine, layout: TrainingLayout, found: Estimate, band: Band) -> None:
+    from services.forecast.cost_model import BAND_PROBABILITY
+
     click.echo(
         f"{model}: {found.parameters / 1e9:.2f} B parameters on {layout.accelerators} x {machine.chip}, {_brief(layout)}"
     )
     click.echo(
         f"step {found.step.total_s:.3f} s, {found.tokens_per_s:.0f} tokens/s, {found.utilisation:.1%} of the peak"
+    )
+    click.echo(
+        f"  {band.low_s:.3f} to {band.high_s:.3f} s with a probability of {BAND_PROBABILITY:.0%}, before a run is measured"
     )
     for name, seconds in _parts(found).items():
         if seconds > 0:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from meridian.database import Database
 from meridian.errors import FieldError, InvalidArgumentError
-from services.forecast.cost_model import Estimate, Machine, ModelShape, TrainingLayout, machine_of
+from services.forecast.cost_model import Estimate, Machine, ModelShape, TrainingLayout, band_of, machine_of
 from services.forecast.cost_model import estimate as cost_estimate
 from services.forecast.cost_model.known_models import model_named
 from services.forecast.cost_model.layout import Gradients, Recompute, precision_named
@@ -179,6 +179,8 @@ class StepTimeBody(BaseModel):
     """The time of one step by the cost model, on chips of the catalogue in the nodes that are usual for them."""
 
     step_s: float
+    low_s: float = Field(description="of the band that holds a first measurement with a probability of 0.8")
+    high_s: float = Field(description="of the same band, which narrows only by runs that are measured")
     compute_s: float
     recompute_s: float
     exposed_s: dict[str, float] = Field(description="transfers that computation does not hide, by kind of parallelism")
@@ -267,10 +269,11 @@ def _verdict(found: Requirement, offered: float) -> Verdict:
     return Verdict(fits=margin >= 0, margin_bytes=margin, reason=reason)
 
 
-def _step(found: Estimate, machine: Machine) -> StepTimeBody:
-    step = found.step
+def _step(shape: ModelShape, layout: TrainingLayout, found: Estimate, machine: Machine) -> StepTimeBody:
+    step, band = found.step, band_of(shape, layout, machine)
     return StepTimeBody(
         step_s=step.total_s,
+        **asdict(band),
         **asdict(step),
         utilisation=found.utilisation,
         chip=machine.chip,
@@ -304,7 +307,7 @@ def _step_time(shape: ModelShape, layout: TrainingLayout, machine: Machine, note
     except InvalidArgumentError as error:
         notes.append(f"no step time: {error.detail}")
         return None
-    return _step(found, machine)
+    return _step(shape, layout, found, machine)
 
 
 def estimate_of(request: EstimateRequest, offered: float | None) -> EstimateBody:
@@ -358,7 +361,7 @@ def layouts_of(request: LayoutsRequest) -> LayoutsBody:
             sequence_parallel=layout.sequence_parallel,
             recompute=layout.recompute,
             recompute_share=layout.recompute_share,
-            step_time=_step(each, machine),
+            step_time=_step(shape, layout, each, machine),
             memory_bytes_per_accelerator=each.memory.total,
             memory_parts_bytes=each.memory.parts(),
             fits_with_confidence=each.verdict.confidence,

@@ -5,9 +5,21 @@ model; ``efficiency`` its few parameters, ``calibration`` what measured runs say
 """
 
 from services.forecast.cost_model.efficiency import Efficiency, fitted
-from services.forecast.cost_model.estimate import Estimate, estimate
+from services.forecast.cost_model.estimate import BAND_PROBABILITY, Band, Estimate, band_of, estimate
 from services.forecast.cost_model.layout import TrainingLayout
 from services.forecast.cost_model.machine import Machine, machine_of
 from services.forecast.cost_model.shapes import ModelShape
 
-__all__ = ["Efficiency", "Estimate", "Machine", "ModelShape", "TrainingLayout", "estimate", "fitted", "machine_of"]
+__all__ = [
+    "BAND_PROBABILITY",
+    "Band",
+    "Efficiency",
+    "Estimate",
+    "Machine",
+    "ModelShape",
+    "TrainingLayout",
+    "band_of",
+    "estimate",
+    "fitted",
+    "machine_of",
+]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from services.forecast.cost_model.calibration import corrections, traits_of
 from services.forecast.cost_model.efficiency import Efficiency, fitted
 from services.forecast.cost_model.layout import TrainingLayout, check
 from services.forecast.cost_model.machine import Machine
@@ -12,6 +14,19 @@ from services.forecast.cost_model.shapes import ModelShape
 from services.forecast.cost_model.stages import is_even, layers_of_stages
 from services.forecast.cost_model.step_time import StepTime, step_time
 from services.forecast.cost_model.traffic import Traffic, traffic_of
+
+
+# Standard normal quantile of the ends of the band.
+_NORMAL_90 = 1.2816
+BAND_PROBABILITY = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Seconds of a step between which a first measurement lies with ``BAND_PROBABILITY``."""
+
+    low_s: float
+    high_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +67,15 @@ def estimate(
         tokens_per_s=tokens / step.total_s,
         assumptions=assumptions_of(shape, layout, machine),
     )
+
+
+def band_of(shape: ModelShape, layout: TrainingLayout, machine: Machine, efficiency: Efficiency | None = None) -> Band:
+    """The band of an estimate of which no run was measured: the spread that calibration starts from, log-normal."""
+    used = efficiency or fitted()
+    traits = traits_of(shape, layout, machine, used)
+    wide = math.exp(_NORMAL_90 * corrections([], [], [], [traits])[0].spread)
+    expected = step_time(shape, layout, machine, used).total_s
+    return Band(expected / wide, expected * wide)
 
 
 def assumptions_of(shape: ModelShape, layout: TrainingLayout, machine: Machine) -> tuple[str, ...]:

@@ -404,6 +404,9 @@ def test_estimate_explains_and_answers_in_json() -> None:
         assert word in told.stdout
     body = json.loads(CliRunner().invoke(estimate_command, [*COMMON, "--dp", "16", "--zero", "3", "--json"]).stdout)
     assert body["accelerators"] == 16
+    low, high = body["step_band_s"]["low_s"], body["step_band_s"]["high_s"]
+    assert f"{low:.3f} to {high:.3f} s with a probability of 80%" in told.stdout
+    assert f"({1000 * low / 3600:.1f} to {1000 * high / 3600:.1f})" in told.stdout
     assert body["memory_bytes"] == pytest.approx(sum(body["memory_parts_bytes"].values()))
     failed = CliRunner().invoke(estimate_command, [*COMMON, "--tp", "3"])
     assert isinstance(failed.exception, InvalidArgumentError)
