@@ -302,9 +302,8 @@ def torchtitan(folder: Path) -> Iterator[Row]:
             "mbs": row["mbs"],
             "gbs": row["gbs"],
             "precision": row["precision"],
-            "recompute": "full",
-            # Selective checkpointing there keeps the result of every second matrix product.
-            "recompute_share": "0.5" if "8B" in row["model"] else "",
+            # Selective checkpointing there is by operator.
+            "recompute": "products" if "8B" in row["model"] else "full",
             "attention": "flash2",
             # Tables 1 and 3 (8B) have rows with and without torch.compile; table 4 (70B) is compiled.
             "eager": "1" if "8B" in row["model"] and "+compile" not in row["note"] else "",

@@ -48,10 +48,10 @@ def _common(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--sp/--no-sp", default=None, help="Sequence parallelism. [default: with tensor parallelism]")
 @click.option(
     "--recompute",
-    type=click.Choice(["none", "selective", "full"]),
+    type=click.Choice(["none", "selective", "products", "full"]),
     default="none",
     show_default=True,
-    help="Activations.",
+    help="Activations: of nothing, of attention, of all but attention and every second matrix product, of all.",
 )
 @click.option(
     "--gradients",
@@ -105,6 +105,7 @@ def estimate(
         precision=precision_named(precision),
         gradients=gradients_named(gradients) if gradients else None,
         recompute=recompute_named(recompute),
+        fused_loss=machine.compiled,
     )
     found = estimated(shape, layout, machine)
     band = band_of(shape, layout, machine)

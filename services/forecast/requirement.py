@@ -227,6 +227,10 @@ def _with_recomputation(plain: float, shape: ModelShape | None, layout: Training
         case Recompute.SELECTIVE if shape is not None:
             # The forward third of attention's products once more.
             return plain + 4.0 * shape.layers * shape.query_width * sequence
+        case Recompute.PRODUCTS if shape is not None:
+            feed_forward = shape.dense_ffn_weights / shape.ffn_matrices
+            again = shape.hidden * shape.head_size * (shape.heads + shape.kv_heads) + feed_forward
+            return plain + 2.0 * shape.layers * again
         case Recompute.FULL:
             return plain * 4 / 3
         case _:

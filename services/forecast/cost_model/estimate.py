@@ -15,7 +15,6 @@ from services.forecast.cost_model.stages import is_even, layers_of_stages
 from services.forecast.cost_model.step_time import StepTime, step_time
 from services.forecast.cost_model.traffic import Traffic, traffic_of
 
-
 # Standard normal quantile of the ends of the band.
 _NORMAL_90 = 1.2816
 BAND_PROBABILITY = 0.8

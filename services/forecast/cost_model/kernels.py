@@ -50,12 +50,16 @@ class Pass:
     # The part of ``forward`` at its end that recomputation leaves out, where it stops as soon as the backward pass has
     # what it needs.
     unneeded: float = 0.0
+    # The part of ``forward`` that is computed again where attention and every second product are kept.
+    between: float = 0.0
 
     def recomputed(self, layout: TrainingLayout) -> float:
         """Seconds of computing again what was not kept."""
         match layout.recompute.value:
             case "full":
                 return layout.recompute_share * (self.forward - self.unneeded)
+            case "products":
+                return layout.recompute_share * self.between
             case "selective":
                 # A kernel that keeps no scores repeats them in its own backward pass already.
                 return 0.0 if layout.fused_attention else layout.recompute_share * self.attention
@@ -180,7 +184,11 @@ class Kernels:
         # Queries, keys and values, and what leads into the feed-forward, are column-parallel.
         summing = matrices[0].summing + matrices[2].summing
         unneeded = 0.0 if experts or not self._stops_early else min(matrices[-1].forward, max(0.0, forward - start))
-        return Pass(max(forward, start), max(backward, 1.5 * start), core.forward, summing, unneeded)
+        # Keys, attention's output, and the second of a gated feed-forward (or the only other one), with all that is small.
+        keys = shape.kv_heads / (shape.heads + 2 * shape.kv_heads)
+        second = matrices[2].forward / 2 if shape.gated else matrices[3].forward
+        between = small + keys * matrices[0].forward + matrices[1].forward + second
+        return Pass(max(forward, start), max(backward, 1.5 * start), core.forward, summing, unneeded, between)
 
     def _experts(self, shape: ModelShape, tokens: float) -> list[Pass]:
         """Products of a layer's experts, equally loaded; with ep > 1 experts are whole, else divided like the rest."""

@@ -16,6 +16,9 @@ class Recompute(StrEnum):
     NONE = "none"
     SELECTIVE = "selective"
     """Only the core of attention (Korthikanti 2022, section 5)."""
+    PRODUCTS = "products"
+    """All but the core of attention and every second matrix product (keys, attention's output, the second of a gated
+    feed-forward are computed again): torchtitan's selective checkpoints by operator (`_apply_ac_to_transformer_block`)."""
     FULL = "full"
 
 
@@ -96,6 +99,8 @@ _RECOMPUTE_NAMES = {
     "0": Recompute.NONE,
     "selective": Recompute.SELECTIVE,
     "selective+sp": Recompute.SELECTIVE,
+    "products": Recompute.PRODUCTS,
+    "selective_op": Recompute.PRODUCTS,
     "full": Recompute.FULL,
     "true": Recompute.FULL,
     "yes": Recompute.FULL,
@@ -163,6 +168,8 @@ class TrainingLayout:
     attention_generation: int = 0
     # Norms, rotary embedding and activation run as the separate small kernels of a framework that fuses none of them.
     eager: bool = False
+    # The loss is compiled to kernels that hold the logits and their gradient in 16 bit and nothing between.
+    fused_loss: bool = False
     # The whole step is one captured graph (CUDA graphs of full iterations): the host starts no kernels.
     captured: bool = False
     # The exchange with experts of one micro batch moves while another computes (DualPipe of DeepSeek-V3, section 3.2.1;

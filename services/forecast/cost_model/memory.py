@@ -171,12 +171,15 @@ def layer_activations(shape: ModelShape, layout: TrainingLayout) -> tuple[float,
     shared = 1 if not layout.sequence_parallel else tp
     expert_share = shape.expert_layers / shape.layers
     # Korthikanti 2022 section 4: of 34 s b h 10 are on every tensor rank, 8 in queries, keys, values and output, 16 in the
-    # feed-forward of width 4 h (input and output of the activation: 4 bytes per inner value; gated: 6).
-    per_inner = 6 if shape.gated else 4
+    # feed-forward of width 4 h (input and output of the activation: 4 bytes per inner value; gated: 6). Where nothing is
+    # fused, autograd keeps of each norm its input in 32 bit and what it is before and after it is weighed, and of a gate what
+    # leaves its activation (`RMSNorm` and `FeedForward` of the reference code of Llama 2).
+    unfused = layout.eager and shape.gated
+    per_inner = (6 if shape.gated else 4) + (2 if unfused else 0)
     inner = (1 - expert_share) * shape.ffn + expert_share * (shape.top_k * shape.expert_ffn + shape.shared_ffn)
     routed = expert_share * shape.top_k * h * 4
     dropout = 0 if shape.gated else 2
-    common = (8 + dropout) * h / shared
+    common = (8 + dropout + (12 if unfused else 0)) * h / shared
     projections = shape.head_size * (4 * shape.heads + 4 * shape.kv_heads) / tp
     divided = projections + (per_inner * inner + routed) / tp
     scores = 0.0 if layout.fused_attention else 5 * shape.heads * layout.sequence / tp
@@ -187,6 +190,10 @@ def layer_activations(shape: ModelShape, layout: TrainingLayout) -> tuple[float,
             kept = scale * 2 * h / shared
         case "selective":
             kept = scale * (common + divided)
+        case "products":
+            # The layer's input and output of the feed-forward; queries, values and what attention gives; one inner product.
+            heads = shape.head_size * (4 * shape.heads + 2 * shape.kv_heads)
+            kept = scale * (4 * h / shared + (heads + 2 * inner + routed / 2) / tp)
         case _:
             kept = whole
     return layout.recompute_share * kept + (1 - layout.recompute_share) * whole, whole
@@ -216,4 +223,4 @@ def logits_bytes(shape: ModelShape, layout: TrainingLayout) -> float:
     """Bytes of a micro batch's logits on a chip of the last stage."""
     tokens = layout.micro_batch * layout.sequence / layout.cp
     # In 32 bit, their gradient, and in 16 bit (eq. 6 keeps 4 bytes; frameworks hold the copies).
-    return 10.0 * tokens * shape.vocabulary / layout.tp
+    return (4.0 if layout.fused_loss else 10.0) * tokens * shape.vocabulary / layout.tp

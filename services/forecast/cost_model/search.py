@@ -116,6 +116,7 @@ def _group_sizes(shape: ModelShape, work: Work, machine: Machine, accelerators: 
                             pp=pp,
                             dp=dp,
                             sequence_parallel=tp > 1,
+                            fused_loss=machine.compiled,
                         ),
                     )
 

@@ -97,6 +97,7 @@ def _mix(dense: Pass, routed: Pass, share: float) -> Pass:
         (1 - share) * dense.attention + share * routed.attention,
         (1 - share) * dense.summing + share * routed.summing,
         (1 - share) * dense.unneeded + share * routed.unneeded,
+        (1 - share) * dense.between + share * routed.between,
     )
 
 

@@ -261,6 +261,7 @@ def _layout(
         recompute=recompute_named(recompute),
         recompute_share=_share(cells, "recompute_share"),
         eager=_flag(cells, "eager"),
+        fused_loss=_flag(cells, "fused_loss", unstated=machine.compiled),
         captured=_flag(cells, "captured"),
         expert_overlap=_flag(cells, "expert_overlap"),
         fused_experts=_flag(cells, "fused_experts"),

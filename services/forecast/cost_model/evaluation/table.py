@@ -14,7 +14,7 @@ _MODEL = ("model", "layers")
 _OF_MODEL = (*_MODEL, "hidden", "heads", "kv_heads", "ffn", "gated", "vocab", "tied", "experts", "top_k")
 _OF_STATE = ("precision", "gradients", "recompute", "recompute_share", "zero")
 _OF_LAYOUT = ("tp", "pp", "vpp", "dp", "cp", "ep", "mbs", "sp", "stage_layers", *_OF_STATE)
-_OF_KERNELS = ("attention", "eager", "captured", "expert_overlap", "dispatch_once", "fused_experts")
+_OF_KERNELS = ("attention", "eager", "fused_loss", "captured", "expert_overlap", "dispatch_once", "fused_experts")
 _OF_MACHINE = ("n_accel", "fabric_gbps", "node_size", "memory_gbps", "power_w")
 COLUMNS = frozenset((*_NEEDED, *_OF_MODEL, *_OF_LAYOUT, *_OF_KERNELS, *_OF_MACHINE, "step_s", "mem_gib", "group"))
 """What a table of runs may state."""
