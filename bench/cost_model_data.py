@@ -255,7 +255,11 @@ def dgxc(folder: Path) -> Iterator[Row]:
         }
 
 
-_TPU_MODELS = {"Llama3.1-70B": "llama3-70b", "Llama3.1-8B": "llama3-8b", "Gemma3-12B": "gemma3-12b"}
+_TPU_MODELS = {
+    "Llama3.1-70B": ("llama3-70b", 8192),
+    "Llama3.1-8B": ("llama3-8b", 8192),
+    "Gemma3-12B": ("gemma3-12b", 32768),
+}
 
 
 def tpu(folder: Path) -> Iterator[Row]:
@@ -265,13 +269,14 @@ def tpu(folder: Path) -> Iterator[Row]:
         if found is None or found[1] not in _TPU_MODELS:
             continue
         chips = int(found[2])
-        each = round(float(row["step_s"]) * float(row["tokens_s_device"]) / 8192)
+        model, sequence = _TPU_MODELS[found[1]]
+        each = round(float(row["step_s"]) * float(row["tokens_s_device"]) / sequence)
         yield {
             "group": "tpu-v6e",
             "accelerator": "tpu-v6e",
-            "model": _TPU_MODELS[found[1]],
+            "model": model,
             "n_accel": str(chips),
-            "seq": "8192",
+            "seq": str(sequence),
             "tp": "1",
             "pp": "1",
             "gbs": str(each * chips),

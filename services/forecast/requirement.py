@@ -226,7 +226,7 @@ def _with_recomputation(plain: float, shape: ModelShape | None, layout: Training
     match layout.recompute:
         case Recompute.SELECTIVE if shape is not None:
             # The forward third of attention's products once more.
-            return plain + 4.0 * shape.layers * shape.query_width * sequence
+            return plain + 4.0 * shape.layers * shape.query_width * sequence * shape.attended(sequence)
         case Recompute.PRODUCTS if shape is not None:
             feed_forward = shape.dense_ffn_weights / shape.ffn_matrices
             again = shape.hidden * shape.head_size * (shape.heads + shape.kv_heads) + feed_forward

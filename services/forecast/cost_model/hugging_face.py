@@ -53,6 +53,11 @@ def model_of_config(text: str) -> ModelShape:
     return _Fields(config, where).shape(tied, notes)
 
 
+# Of which layers see windows where the configuration does not say: all but each so manieth, by type (the classes of
+# `transformers`); 1: all.
+_WINDOWED_ALL_BUT_EACH = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2, "cohere2": 4, "mistral": 1, "mixtral": 1}
+
+
 class _Fields:
     """The fields of one decoder; ``where`` is the path of the object that holds them."""
 
@@ -97,6 +102,8 @@ class _Fields:
             or config.get("use_qk_norm") is True
             or config.get("qk_layernorm") is True,
             predicting_layers=predicting,
+            windowed_layers=self._windowed_layers(layers),
+            window=self.count("sliding_window") if self._windowed_layers(layers) else 0,
         )
         return replace(shape, notes=(*shape.notes, *notes, *self._left_out()))
 
@@ -189,13 +196,28 @@ class _Fields:
             for layer in range(layers)
         )
 
+    def _windowed_layers(self, layers: int) -> int:
+        """Layers that see a window of the sequence, where the configuration tells which; else 0."""
+        config = self._config
+        if not config.get("sliding_window") or config.get("use_sliding_window") is False:
+            return 0
+        kinds = config.get("layer_types")
+        if isinstance(kinds, list):
+            return sum("sliding" in str(kind) for kind in kinds[:layers])
+        pattern = self.count("sliding_window_pattern") or _WINDOWED_ALL_BUT_EACH.get(self._type, 0)
+        if pattern:
+            # Every so manieth layer sees the whole sequence; 1: none does.
+            return layers - layers // pattern if pattern > 1 else layers
+        return 0
+
     def _left_out(self) -> list[str]:
         """What the configuration describes and the shape does not."""
         config, notes = self._config, []
         kinds = config.get("layer_types")
-        windowed = isinstance(kinds, list) and any("sliding" in str(kind) or "chunked" in str(kind) for kind in kinds)
+        windowed = isinstance(kinds, list) and any("chunked" in str(kind) for kind in kinds)
         window = config.get("sliding_window") or config.get("attention_chunk_size")
-        if window and (windowed or not isinstance(kinds, list)) and config.get("use_sliding_window") is not False:
+        counted = self._windowed_layers(self._needed(*_LAYERS)) or (isinstance(kinds, list) and not windowed)
+        if window and not counted and config.get("use_sliding_window") is not False:
             notes.append(
                 f"attention is counted over whole sequences; some of its layers see windows of {window} tokens"
             )

@@ -128,6 +128,8 @@ class Kernels:
         rows = layout.sequence / layout.cp
         flops = 4.0 * layout.micro_batch * heads * rows * layout.sequence * shape.head_size
         if layout.fused_attention:
+            # Of windows, whole tiles.
+            flops *= shape.attended(layout.sequence, _TILE)
             # Causal: half of the scores.
             # Each step of a ring is a kernel over the part of the sequence that a chip has (Liu 2023).
             share = reached_share(self._machine, layout.attention_generation, rows, shape.head_size)

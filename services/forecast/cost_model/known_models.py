@@ -27,6 +27,8 @@ _COUNTS = [
     "dense_layers",
     "attention_weights",
     "predicting_layers",
+    "windowed_layers",
+    "window",
 ]
 # What training a model differently, or storing it in another form, appends to its name. Of versions only those before the
 # first: DeepSeek-V2 and DeepSeek-V3 are two models.

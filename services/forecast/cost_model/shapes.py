@@ -41,6 +41,9 @@ class ModelShape:
     head_norms: bool = False
     # Layers that predict further tokens (DeepSeek-V3 section 2.2); they fill a place in a pipeline, and count for nothing else.
     predicting_layers: int = 0
+    # Layers whose tokens see the last ``window`` tokens alone.
+    windowed_layers: int = 0
+    window: int = 0
     # What the model has beyond this, in words.
     notes: tuple[str, ...] = field(default=(), compare=False)
 
@@ -109,9 +112,15 @@ class ModelShape:
         with_experts = self.expert_layers * (chosen + self.shared_weights)
         return self.layers * self.attention_matrix_weights + dense + with_experts + self.embedding_weights
 
+    def attended(self, sequence: int, rounded: int = 0) -> float:
+        """Share of a causal sequence's pairs of tokens that a layer takes in, on average; windows ``rounded`` up by so many."""
+        seen = min(self.window + rounded, sequence) / sequence
+        return 1 - self.windowed_layers / self.layers * (1 - seen) ** 2
+
     def flops_per_token(self, sequence: int) -> float:
         """Training FLOPs of the model per token, without recomputation; attention counted whole (not causal)."""
-        return 6.0 * self.active_matrix_weights + 12.0 * self.layers * self.query_width * sequence
+        attention = 12.0 * self.layers * self.query_width * sequence * self.attended(sequence)
+        return 6.0 * self.active_matrix_weights + attention
 
 
 def gated_ffn_of(hidden: int) -> int:
@@ -138,6 +147,8 @@ def shape_of(
     attention_weights: int = 0,
     head_norms: bool = False,
     predicting_layers: int = 0,
+    windowed_layers: int = 0,
+    window: int = 0,
 ) -> ModelShape:
     """A shape from what is stated; zero means unknown and is derived.
 
@@ -165,8 +176,9 @@ def shape_of(
         top_k = 2
     if top_k > experts and experts:
         problems.append(FieldError("/top_k", f"{top_k} of {experts} experts"))
-    if dense_layers > layers:
-        problems.append(FieldError("/dense_layers", f"{dense_layers} of {layers} layers"))
+    for name, some in (("dense_layers", dense_layers), ("windowed_layers", windowed_layers)):
+        if some > layers:
+            problems.append(FieldError(f"/{name}", f"{some} of {layers} layers"))
     ffn = ffn or (gated_ffn_of(hidden) if gated else 4 * hidden)
     if problems:
         raise _invalid(problems)
@@ -188,6 +200,8 @@ def shape_of(
         attention_weights=attention_weights,
         head_norms=head_norms,
         predicting_layers=predicting_layers,
+        windowed_layers=windowed_layers if window else 0,
+        window=window,
         notes=(_PREDICTING.format(predicting_layers),) if predicting_layers else (),
     )
 

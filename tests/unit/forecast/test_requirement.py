@@ -109,6 +109,16 @@ def test_step_and_total_are_products() -> None:
     assert found.total_flops == found.flops_per_step * 1000
 
 
+def test_checkpoints_by_operator_repeat_keys_output_and_half_of_a_gated_feed_forward() -> None:
+    model = Model(
+        layers=32, hidden=4096, heads=32, kv_heads=8, ffn_hidden=14336, gated_ffn=True, vocabulary=128256, sequence=8192
+    )
+    layout = Layout(global_batch=8, data_parallel=8)
+    plain = estimate(model, layout).flops_per_token
+    extra = estimate(model, replace(layout, recompute=Recompute.PRODUCTS)).flops_per_token - plain
+    assert extra == pytest.approx(2 * 32 * (4096 * 1024 + 4096 * 4096 + 4096 * 14336))
+
+
 def test_full_recomputation_costs_a_forward_pass_and_keeps_two_bytes() -> None:
     model, layout = MODELS["22B"]
     kept, full = estimate(model, layout), estimate(model, replace(layout, recompute=Recompute.FULL))

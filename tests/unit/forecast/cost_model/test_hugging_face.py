@@ -295,6 +295,21 @@ def test_what_is_no_configuration(text: str) -> None:
         model_of_config(text)
 
 
+def test_windows_are_those_of_the_layers_that_the_configuration_names() -> None:
+    def windows(**fields: object) -> tuple[int, int]:
+        shape = model_of_config(json.dumps({**LLAMA, "sliding_window": 1024, **fields}))
+        assert not any("windows" in note for note in shape.notes)
+        return shape.windowed_layers, shape.window
+
+    kinds = ["sliding_attention", "full_attention"] * 16
+    assert windows(layer_types=kinds) == (16, 1024)
+    assert windows(layer_types=["full_attention"] * 32) == (0, 0)
+    assert windows(sliding_window_pattern=6) == (27, 1024)
+    assert windows(model_type="gemma2") == (16, 1024)
+    assert windows(model_type="mistral") == (32, 1024)
+    assert windows(model_type="mistral", use_sliding_window=False) == (0, 0)
+
+
 def test_what_is_left_out_is_said() -> None:
     seen = {
         "text_config": {**LLAMA, "sliding_window": 4096},

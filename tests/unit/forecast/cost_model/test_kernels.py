@@ -80,6 +80,24 @@ def test_the_host_rules_small_layers_and_compiled_steps_have_none() -> None:
     assert Kernels(tpu, PRIOR, layout).layer(shape, experts=False).forward < layer.forward / 2
 
 
+def test_checkpoints_by_operator_repeat_half_of_the_products() -> None:
+    layout = TrainingLayout(sequence=8192, global_batch=8, recompute=Recompute.PRODUCTS)
+    shape = model_named("llama3-8b")
+    kernels = Kernels(H100, PRIOR, layout)
+    layer = kernels.layer(shape, experts=False)
+    repeated = layer.recomputed(layout)
+    full = layer.recomputed(replace(layout, recompute=Recompute.FULL))
+    # Neither attention nor queries, values, the first of the gate and what leads out of it.
+    assert 0 < repeated < full - layer.attention
+    products = [
+        kernels.product(8192, 6144, 4096) / 6,
+        kernels.product(8192, 4096, 4096),
+        kernels.product(8192, 28672, 4096) / 2,
+    ]
+    assert repeated > sum(products)
+    assert step_time(shape, layout, H100, PRIOR).recompute_s == pytest.approx(8 * 32 * repeated)
+
+
 def test_checkpoints_of_sharded_and_of_compiled_training_stop_before_the_last_product() -> None:
     shape = model_named("llama2-7b")
     whole = TrainingLayout(sequence=4096, global_batch=8, dp=8, zero=2, recompute=Recompute.FULL)

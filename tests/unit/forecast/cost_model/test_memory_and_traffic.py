@@ -17,7 +17,7 @@ from services.forecast.cost_model.layout import (
     recompute_named,
 )
 from services.forecast.cost_model.machine import machine_of
-from services.forecast.cost_model.memory import layer_activations, local_parameters, memory_of, verdict
+from services.forecast.cost_model.memory import layer_activations, local_parameters, logits_bytes, memory_of, verdict
 from services.forecast.cost_model.shapes import shape_of
 from services.forecast.cost_model.traffic import traffic_of
 
@@ -226,3 +226,30 @@ def test_names_of_precision_and_recomputation() -> None:
     for read in (precision_named, recompute_named):
         with pytest.raises(InvalidArgumentError, match="'maybe'"):
             read("maybe")
+
+
+def test_checkpoints_by_operator_keep_attention_and_every_second_product() -> None:
+    shape = model_named("llama3-8b")
+    layout = TrainingLayout(8192, 8, recompute=Recompute.PRODUCTS)
+    kept, whole = layer_activations(shape, layout)
+    # In 16 bit: the input of the layer, queries (4,096), values (1,024), what attention gives (4,096), one inner product (14,336)
+    # and what leaves the feed-forward.
+    assert kept == 2 * 8192 * (4096 + 4096 + 1024 + 4096 + 14336 + 4096)
+    assert kept < whole == layer_activations(shape, replace(layout, recompute=Recompute.NONE))[1]
+    assert recompute_named("selective_op") is Recompute.PRODUCTS
+
+
+def test_layers_of_which_nothing_is_fused_keep_norms_in_32_bit_and_the_gate() -> None:
+    shape = model_named("llama2-7b")
+    layout = TrainingLayout(4096, 8)
+    fused, eager = (layer_activations(shape, replace(layout, eager=flag))[0] for flag in (False, True))
+    # Each of two norms keeps 4 + 2 bytes more than its input and output, which are counted anyway; a gate 2 per inner value.
+    assert eager - fused == 4096 * (12 * 4096 + 2 * 11008)
+    gpt = model_named("gpt3-6.7b")
+    assert layer_activations(gpt, replace(layout, eager=True)) == layer_activations(gpt, layout)
+
+
+def test_a_compiled_loss_holds_logits_and_their_gradient_in_16_bit() -> None:
+    shape, layout = model_named("llama3-8b"), TrainingLayout(8192, 8)
+    assert logits_bytes(shape, replace(layout, fused_loss=True)) == 2 * 2 * 8192 * 128256
+    assert logits_bytes(shape, layout) == 10 * 8192 * 128256

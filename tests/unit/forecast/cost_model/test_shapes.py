@@ -1,5 +1,7 @@
 """Parameters and FLOPs against published figures; names of models; what is missing or impossible."""
 
+from dataclasses import replace
+
 import pytest
 
 from meridian.errors import InvalidArgumentError
@@ -98,3 +100,20 @@ def test_impossible_shapes_name_the_field(fields: dict[str, int], named: str) ->
     with pytest.raises(InvalidArgumentError) as caught:
         shape_of(**fields)
     assert [item.pointer for item in caught.value.errors] == [named]
+
+
+def test_layers_with_windows_take_in_their_windows_alone() -> None:
+    # Of a causal sequence of 8, with windows of 2: 1 + 2 x 7 = 15 of 36 pairs; of many, 1 - (1 - 1/4)^2.
+    shape = replace(model_named("gemma3-12b"), windowed_layers=48, window=2**20)
+    assert shape.attended(2**22) == pytest.approx(1 - 0.75**2)
+    assert shape.attended(2**20) == shape.attended(4096) == 1
+    # 40 of 48 layers of Gemma 3 12B see 1,024 tokens.
+    gemma = model_named("gemma3-12b")
+    assert gemma.attended(32768) == pytest.approx(1 / 6 + 5 / 6 * (1 - (31 / 32) ** 2))
+    whole = replace(gemma, windowed_layers=0)
+    attention = 12 * 48 * 16 * 256 * 32768
+    assert whole.flops_per_token(32768) - gemma.flops_per_token(32768) == pytest.approx(
+        attention * (1 - gemma.attended(32768))
+    )
+    with pytest.raises(InvalidArgumentError, match="windowed_layers: 49 of 48 layers"):
+        shape_of(layers=48, hidden=4096, windowed_layers=49, window=128)
