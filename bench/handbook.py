@@ -31,7 +31,7 @@ CHIPS = {
 }
 # What is known of a chip from runs that are in no family (docs/cost-model.md).
 ELSEWHERE = {
-    "B200": "Eight runs of NeMo 25.02 in 8 bit took 0.9 to 1.6 times as long as estimated.",
+    "B200": "Eight runs of NeMo 25.02 in 8 bit took 0.9 to 1.4 times as long as estimated, eight of NeMo 25.04 with long sequences 0.9 to 1.1.",
     "Ascend 910B3": "Eight runs with the software of 2023 and 2024 took 1.3 to 1.8 times as long as estimated.",
 }
 COUNTS = (8, 64, 512)

@@ -1,4 +1,4 @@
-"""How the widths of the calibration are chosen: the rule of one standard error, by hand, and on runs with a bias."""
+"""How the widths of the calibration are chosen: by hand, and on runs with a bias."""
 
 import numpy as np
 import pytest
