@@ -26,9 +26,9 @@ FIRST = 103
 
 def test_runs_that_nobody_had_looked_at_are_predicted_as_well_as_it_says() -> None:
     """14.5 % off when they were collected, the later ones 22.9; not figures to tune on, but a change should not make them worse
-    unseen. Told which stages and gradients they have, the later ones are 24.4 off."""
+    unseen. Told which stages and gradients they have, the later ones were 24.4 off; with attention as it is on Blackwell 23.3."""
     runs, _ = read_runs(ROWS)
-    for some, most in ((runs[:FIRST], 0.15), (runs[FIRST:], 0.25)):
+    for some, most in ((runs[:FIRST], 0.145), (runs[FIRST:], 0.24)):
         measured = [run.step_s or np.nan for run in some]
         assert time_score(predicted_steps(some, fitted()), measured).mape < most
 
