@@ -111,7 +111,8 @@ class IndexModel:
         noise = float(np.exp(self.log_variances[-1]))
         seen = [self._likeness[column] for _, column in cells]
         together = np.array(seen) @ np.array(seen).T
-        return Prediction(mean, (1 - self._blend) * covariance + self._blend * together, noise, self._widths)
+        blended = (1 - self._blend) * covariance + self._blend * together
+        return Prediction(mean, blended, noise, self._widths, tasks=tuple(column.task for _, column in cells))
 
     def log_ratio(self, chip_id: str, reference_id: str, column: Column) -> tuple[float, float]:
         """Logarithm of how much faster one chip is than another on ``column``, and its standard deviation.
@@ -193,7 +194,9 @@ class IndexModel:
             with_noise = np.linalg.inv(self._inverse[np.ix_(which, which)])
             error = with_noise @ self._weights[which]
             latent = with_noise - np.diag(self._noise[which])
-            before = Prediction(np.zeros(len(which)), (1 - self._blend) * latent + self._blend * seen @ seen.T, noise)
+            blended = (1 - self._blend) * latent + self._blend * seen @ seen.T
+            tasks = tuple(keys[position][1].task for position in which)
+            before = Prediction(np.zeros(len(which)), blended, noise, tasks=tasks)
             start = 0
             for positions in groups:
                 part = range(start, start := start + len(positions))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from services.telemetry.index.features import Array
 
@@ -24,34 +25,52 @@ class Prediction:
     widths: tuple[float, ...] = (1.0,)
     """Factor on the deviation after 0, 1, ... probe runs (the last holds for more), from training chips left out."""
     probed: int = 0
+    tasks: tuple[str, ...] = ()
+    """The task of each cell; without them no cell shares its task with another."""
 
     def given(self, probes: Sequence[int], log_throughputs: Array) -> Prediction:
-        """After the cells with the indices ``probes`` were measured as ``log_throughputs``; odd ones move it less."""
+        """After the cells with the indices ``probes`` were measured as ``log_throughputs``; odd ones move it less.
+
+        Of a single run more than ``_ODD_DEVIATIONS`` off, only the cells of its own task follow all the way.
+        """
         if not len(probes):
             return self
         chosen = np.asarray(probes)
         measured = self.covariance[np.ix_(chosen, chosen)] + self.noise * np.eye(len(chosen))
         error = log_throughputs - self.mean[chosen]
-        if len(chosen) == 1:
-            # Nothing else tells an odd cell from a chip that is off at everything.
-            most = _ODD_DEVIATIONS * max(float(np.sqrt(measured[0, 0])), _LEAST_DEVIATION)
-            error = np.clip(error, -most, most)
-        else:
+        if len(chosen) > 1:
             measured = _held(measured, error)
         gain = np.linalg.solve(measured, self.covariance[chosen]).T
+        moved = gain @ error
+        if len(chosen) == 1:
+            # What is beyond the limit is of the task that was run, not of the chip.
+            most = _ODD_DEVIATIONS * max(float(np.sqrt(measured[0, 0])), _LEAST_DEVIATION)
+            moved = np.where(self._of_the_task(int(chosen[0])), moved, gain @ np.clip(error, -most, most))
         return Prediction(
-            self.mean + gain @ error,
+            self.mean + moved,
             self.covariance - gain @ self.covariance[chosen],
             self.noise,
             self.widths,
             self.probed + len(chosen),
+            self.tasks,
         )
+
+    def _of_the_task(self, index: int) -> NDArray[np.bool_]:
+        """Which cells are of the same task as the cell ``index``, itself among them."""
+        if not self.tasks:
+            return np.array([other == index for other in range(len(self.mean))])
+        return np.array([task == self.tasks[index] for task in self.tasks])
 
     def part(self, which: Sequence[int]) -> Prediction:
         """The prediction of the cells with the indices ``which``."""
         chosen = np.asarray(which)
         return Prediction(
-            self.mean[chosen], self.covariance[np.ix_(chosen, chosen)], self.noise, self.widths, self.probed
+            self.mean[chosen],
+            self.covariance[np.ix_(chosen, chosen)],
+            self.noise,
+            self.widths,
+            self.probed,
+            tuple(self.tasks[index] for index in chosen) if self.tasks else (),
         )
 
     @property

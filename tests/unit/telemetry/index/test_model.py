@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -172,8 +173,34 @@ def test_one_odd_probe_among_three_moves_little() -> None:
 
 def test_a_single_odd_probe_moves_by_a_bounded_amount() -> None:
     alike = Prediction(np.zeros(4), 0.04 * np.ones((4, 4)) + 0.001 * np.eye(4), 0.001)
-    assert np.abs(alike.given([0], np.array([np.log(10)])).mean).max() < 2.5 * 0.21
+    assert np.abs(alike.given([0], np.array([np.log(10)])).mean[1:]).max() < 2.5 * 0.21
     assert alike.given([0], np.array([0.3])).mean[1] == pytest.approx(0.3 * 0.04 / 0.042, rel=1e-6)
+
+
+def test_what_is_odd_in_a_single_probe_is_of_its_task() -> None:
+    tasks = ("bert", "bert", "resnet", "resnet")
+    alike = Prediction(np.zeros(4), 0.04 * np.ones((4, 4)) + 0.001 * np.eye(4), 0.001, tasks=tasks)
+    after = alike.given([0], np.array([-7.0]))
+    assert after.mean[1] == pytest.approx(-7.0 * 0.04 / 0.042, rel=1e-6)
+    assert np.abs(after.mean[2:]).max() < 2.5 * 0.21
+    alone = alike.part([3, 0]).given([1], np.array([-7.0]))
+    assert alone.mean[0] == pytest.approx(after.mean[3], rel=1e-6)
+    assert alone.tasks == ("resnet", "bert")
+
+
+def test_another_model_at_several_scales_is_told_by_one_probe() -> None:
+    # As in MLPerf v1.1: "bert" of one system is a model of 480e9 parameters, and is run at two scales.
+    cells = world.cells(noise=0.02)
+    columns = sorted({column for _, column in cells})
+    other = [replace(column, n_accel=scale) for column in columns[:1] for scale in (8, 16)]
+    training = without("l40s", cells)
+    training |= {("a40", column): 1.0 for column in other}
+    wanted = [("l40s", column) for column in (*other, *columns[1:4])]
+    before = IndexModel.fit(training, world.chips()).predict(wanted)
+    after = before.given([0], before.mean[[0]] - 7.0)
+    moved = after.mean - before.mean
+    assert moved[1] < -5.0
+    assert np.abs(moved[2:]).max() < 1.0
 
 
 def test_one_odd_cell_of_the_fit_moves_little() -> None:
