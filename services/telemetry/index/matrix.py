@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from meridian.text_table import TextTable, UnreadableTableError
 REQUIRED = ("chip", "task", "throughput")
 OPTIONAL = ("precision", "n_accel", "group")
 UNSTATED = "unstated"
+_THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:(?:,\d{3})+|(?:[ \u00a0\u2009\u202f]\d{3})+)(?:\.\d*)?")
 _PRECISIONS = {
     "": UNSTATED, "half": "fp16", "float16": "fp16", "float32": "fp32", "single": "fp32", "bfloat16": "bf16",
     "mixed": "amp", "mixed precision": "amp", "float64": "fp64", "double": "fp64",
@@ -123,7 +125,16 @@ def assemble(rows: Iterable[tuple[int, Mapping[str, str | None]]], catalogue: Ca
     rejected: list[Rejected] = []
     unknown: dict[str, UnknownName] = {}
     names: dict[str, dict[str, None]] = {}
+    rows = list(rows)
+    # One number like "12,5" shows that "1,234" of the same table may be little more than one.
+    commas = [str(row.get("throughput")) for _, row in rows if "," in str(row.get("throughput"))]
+    number = _without_thousands if all(_THOUSANDS.fullmatch(text.strip()) for text in commas) else str
     for line, row in rows:
+        if None in row:
+            rejected.append(
+                Rejected(line, "it has more cells than there are columns (a number with commas needs quotes)")
+            )
+            continue
         cells = {name: (row.get(name) or "").strip() for name in (*REQUIRED, *OPTIONAL)}
         empty = [name for name in REQUIRED if not cells[name]]
         if empty:
@@ -135,13 +146,13 @@ def assemble(rows: Iterable[tuple[int, Mapping[str, str | None]]], catalogue: Ca
             rows_so_far = known.rows if known else 0
             unknown[found.name] = UnknownName(found.name, found.reason, found.candidates, rows_so_far + 1)
             continue
-        throughput = _positive(cells["throughput"], float)
+        throughput = _positive(number(cells["throughput"]), float)
         if throughput is None:
             rejected.append(Rejected(line, f"throughput {cells['throughput']!r} is no positive number"))
             continue
         n_accel = found.count
         if cells["n_accel"]:
-            stated = _positive(cells["n_accel"], float)
+            stated = _positive(number(cells["n_accel"]), float)
             if stated is None or stated != int(stated):
                 rejected.append(Rejected(line, f"n_accel {cells['n_accel']!r} is no positive whole number"))
                 continue
@@ -158,6 +169,11 @@ def assemble(rows: Iterable[tuple[int, Mapping[str, str | None]]], catalogue: Ca
         tuple(unknown.values()),
         {chip_id: tuple(found) for chip_id, found in names.items()},
     )
+
+
+def _without_thousands(text: str) -> str:
+    """``text`` without the commas or spaces between groups of three digits; any other comma stays, and is refused later."""
+    return re.sub(r"[,\s]", "", text) if _THOUSANDS.fullmatch(text) else text
 
 
 def _positive(text: str, kind: Callable[[str], float]) -> float | None:

@@ -46,12 +46,32 @@ def test_rows_become_runs_with_ids_and_columns(tmp_path: Path) -> None:
         ("T4,bert,1,,1.5,", "n_accel '1.5' is no positive whole number"),
         ("T4,bert,1,,0,", "n_accel '0' is no positive whole number"),
         ("2x T4,bert,1,,4,", "n_accel is 4, but the name '2x T4' says 2"),
+        ('T4,bert,"12,5",,,', "throughput '12,5' is no positive number"),
+        ('T4,bert,"0,123",,,', "throughput '0,123' is no positive number"),
+        ('T4,bert,"1,23,456",,,', "throughput '1,23,456' is no positive number"),
+        (
+            "T4,bert,2,940,fp32,1,a",
+            "it has more cells than there are columns (a number with commas needs quotes)",
+        ),
     ],
 )
 def test_bad_rows_are_listed_with_their_lines(row: str, reason: str, tmp_path: Path) -> None:
     matrix = read(tmp_path, f"chip,task,throughput,precision,n_accel,group\nT4,bert,5,,,\n{row}\n")
     assert len(matrix.runs) == 1
     assert [(each.line, each.reason) for each in matrix.rejected] == [(3, reason)]
+
+
+def test_thousands_are_read(tmp_path: Path) -> None:
+    matrix = read(tmp_path, 'chip,task,throughput,n_accel\nT4,a,"2,940.5",\nT4,b,12 345,\nT4,c,"1,234,567","1,024"\n')
+    assert [run.throughput for run in matrix.runs] == [2940.5, 12345.0, 1234567.0]
+    assert [run.column.n_accel for run in matrix.runs] == [1, 1, 1024]
+    assert matrix.rejected == ()
+
+
+def test_where_a_comma_is_a_decimal_none_is_taken_for_thousands(tmp_path: Path) -> None:
+    matrix = read(tmp_path, 'chip,task,throughput\nT4,a,"1,234"\nT4,b,"12,5"\nT4,c,7\n')
+    assert [run.throughput for run in matrix.runs] == [7.0]
+    assert [each.line for each in matrix.rejected] == [2, 3]
 
 
 def test_unknown_chips_are_reported_by_name(tmp_path: Path) -> None:
