@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 _VENDORS = """
 nvidia tesla geforce amd instinct radeon huawei habana intel google graphcore cambricon hygon iluvatar corex biren
-kunlunxin enflame moore threads mthreads aws gpu gpus accelerator accelerators card chip cloud
+kunlunxin enflame moore threads mthreads tenstorrent qualcomm furiosa aws gpu gpus accelerator accelerators card chip cloud
 英伟达 华为 寒武纪 海光 天数智芯 天数 沐曦 摩尔线程 昆仑 燧原 燧原科技 壁仞 壁仞科技 加速卡 训练卡 推理卡 单卡
 """
 _VENDOR_WORDS = frozenset(_VENDORS.split())
@@ -43,6 +43,10 @@ _TRAILING = re.compile(r"^(gen\d|v\d|cts|\d{1,3}([-.]\d{1,3}){3})$")
 _COUNT = re.compile(r"^(\d{1,5})[x×*]$|^[x×*](\d{1,5})$")
 _MEMORY = re.compile(r"^(?:(\d{1,4})gb|(\d{4,7})mib)$")
 _REMARK = re.compile(r"^([^()]+)\(([^()]+)\)\s*$")
+# What a run used, told behind the chip: "(cuDNN 5005)", "(ROCm 6.2)".
+_SOFTWARE = re.compile(
+    r"\s*(?:cudnn|cuda|rocm|cann|tensorrt|pytorch|tensorflow|driver)(?:[\s-]*v?\d[\w.]*)?\s*$", re.IGNORECASE
+)
 _MEMORY_KIND = re.compile(r"^(gddr\d[xw]?|lpddr\dx?|hbm\d?e?)$")
 _LEAST_VISIBLE = 0.92
 """Of a chip's memory, at least so much is what tools report in MiB: some of it is kept for error correction."""
@@ -93,12 +97,14 @@ def resolve(
 
     ``memory_gib`` by chip decides whether a memory in the name belongs to what the rest of it means; None is a chip that is sold
     with any. The answer's ``chip_id`` is None and ``candidates`` are the members when an alias stands for several chips. A remark
-    in brackets behind a name ("A10G (AWS g5.xlarge)") is passed over if it means the same chip.
+    in brackets behind a name ("A10G (AWS g5.xlarge)") is passed over if it means the same chip, or software with its version.
     """
     found = _look_up(name, aliases, memory_gib, machines)
     remark = _REMARK.match(name)
     if found.chip_id is None and remark:
         outer, inner = (_look_up(part, aliases, memory_gib, machines) for part in remark.groups())
+        if outer.chip_id is not None and _SOFTWARE.match(remark[2]):
+            return outer
         if outer.chip_id is not None and inner.chip_id == outer.chip_id:
             counted = inner if outer.count is None else outer
             return Resolution(name, outer.chip_id, counted.count, is_machine=counted.is_machine)
