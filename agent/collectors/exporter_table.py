@@ -78,6 +78,11 @@ class Alternative:
         """Whether the raw family should carry a share of one."""
         return self.scale == 1.0 and self.valid == (0.0, 1.0) and self.enum is None and not self.steps
 
+    @property
+    def never_negative(self) -> bool:
+        """Whether no raw value that goes into the figure can be below zero."""
+        return self.valid[0] >= 0 and self.scale > 0 and not self.offset and self.enum is None and not self.steps
+
 
 @dataclass(frozen=True, slots=True)
 class Sentinel:

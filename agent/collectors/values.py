@@ -151,6 +151,9 @@ class DeviceSamples:
         values = [self._raw(sample) for sample in samples]
         if (term.kind or alternative.kind) is Kind.RATE:
             values = _rates(samples, self._moment)
+        if min(values) < 0 and (len(alternative.terms) > 1 or len(values) > 1) and alternative.never_negative:
+            # Within a sum it would pass for a smaller total.
+            raise UnknownError(UnknownKind.OUT_OF_RANGE, f"out of range: {term.family} is {min(values):g}")
         return _aggregated(values, alternative.aggregate)
 
     def _raw(self, sample: Sample) -> float:

@@ -479,3 +479,30 @@ def test_an_exporter_of_nvml_in_megabytes_and_watts() -> None:
     assert found[1, "", M.GPU_MEMORY_USAGE] == 512 * MIB
     assert (found[0, "", M.POWER], found[1, "", M.POWER]) == (6, 7)
     assert (found[0, "", M.TEMPERATURE], found[1, "", M.TEMPERATURE]) == (45, 44)
+
+
+def test_a_chip_of_amd_whose_partition_is_not_applicable_is_whole() -> None:
+    labels = 'gpu_id="0",serial_number="S",card_model="MI355X",gpu_partition_id="NA",gpu_compute_partition_type="SPX"'
+    found = _found(_page(labels, gpu_gfx_activity=0.0, gpu_power_usage=140.0, gpu_umc_activity=0.0))
+    assert found[0, "", M.GPU_UTILIZATION] == 0.0
+    assert found[0, "", M.POWER] == 140.0
+    assert found[0, "", M.MEMORY_BANDWIDTH_UTILIZATION] == 0.0
+
+
+def test_a_part_below_zero_is_not_lost_in_a_sum() -> None:
+    page = _page(
+        'gpu="0",UUID="GPU-a",modelName="NVIDIA A100-SXM4-80GB"',
+        DCGM_FI_DEV_GPU_UTIL=50.0,
+        DCGM_FI_DEV_FB_USED=-5.0,
+        DCGM_FI_DEV_FB_FREE=81079.0,
+        DCGM_FI_DEV_FB_RESERVED=480.0,
+    )
+    found = _found(page)
+    assert found[0, "", M.GPU_UTILIZATION] == 0.5
+    assert found[0, "", M.GPU_MEMORY_USAGE] is UnknownKind.OUT_OF_RANGE
+    assert found[0, "", M.GPU_MEMORY_LIMIT] is UnknownKind.OUT_OF_RANGE
+
+
+def test_a_queue_of_partitions_is_unknown_with_one_below_zero() -> None:
+    page = 'slurm_queue_pending{partition="a"} 5\nslurm_queue_pending{partition="b"} -1\n'
+    assert _found(page)[None, "", M.QUEUE_DEPTH] is UnknownKind.OUT_OF_RANGE
