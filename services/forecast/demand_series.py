@@ -22,6 +22,10 @@ _EMPTY = 0.5
 # Nor one that began again after more than this share of it.
 _BEGUN_AGAIN = 0.10
 _MOST_WINDOWS = 2_000_000
+_USUAL_S = (
+    *(1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0),
+    *(60.0 * minutes for minutes in (1, 2, 5, 10, 15, 20, 30, 60, 120, 180, 240, 360, 480, 720, 1440)),
+)
 # Squares of larger values could no longer be summed.
 LARGEST_VALUE = 1e100
 # A larger number is no time in seconds since 1970 (the year 5138), but one in milliseconds or less.
@@ -143,7 +147,8 @@ def _number(text: str) -> float:
 
 
 def _windows(name: str, samples: _Samples) -> Series | str:
-    """The windows of a series, or why there are none: as long as the samples are mostly apart."""
+    """The windows of a series, or why there are none: as long as the samples are mostly apart, or on average where that leaves
+    too many empty."""
     if not samples.rows:
         return "no usable value"
     if samples.contradicting > _CONTRADICTING * samples.seen:
@@ -157,17 +162,34 @@ def _windows(name: str, samples: _Samples) -> Series | str:
     window_s = _spacing(times)
     if (times[-1] - times[0]) / window_s > _MOST_WINDOWS:
         return f"more than {_MOST_WINDOWS} windows of {window_s:g} s"
-    # Windows lie around the samples, so that one that comes a little early or late stays in its own.
-    turn = np.angle(np.mean(np.exp(2j * np.pi * np.mod(times / window_s, 1.0)))) / (2 * np.pi)
-    first = math.floor(times[0] / window_s - turn + 0.5)
-    start_s = (first + turn - 0.5) * window_s
-    place = np.floor(times / window_s - turn + 0.5 + 1e-9).astype(np.int64) - first
+    start_s, place = _placed(times, window_s)
     mean = _means(place, values)
-    if np.isnan(mean).mean() > _EMPTY:
-        return f"{np.isnan(mean).mean():.0%} of its windows of {window_s:g} s hold no value"
+    empty = np.isnan(mean).mean()
+    if empty > _EMPTY:
+        # Samples that come as they like are gathered in windows as long as they are apart on average.
+        longer_s = _usual_length((times[-1] - times[0]) / (len(times) - 1))
+        longer_start_s, longer_place = _placed(times, longer_s)
+        longer = _means(longer_place, values)
+        if np.isnan(longer).mean() > _EMPTY or len(longer) < LEAST_WINDOWS:
+            return f"{empty:.0%} of its windows of {window_s:g} s hold no value"
+        window_s, start_s, place, mean = longer_s, longer_start_s, longer_place, longer
     known = np.isfinite(capacities)
     capacity = _means(place[known], capacities[known], len(mean)) if known.any() else None
     return Series(name, start_s, window_s, mean, capacity)
+
+
+def _placed(times: Array, window_s: float) -> tuple[float, np.ndarray]:
+    """When the first window starts, and the window of each time."""
+    # Windows lie around the samples, so that one that comes a little early or late stays in its own.
+    turn = np.angle(np.mean(np.exp(2j * np.pi * np.mod(times / window_s, 1.0)))) / (2 * np.pi)
+    first = math.floor(times[0] / window_s - turn + 0.5)
+    place = np.floor(times / window_s - turn + 0.5 + 1e-9).astype(np.int64) - first
+    return float((first + turn - 0.5) * window_s), place
+
+
+def _usual_length(least_s: float) -> float:
+    """The shortest of the lengths that divide minutes, hours and days that is not below ``least_s``; whole days beyond."""
+    return next((length for length in _USUAL_S if length >= least_s), math.ceil(least_s / 86400.0) * 86400.0)
 
 
 def _spacing(times: Array) -> float:

@@ -83,6 +83,23 @@ def test_units_do_not_change_the_figures(tmp_path: Path) -> None:
     assert outs[0] == outs[1]
 
 
+def test_samples_that_come_as_they_like_are_gathered_in_longer_windows(tmp_path: Path) -> None:
+    times = np.sort(np.random.default_rng(0).uniform(0, 10 * 86400, 2400))
+    path = table(
+        tmp_path / "d.csv", [f"a,{time:.2f},{60 + 40 * math.sin(2 * math.pi * time / 86400):.3f}" for time in times]
+    )
+    read = read_demand(path)
+    assert read.unusable == {}
+    (series,) = read.series
+    # 360 s apart on average, 250 s at the median: of the usual lengths the next is ten minutes.
+    assert series.window_s == 600.0
+    assert np.isnan(series.values).mean() < 0.3
+    assert series.start_s <= times[0] < series.start_s + 600
+    inside = times[(times >= series.start_s + 6000) & (times < series.start_s + 6600)]
+    wanted = np.mean(60 + 40 * np.sin(2 * math.pi * inside / 86400))
+    assert series.values[10] == pytest.approx(wanted, abs=0.01)
+
+
 def test_what_cannot_be_used_is_counted_and_listed(tmp_path: Path) -> None:
     lines = daily("good", 200)
     lines += ["good,119400,5", "good,600,5", "good,119460,-1", "good,119470,nan", "good,119480,", "good,then,5", ",1,1"]
