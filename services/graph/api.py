@@ -87,7 +87,8 @@ def graph_router(database: Database, clock: Clock, recogniser: Recogniser) -> AP
     @router.get("/v1/graph/version")
     async def version() -> dict[str, Any]:
         async with database.reading() as connection:
-            return {"version": await store.version(connection)}
+            number = await store.version(connection)
+            return {"version": number, "domains": await store.newest_versions(connection, number)}
 
     @router.get("/v1/node-states")
     async def node_state(node_id: Annotated[str, Query(max_length=256, pattern=r"^[^\x00]*$")]) -> dict[str, Any]:

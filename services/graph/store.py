@@ -46,6 +46,19 @@ async def version(connection: AsyncConnection) -> int:
     return found
 
 
+async def newest_versions(connection: AsyncConnection, until: int) -> dict[str, int]:
+    """Per domain the version of its newest change that is kept and not above ``until``."""
+    sql = """
+        SELECT d.domain_id, (
+            SELECT l.version FROM change_log l
+            WHERE l.domain_id = d.domain_id AND l.kind <> 'image' AND l.version <= :until
+            ORDER BY l.at DESC, l.seq DESC LIMIT 1
+        ) AS version FROM domains d
+    """
+    found = await connection.execute(sa.text(sql), {"until": until})
+    return {row.domain_id: row.version for row in found if row.version is not None}
+
+
 # -- domains ---------------------------------------------------------------------------------------------------------
 
 

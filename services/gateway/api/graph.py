@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from meridian.errors import UnavailableError
+from meridian.errors import NotFoundError, UnavailableError
 from services.gateway.api import network_answers
 from services.gateway.api.answers import problems
 from services.gateway.api.stream import still_good
@@ -36,8 +36,9 @@ async def follow_graph(
     what comes next. ``event: reset`` says that changes in between are no longer kept: read ``/v1/graph`` and go on from its id."""
     wanted = last_event_id if last_event_id is not None else after
     version = await _newest(parts)
-    position = version if wanted is None else min(wanted, version)
-    yield ServerSentEvent(comment="listening", id=str(position))
+    # A version that is not there yet is of another graph: asked for what comes behind it, the graph refuses.
+    position = version if wanted is None else wanted
+    yield ServerSentEvent(comment="listening", id=str(min(position, version)))
     while not parts.feed.closed and still_good(parts.authority, caller):
         try:
             answer = await parts.graph.send("GET", "/v1/graph/changes", params={"since": position, "limit": PAGE})
@@ -67,6 +68,29 @@ async def _newest(parts: Gateway) -> int:
 async def explain_node(parts: Parts, _caller: ResourceReader, node_id: Id) -> Any:
     """Why a node is in its state: the rule or model that decided, since when, and the readings behind it."""
     return await parts.graph.ask("GET", "/v1/node-states", params={"node_id": node_id})
+
+
+async def newest(parts: Gateway) -> tuple[int, dict[str, int]] | None:
+    """The version of the graph, and of the newest change of each domain; None when nobody knows them."""
+    try:
+        answer = await parts.graph.ask("GET", "/v1/graph/version")
+        return int(answer["version"]), {name: int(version) for name, version in answer["domains"].items()}
+    except (UnavailableError, NotFoundError, KeyError):
+        # Nobody answers, or a graph service that does not tell of domains yet.
+        return None
+
+
+def held_version(told: tuple[int, dict[str, int]] | None, held: dict[str, int]) -> int:
+    """The version behind which a stream misses nothing of a graph that holds the domains' changes up to ``held``.
+
+    Changes of different domains come on ways of their own, so a domain may lack one that is older than the newest of another.
+    ``told``: what there was before the graph was read, as `newest` gives it; without it only the oldest of the domains is sure.
+    """
+    if told is None:
+        return min(held.values(), default=0)
+    version, domains = told
+    behind = [held.get(name, 0) for name, number in domains.items() if held.get(name, 0) < number]
+    return min([version, *behind])
 
 
 async def past(parts: Gateway, as_of: datetime) -> dict[str, Any]:

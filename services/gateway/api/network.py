@@ -14,7 +14,7 @@ from services.gateway import cursor
 from services.gateway.agents import Agent
 from services.gateway.api import answers, network_answers
 from services.gateway.api.answers import problems
-from services.gateway.api.graph import past
+from services.gateway.api.graph import held_version, newest, past
 from services.gateway.api.paging import PageSize, PageToken, page, position
 from services.gateway.context import JobReader, Operator, Parts, ResourceReader
 from services.gateway.job_spec import to_spec
@@ -101,11 +101,13 @@ async def get_graph(parts: Parts, _caller: ResourceReader, as_of: Moment | None 
     """Domains, nodes and links at one look, now or as they were known at a time."""
     if as_of is not None:
         return await past(parts, as_of)
+    # Before the rows: what they lack of it is known then, and what comes later is streamed.
+    told = await newest(parts)
     async with parts.kernel.database.reading() as connection:
         domains = await store.domains(connection)
         nodes = await store.nodes(connection)
         links = await store.links(connection)
-    version = max((domain["version"] for domain in domains), default=0)
+    version = held_version(told, {domain["domain_id"]: domain["version"] for domain in domains})
     return {"version": version, "domains": domains, "nodes": nodes, "links": links}
 
 

@@ -47,6 +47,7 @@ ELSEWHERE = {
     ("POST", "/v1/probes"): (201, {}),
     ("POST", "/v1/recommendations"): (200, {}),
     ("GET", "/v1/graph"): (200, {"version": 0, "as_of": "2026-01-01T00:00:00Z", "domains": []}),
+    ("GET", "/v1/graph/version"): (200, {"version": 0, "domains": {}}),
     ("GET", "/v1/node-states"): (404, {"detail": "there is no such node"}),
     ("GET", "/v1/policy"): (200, {"version": "balanced-0"}),
     ("PUT", "/v1/policy"): (200, {"version": "balanced-0"}),

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from meridian.contracts.failover.v1.failover_pb2 import NodeFailed
 from meridian.contracts.graph.v1.graph_pb2 import NODE_STATE_FAILED, GraphUpdated, NodeStateChanged
+from services.gateway.api.graph import held_version
 from tests.harness import PATIENCE_S, Environment, RunningService, environment
 from tests.integration.gateway.issuer import Issuer, serving
 from tests.integration.gateway.test_stream import listening, messages, take
@@ -95,6 +96,47 @@ async def test_a_version_that_is_not_kept_resets(network: Network) -> None:
     async with network.gateway.http.stream("GET", "/v1/graph/stream", headers=resumed) as answer:
         [reset] = await take(messages(answer), 1)
     assert (reset["event"], json.loads(reset["data"])) == ("reset", {"version": 2})
+
+
+def test_a_version_behind_which_nothing_is_missed() -> None:
+    assert held_version((12, {"a": 12, "b": 9}), {"a": 12, "b": 9}) == 12
+    assert held_version((12, {"a": 12, "b": 11}), {"a": 12, "b": 9}) == 9, "the change 11 of b is on its way"
+    assert held_version((10, {"a": 10, "b": 9}), {"a": 12, "b": 9}) == 10, "b may have had one since it was asked"
+    assert held_version((12, {"a": 12, "b": 11}), {"a": 12}) == 0, "a domain that is not here yet"
+    assert held_version((12, {"a": 12}), {"a": 12, "gone": 3}) == 12
+    assert held_version(None, {"a": 12, "b": 9}) == 9
+    assert held_version(None, {}) == 0
+
+
+async def test_a_version_that_is_not_there_yet_resets(network: Network) -> None:
+    await network.tell(observation([node("a")], at_s=time.time()))
+    await network.environment.bus.expect(GraphUpdated)
+    resumed = {**network.issuer.headers(), "last-event-id": "1000"}
+    async with network.gateway.http.stream("GET", "/v1/graph/stream", headers=resumed) as answer:
+        [reset] = await take(messages(answer), 1)
+    assert (reset["event"], json.loads(reset["data"])) == ("reset", {"version": 1})
+
+
+async def test_the_version_of_a_graph_that_lacks_a_change_is_before_it(network: Network) -> None:
+    now_s = time.time()
+    await network.tell(observation([node("a")], at_s=now_s))
+    await network.tell(observation([node("c")], domain_id="shanghai", at_s=now_s))
+    async with asyncio.timeout(PATIENCE_S):
+        while (present := (await network.get("/v1/graph")).json())["version"] < 2 or len(present["nodes"]) < 2:
+            await asyncio.sleep(0.05)
+    told = (await network.graph.http.get("/v1/graph/version")).json()
+    assert told["version"] == present["version"]
+    assert max(told["domains"].values()) == told["version"]
+    held = {item["domain_id"]: item["version"] for item in present["domains"]}
+    assert held == told["domains"]
+    # As if the newest change of one domain were on its way, while that of the other came first.
+    late, early = sorted(held, key=lambda name: -held[name])
+    async with network.gateway.kernel.database.transaction() as connection:
+        await connection.execute(
+            sa.text("UPDATE domain SET version = :version WHERE domain_id = :id"),
+            {"version": held[early] - 1, "id": early},
+        )
+    assert (await network.get("/v1/graph")).json()["version"] == held[early] - 1 < held[late]
 
 
 async def test_the_past_has_the_form_of_the_present(network: Network) -> None:
