@@ -19,7 +19,7 @@ from typing import Any
 from meridian.hardware import Chip
 from services.telemetry.index import features
 from services.telemetry.index.served import Entry
-from services.telemetry.recommendation.profiles import GIBI, Requirement
+from services.telemetry.recommendation.profiles import GIBI, TRAINED, Requirement
 
 USABLE_MEMORY = 0.9
 """Share of a chip's memory that a program gets; the rest is the runtime's."""
@@ -138,9 +138,9 @@ def _examined(requirement: Requirement, offer: Offer, currency: str) -> tuple[in
             f"{requirement.memory_bytes / GIBI:.1f} GiB fit on {needed} x {chip.name}{_sized(offer, chip, memory)}"
         )
         count = max(count, needed)
-    peak = (
-        chip.peak_flops("fp64") if requirement.precision == "fp64" else features.peak_flops(chip, requirement.precision)
-    )
+    # Elsewhere narrow numbers are kept, and widened before they are multiplied.
+    own = requirement.precision == "fp64" or (requirement.precision == "fp8" and requirement.kind in TRAINED)
+    peak = chip.peak_flops(requirement.precision) if own else features.peak_flops(chip, requirement.precision)
     if peak is None:
         obstacles.append(f"no rate at {requirement.precision} is known of {chip.name}")
     elif requirement.flops is not None:

@@ -34,6 +34,9 @@ class Kind(StrEnum):
     VIDEO = "video"
 
 
+TRAINED = frozenset({Kind.TRAINING, Kind.FINE_TUNING})
+
+
 class Workload(BaseModel):
     """What somebody wants to do; what is left out is taken from the profile of its kind."""
 
@@ -55,6 +58,8 @@ class Workload(BaseModel):
         models = {Kind.TRAINING, Kind.FINE_TUNING, Kind.BATCH_INFERENCE, Kind.REALTIME_INFERENCE}
         if self.kind in models and self.parameters is None and self.memory_bytes is None:
             raise ValueError("parameters or memory_bytes is needed for this kind")
+        if self.low_rank and self.kind is not Kind.FINE_TUNING:
+            raise ValueError(f"low_rank is of fine_tuning only, the kind is {self.kind}")
         return self
 
 
@@ -145,13 +150,14 @@ def graded(workload: Workload) -> Requirement:
         )
     flops = None
     if workload.parameters and workload.tokens and workload.deadline_s:
-        trains = workload.kind in {Kind.TRAINING, Kind.FINE_TUNING}
-        per_token = _FLOP_TRAIN if trains else _FLOP_INFER
+        per_token = _FLOP_TRAIN if workload.kind in TRAINED else _FLOP_INFER
         flops = per_token * workload.parameters * workload.tokens / workload.deadline_s
         reasons.append(
             f"{per_token:g} x {workload.parameters:.3g} parameters x {workload.tokens:.3g} tokens in "
             f"{workload.deadline_s:g} s = {flops:.3g} FLOP/s"
         )
+    elif workload.tokens or workload.deadline_s:
+        reasons.append("no rate is asked for: that takes parameters, tokens and a deadline together")
     round_trip = workload.max_round_trip_s or profile.max_round_trip_s
     if workload.max_round_trip_s is None and round_trip is not None:
         reasons.append(f"{workload.kind} answers within a round trip of {round_trip * 1e3:g} ms unless said otherwise")

@@ -65,6 +65,22 @@ def test_bytes_a_parameter_by_kind(fields: dict[str, object], each: float) -> No
     assert asked(parameters=1e9, **fields).memory_bytes == pytest.approx(1e9 * each * 1.2)
 
 
+def test_only_training_needs_a_rate_of_its_own_at_eight_bits() -> None:
+    for kind, fits in {"training": False, "fine_tuning": False, "batch_inference": True}.items():
+        requirement = asked(kind=kind, parameters=1e9, precision="fp8")
+        found = order(requirement, offer(requirement, "a", "A100-SXM4-80GB"), offer(requirement, "b", "H100 SXM"))
+        assert {item.offer.domain_id: item.fits for item in found} == {"a": fits, "b": True}
+
+
+def test_what_is_told_but_not_used_is_said_or_refused() -> None:
+    with pytest.raises(ValidationError, match="low_rank is of fine_tuning only"):
+        asked(kind="training", parameters=7e10, low_rank=True)
+    for fields in ({"deadline_s": 100.0}, {"tokens": 1e9}):
+        found = asked(kind="training", parameters=7e9, **fields)
+        assert found.flops is None
+        assert "no rate is asked for: that takes parameters, tokens and a deadline together" in found.reasons
+
+
 def test_the_rate_follows_from_tokens_and_deadline() -> None:
     # 6 x 7e9 x 1e9 / 86400 s
     found = asked(kind="training", parameters=7e9, tokens=1e9, deadline_s=86_400)
@@ -150,6 +166,7 @@ def test_the_score_is_the_sum_that_its_reason_says() -> None:
         ({"rtt": 0.2}, {"max_round_trip_s": 0.1}, "its round trip of 200.0 ms is above 100 ms"),
         ({"price": 5.0}, {"max_price_per_hour": 4.0}, "5 an hour is above 4"),
         ({"name": "TPU v4"}, {"precision": "fp64"}, "no rate at fp64 is known of TPU v4"),
+        ({"name": "A100-SXM4-80GB"}, {"precision": "fp8"}, "no rate at fp8 is known of A100"),
     ],
 )
 def test_what_does_not_fit_is_last_and_says_why(
