@@ -164,7 +164,7 @@ def _read(text: str, limits: ExpositionLimits) -> _Read:
             samples = samples_of(document)
             return _Read((), (), document) if samples is None else _Read(samples[: limits.max_series], ())
     try:
-        exposition: Exposition = parse_exposition(text, limits=limits)
+        exposition: Exposition = parse_exposition(text, limits=limits, last_line_may_be_cut=True)
     except UnknownError as unknown:
         raise InvalidArgumentError(unknown.reason) from None
     return _Read(exposition.samples, exposition.bad_lines)

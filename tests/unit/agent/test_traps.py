@@ -288,6 +288,14 @@ def test_effective_compute_is_the_busy_share_of_the_matrix_units_times_the_peak(
     assert (reading.value, reading.source) == (156e12, "estimation")
 
 
+def test_a_page_that_is_cut_off_in_its_last_number_tells_no_wrong_one() -> None:
+    page = 'DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="G"} 50\nDCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="G"} 512.3\n'
+    for cut, power in ((page, 512.3), (page[:-5], None)):
+        sensed = sense(cut, NOW)
+        found = {item.metric: item.value for item in sensed.readings if item.accelerator_index == 0}
+        assert (found[Metric.GPU_UTILIZATION], found[Metric.POWER]) == (0.5, power)
+
+
 def test_a_last_line_that_may_be_cut_off_is_not_believed() -> None:
     text = _dcgm(DEV_GPU_UTIL="40", DEV_POWER_USAGE="310")[:-2]
     assert [sample.value for sample in parse_exposition(text, last_line_may_be_cut=True).samples] == [40]
