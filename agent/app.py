@@ -20,11 +20,13 @@ import uvicorn
 from agent.bus_clients import Producer
 from agent.engine_choice import ENDING_RUNS_S, engine_of
 from agent.engines.own_scheduler import OwnScheduler
+from agent.engines.slurm.cluster import Cluster
 from agent.heartbeats import Heartbeats
 from agent.http_api import AgentView, create_api
 from agent.lease import Lease
 from agent.measures import AgentMeasures, registry_of
 from agent.orders import Orders
+from agent.placing.kubernetes import KubernetesParts, kubernetes_of
 from agent.placing.local import first_fit_of
 from agent.placing.service import Placing
 from agent.placing.slurm import cluster_of, slurm_scheduler_of
@@ -33,7 +35,7 @@ from agent.resource_reports import ResourceReports
 from agent.run_book import RunBook
 from agent.run_logs import RunLogs
 from agent.run_reports import RunReports
-from agent.settings import AgentSettings, SlurmScheduling
+from agent.settings import AgentSettings, KubernetesScheduling, SlurmScheduling
 from meridian.clock import Clock, SystemClock
 from meridian.errors import UnavailableError
 from meridian.ids import NewId, new_id
@@ -56,11 +58,11 @@ class Agent:
         self._clock = clock or SystemClock()
         self.book = RunBook(settings.data_dir / "journal", new_agent_mark=secrets.token_hex(8))
         scheduling = settings.domain.own_scheduler
-        self._cluster = (
-            cluster_of(settings.domain, scheduling, settings.shared)
-            if isinstance(scheduling, SlurmScheduling)
-            else None
-        )
+        self._cluster: Cluster | KubernetesParts | None = None
+        if isinstance(scheduling, SlurmScheduling):
+            self._cluster = cluster_of(settings.domain, scheduling, settings.shared)
+        elif isinstance(scheduling, KubernetesScheduling):
+            self._cluster = kubernetes_of(settings.domain, scheduling, ENDING_RUNS_S)
         self.engine = engine_of(settings, self.book, self._cluster, self._clock)
         self._logs = RunLogs(settings.shared / "logs")
         self._identity = IdentityClient(settings, self._clock)
@@ -166,8 +168,12 @@ class Agent:
             return None
         scheduler: OwnScheduler
         at_once = 1
-        if isinstance(domain.own_scheduler, SlurmScheduling):
-            assert self._cluster is not None
+        if isinstance(domain.own_scheduler, KubernetesScheduling):
+            assert isinstance(self._cluster, KubernetesParts)
+            scheduler = self._cluster.scheduler
+            at_once = domain.own_scheduler.answers_at_once
+        elif isinstance(domain.own_scheduler, SlurmScheduling):
+            assert isinstance(self._cluster, Cluster)
             scheduler = slurm_scheduler_of(domain, domain.own_scheduler, self._cluster)
             at_once = domain.own_scheduler.answers_at_once
         else:
@@ -268,7 +274,7 @@ class Agent:
             ),
         }
         cluster = self._cluster
-        if cluster is not None:
+        if isinstance(cluster, Cluster):
             unreadable = (
                 "meridian_agent_unreadable_slurm_lines",
                 "What Slurm said of jobs and nodes and could not be read",

@@ -1,15 +1,18 @@
-"""The engine of a domain as its file declares it: processes here, or allocations of its Slurm."""
+"""The engine of a domain as its file declares it: processes here, allocations of its Slurm, or pods of its Kubernetes."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from agent.engines.kubernetes.engine import KubernetesEngine
+from agent.engines.kubernetes.engine_settings import KubernetesEngineSettings
 from agent.engines.local.engine import LocalEngine, LocalEngineSettings
 from agent.engines.slurm.cluster import Cluster
 from agent.engines.slurm.engine import SlurmEngine
 from agent.engines.slurm.engine_settings import SlurmEngineSettings
+from agent.placing.kubernetes import KubernetesParts
 from agent.run_book import RunBook
-from agent.settings import AgentSettings, Domain
+from agent.settings import AgentSettings, Domain, KubernetesScheduling
 from meridian.clock import Clock
 
 ENDING_RUNS_S = 1.0
@@ -25,9 +28,9 @@ VISIBLE_DEVICES = {
 
 
 def engine_of(
-    settings: AgentSettings, book: RunBook, cluster: Cluster | None, clock: Clock
-) -> LocalEngine | SlurmEngine:
-    """The engine; ``cluster`` is the domain's Slurm, None: it has none."""
+    settings: AgentSettings, book: RunBook, cluster: Cluster | KubernetesParts | None, clock: Clock
+) -> LocalEngine | SlurmEngine | KubernetesEngine:
+    """The engine; ``cluster`` is the domain's Slurm or Kubernetes, None: it has none."""
     domain = settings.domain
     silence_s = max(settings.lease_s - 2, settings.lease_s / 2)
     if cluster is None:
@@ -39,10 +42,33 @@ def engine_of(
             **_of_programs(settings),
         )
         return LocalEngine(local, book, clock)
+    if isinstance(cluster, KubernetesParts):
+        return _kubernetes_engine(settings, silence_s - LATE_HEARTBEAT_S, book, cluster, clock)
     slurm = SlurmEngineSettings(
         agent_silence_s=max(silence_s - LATE_HEARTBEAT_S, settings.lease_s / 3), **_of_programs(settings)
     )
     return SlurmEngine(slurm, cluster, book, clock)
+
+
+def _kubernetes_engine(
+    settings: AgentSettings, silence_s: float, book: RunBook, parts: KubernetesParts, clock: Clock
+) -> KubernetesEngine:
+    scheduling = settings.domain.own_scheduler
+    assert isinstance(scheduling, KubernetesScheduling)
+    kubernetes = KubernetesEngineSettings(
+        domain_id=settings.domain.domain_id,
+        shared_dir=settings.shared,
+        node_ids=tuple(node.node_id for node in settings.domain.nodes),
+        records_dir=settings.data_dir / "kubernetes",
+        agent_silence_s=silence_s,
+        start_timeout_s=scheduling.start_timeout_s,
+        image_patience_s=scheduling.image_patience_s,
+        gang_grace_s=ENDING_RUNS_S,
+        lost_patience_s=scheduling.lost_patience_s,
+        log_bytes=settings.log_bytes,
+        job_images=scheduling.job_images,
+    )
+    return KubernetesEngine(kubernetes, parts.cluster, parts.scheduler, book, clock)
 
 
 def _of_programs(settings: AgentSettings) -> dict[str, Any]:

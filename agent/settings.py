@@ -27,6 +27,7 @@ POWER_STATE_LABEL = "power_state"
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
 
 
+LEAST_KUBERNETES_LEASE_S = 20.0
 MOST_BYTES = 2**60
 MOST_MICRO_UNITS = 10**15
 """Of a price."""
@@ -136,13 +137,88 @@ class SlurmScheduling(_Section):
     python: str = ""
 
 
+class SharedVolume(_Section):
+    """A file system that agent and pods see under the same path: of a claim, or a folder of the nodes."""
+
+    path: Annotated[str, StringConstraints(pattern=r"^/[^:]*$")]
+    claim: str = ""
+    host: bool = False
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> SharedVolume:
+        if bool(self.claim) == self.host:
+            raise ValueError("either claim (a PersistentVolumeClaim) or host: true (a folder of the nodes) is needed")
+        return self
+
+
+class KubernetesScheduling(_Section):
+    """Kubernetes chooses the nodes and the programs run in pods of its Jobs; every node's ``aliases.kubernetes`` is Kubernetes' name of
+    it (and its label kubernetes.io/hostname), where that is another than its ``node_id``."""
+
+    kind: Literal["kubernetes"]
+    # Where the API server is: the first that is given; none: the service account of the pod in which the agent runs.
+    kubeconfig: Path | None = None
+    context: str = ""
+    server: str = ""
+    token_path: Path | None = None
+    ca_path: Path | None = None
+    namespace: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")] = "default"
+    # The image of jobs that name none; with /bin/sh in it.
+    image: Annotated[str, StringConstraints(pattern=r"^\S+$")]
+    # Beginnings of the images that jobs may name (MERIDIAN_IMAGE in their environment).
+    job_images: tuple[Annotated[str, StringConstraints(min_length=1)], ...] = ()
+    # Extended resources by accelerator model, where they are not those of the vendor's device plugin.
+    resources: dict[str, str] = {}
+    # Labels of nodes by accelerator model, beside the nodes that declare it.
+    model_labels: dict[str, dict[str, str]] = {}
+    # Extended resources by the names of user-defined resources.
+    counted: dict[str, str] = {}
+    # Labels of nodes by the levels of topologies that jobs name.
+    topology_keys: dict[str, str] = {}
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[dict[str, str | int], ...] = ()
+    # A LocalQueue of Kueue (or, with gang: volcano, a Queue of Volcano).
+    queue: str = ""
+    gang: Literal["", "volcano", "coscheduling"] = ""
+    scheduler_name: str = ""
+    priority_class: str = ""
+    runtime_class: str = ""
+    service_account: str = ""
+    pull_secrets: tuple[str, ...] = ()
+    run_as_user: int | None = Field(None, ge=0, le=2**31 - 1)
+    # Pods use the network of their node; without it runs over several domains are refused.
+    host_network: bool = False
+    # Without one, checkpoints are gone with their pods, and are not reported.
+    volume: SharedVolume | None = None
+    # False: pods of other namespaces are not looked at (no right to), so what others use is not known.
+    whole_cluster: bool = True
+    # A pod leaves a node that is not heard after this.
+    node_loss_s: int = Field(30, ge=0, le=86_400)
+    # How long is waited for nodes before the unit is refused for now; shards wait 5 s for an answer.
+    answer_s: float = Field(3.0, gt=0, le=4)
+    # So many units that were refused for now keep their Job.
+    most_queued: int = Field(0, ge=0)
+    answers_at_once: int = Field(4, ge=1, le=64)
+    claim_s: float = Field(30.0, gt=0)
+    # A Job without a run ends by itself when the agent has been gone for so long.
+    abandon_s: float = Field(120.0, ge=10)
+    # Containers begin within it, with the pull of their image.
+    start_timeout_s: float = Field(600.0, gt=0)
+    image_patience_s: float = Field(30.0, ge=0)
+    # A pod on a node that is not heard counts as gone so long after the lease of its run is over.
+    lost_patience_s: float = Field(60.0, ge=0)
+    poll_s: float = Field(2.0, gt=0, le=60)
+
+
 def _kind_of_scheduling(content: object) -> str:
     kind = content.get("kind", "first_fit") if isinstance(content, dict) else getattr(content, "kind", "first_fit")
     return str(kind)
 
 
 AnyScheduling = Annotated[
-    Annotated[OwnScheduling, Tag("first_fit")] | Annotated[SlurmScheduling, Tag("slurm")],
+    Annotated[OwnScheduling, Tag("first_fit")]
+    | Annotated[SlurmScheduling, Tag("slurm")]
+    | Annotated[KubernetesScheduling, Tag("kubernetes")],
     Discriminator(_kind_of_scheduling),
 ]
 
@@ -254,8 +330,28 @@ class AgentSettings(_Section):
 
     @model_validator(mode="after")
     def _can_measure(self) -> AgentSettings:
-        if self.benchmark.enabled and isinstance(self.domain.own_scheduler, SlurmScheduling):
-            raise ValueError("benchmark.enabled: the nodes are Slurm's; submit `meridian probe` as a job of its own")
+        if self.benchmark.enabled and isinstance(self.domain.own_scheduler, SlurmScheduling | KubernetesScheduling):
+            whose = "Slurm's" if isinstance(self.domain.own_scheduler, SlurmScheduling) else "Kubernetes'"
+            raise ValueError(f"benchmark.enabled: the nodes are {whose}; submit `meridian probe` as a job of its own")
+        return self
+
+    @model_validator(mode="after")
+    def _suits_kubernetes(self) -> AgentSettings:
+        scheduling = self.domain.own_scheduler
+        if not isinstance(scheduling, KubernetesScheduling):
+            return self
+        if self.lease_s < LEAST_KUBERNETES_LEASE_S:
+            raise ValueError(
+                f"lease_s: {self.lease_s:g} s are too few for Kubernetes, which counts them in whole seconds and late; at least"
+                f" {LEAST_KUBERNETES_LEASE_S:g}"
+            )
+        if scheduling.volume is not None:
+            below = Path(scheduling.volume.path)
+            for name, path in (("shared_dir", self.shared), ("checkpoint_dir", self.checkpoints)):
+                if not path.is_relative_to(below):
+                    raise ValueError(
+                        f"{name}: {path} is not below {below} (domain.own_scheduler.volume.path), so pods do not see it"
+                    )
         return self
 
     @model_validator(mode="after")

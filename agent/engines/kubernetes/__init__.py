@@ -1,0 +1,1 @@
+"""Kubernetes as the scheduler and the engine of a domain."""
