@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
 LOG_PATIENCE_S = 5.0
 """So long after a container's end the rest of its log is waited for."""
-LOG_AGAIN_S = 0.5
+LOG_AGAIN_S, LOG_SILENT_S = 0.5, 2.0
 DELETE_AFTER_S = 3.0
 """So long after the grace of a stop the Job itself is deleted."""
 DELETE_AGAIN_S = 10.0
@@ -278,6 +278,7 @@ class FollowedPods(RecordedRuns[PodRun]):
                     break
             except (KubernetesRefusedError, KubernetesSilentError) as error:
                 _log.info("log of run %s, rank %d: %s", request.run_id, rank, error)
+                await asyncio.sleep(LOG_SILENT_S)
                 if rank in run.ended_s and isinstance(error, KubernetesRefusedError):
                     break
             await asyncio.sleep(LOG_AGAIN_S)

@@ -129,9 +129,9 @@ class ControlPlane:
             time.sleep(0.1)
 
     def start_server(self) -> None:
-        """Start the API server; the one before it, if there is one, ends."""
+        """Start the API server; the one before it, if there is one, is killed."""
         if self.server is not None:
-            self.server.terminate()
+            self.server.kill()
             self.server.wait()
         self.server = self.life.enter_context(running(_server_spec(self)))
         self.until(lambda: self.call("GET", "/api/v1/namespaces/default"), "the API server answers")
@@ -254,7 +254,9 @@ def _write_certificates(folder: Path) -> None:
         if certificate is not None:
             (folder / f"{name}.crt").write_bytes(certificate.public_bytes(pem))
 
-    def certificate(name: str, key: rsa.RSAPrivateKey, signer: rsa.RSAPrivateKey, *, authority: bool) -> x509.Certificate:
+    def certificate(
+        name: str, key: rsa.RSAPrivateKey, signer: rsa.RSAPrivateKey, *, authority: bool
+    ) -> x509.Certificate:
         builder = (
             x509.CertificateBuilder()
             .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))

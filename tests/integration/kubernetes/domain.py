@@ -156,11 +156,12 @@ async def kubernetes_domain(
     *,
     site: dict[str, Any] | None = None,
     rules: PodRules | None = None,
+    held: dict[UnitName, Held] | None = None,
     **engine: Any,
 ) -> AsyncIterator[KubernetesDomain]:
     """A domain until the block ends; Kubernetes holds nothing of it then."""
     domain = KubernetesDomain(plane, data_dir, site or {}, rules or PodRules(), engine)
-    await domain.start()
+    await domain.start(held)
     try:
         yield domain
     finally:

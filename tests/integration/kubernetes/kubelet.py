@@ -123,7 +123,11 @@ class Kubelet:
                     self._heard("DELETED", self.pods[uid])
                 for item in listed["items"]:
                     self._heard("MODIFIED", item)
-                since = {"watch": "true", "resourceVersion": listed["metadata"]["resourceVersion"], "timeoutSeconds": "60"}
+                since = {
+                    "watch": "true",
+                    "resourceVersion": listed["metadata"]["resourceVersion"],
+                    "timeoutSeconds": "60",
+                }
                 async with self.http.stream("GET", "/api/v1/pods", params={**query, **since}, timeout=70) as answer:
                     async for line in answer.aiter_lines():
                         change = json.loads(line)
@@ -172,7 +176,18 @@ class Kubelet:
             pod = self.pods[uid]
             container = pod["spec"]["containers"][0]
             if "deletionTimestamp" in pod["metadata"]:
-                await self._tell(pod, "Failed", {"terminated": {"exitCode": 137, "reason": "ContainerStatusUnknown", "startedAt": None, "finishedAt": None}})
+                await self._tell(
+                    pod,
+                    "Failed",
+                    {
+                        "terminated": {
+                            "exitCode": 137,
+                            "reason": "ContainerStatusUnknown",
+                            "startedAt": None,
+                            "finishedAt": None,
+                        }
+                    },
+                )
                 return
             if container["image"].startswith("absent"):
                 why = {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "{container["image"]}"'}
@@ -188,9 +203,15 @@ class Kubelet:
             return
         await self._run_program(uid, self.pods[uid], env or {})
 
-    async def _environment(self, pod: dict[str, Any], container: dict[str, Any], devices: list[int]) -> tuple[dict[str, str], str]:
+    async def _environment(
+        self, pod: dict[str, Any], container: dict[str, Any], devices: list[int]
+    ) -> tuple[dict[str, str], str]:
         """What the image, Secrets and fields give; or the Secret that is not there."""
-        env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": "/tmp", "NVIDIA_VISIBLE_DEVICES": ",".join(map(str, devices))}
+        env = {
+            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            "HOME": "/tmp",
+            "NVIDIA_VISIBLE_DEVICES": ",".join(map(str, devices)),
+        }
         env |= {name: value for name, value in os.environ.items() if name == "MERIDIAN_TEST_KUBERNETES"}
         for source in container.get("envFrom", []):
             name = source["secretRef"]["name"]
@@ -200,7 +221,9 @@ class Kubelet:
                 return {}, name
             env |= {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
         for item in container.get("env", []):
-            found = re.fullmatch(r"metadata\.(annotations|labels)\['(.+)'\]", item["valueFrom"]["fieldRef"]["fieldPath"])
+            found = re.fullmatch(
+                r"metadata\.(annotations|labels)\['(.+)'\]", item["valueFrom"]["fieldRef"]["fieldPath"]
+            )
             assert found is not None
             env[item["name"]] = pod["metadata"][found[1]][found[2]]
         return env, ""
@@ -238,7 +261,12 @@ class Kubelet:
         await written
         code = ended.result()
         code = 128 - code if code < 0 else code
-        how = {"exitCode": code, "reason": reason or ("Error" if code else "Completed"), "startedAt": stamp(began), "finishedAt": stamp()}
+        how = {
+            "exitCode": code,
+            "reason": reason or ("Error" if code else "Completed"),
+            "startedAt": stamp(began),
+            "finishedAt": stamp(),
+        }
         if uid in self.pods:
             await self._tell(pod, "Failed" if code else "Succeeded", {"terminated": how})
 
@@ -263,7 +291,12 @@ class Kubelet:
         }  # fmt: skip
         while True:
             with contextlib.suppress(httpx.TransportError):
-                await self._ask("PATCH", f"{self._path(pod)}/status", {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}, accept={404, 409})
+                await self._ask(
+                    "PATCH",
+                    f"{self._path(pod)}/status",
+                    {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status},
+                    accept={404, 409},
+                )
                 return
             await asyncio.sleep(0.3)
 
@@ -281,7 +314,9 @@ class Kubelet:
 
     async def _logs(self, request: Request) -> Response:
         names = request.path_params["namespace"], request.path_params["pod"]
-        found = [uid for uid, pod in self.pods.items() if (pod["metadata"]["namespace"], pod["metadata"]["name"]) == names]
+        found = [
+            uid for uid, pod in self.pods.items() if (pod["metadata"]["namespace"], pod["metadata"]["name"]) == names
+        ]
         if not found:
             return Response("no such pod", status_code=404)
         since = request.query_params.get("sinceTime", "")
@@ -315,7 +350,13 @@ class Kubelet:
         return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
 
     async def _ask(
-        self, method: str, path: str, body: Any = None, *, query: dict[str, str] | None = None, accept: set[int] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: dict[str, str] | None = None,
+        accept: set[int] | None = None,
     ) -> dict[str, Any]:
         headers = MERGE if method == "PATCH" else {"Content-Type": "application/json"}
         content = None if body is None else json.dumps(body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,7 @@ print("no end of line", end="")
             assert seen["MERIDIAN_ACCELERATORS"] == "0,1"
             assert len(seen["NVIDIA_VISIBLE_DEVICES"].split(",")) == 2
             assert seen["MASTER_ADDR"] == "127.0.0.1"
-            assert seen["GREETING"] == "it's \"$HOME\" `id` $(id)"
+            assert seen["GREETING"] == 'it\'s "$HOME" `id` $(id)'
             assert seen["PWD"] == str(domain.settings.own_work_dir(request.run_id))
         steps = {(e.rank, e.step) for e in domain.events if isinstance(e, Progress)}
         assert 3 in {step for _, step in steps}, "the newest of a run is told"
@@ -112,11 +113,18 @@ async def test_kubernetes_chooses_nodes_and_says_why_not(kubernetes: ControlPlan
         found = await place(unit("a100"), Constraints(1, accelerators=1, accelerator_types=("A100",)))
         assert found == Refusal("the domain declares no accelerators of A100 on nodes that may be used")
         await domain.scheduler.release(unit("six"))
-        (rank,) = await domain.grant(unit("after"), Constraints(1, accelerators=1, excluded_nodes=frozenset({"k1", "k3"})))
+        (rank,) = await domain.grant(
+            unit("after"), Constraints(1, accelerators=1, excluded_nodes=frozenset({"k1", "k3"}))
+        )
         assert rank.node_id == "k2"
         # A quota of the namespace: the Job is taken, its pods are not; the Job controller's word is the reason.
         quota = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas"
-        body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
+        body = {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "few"},
+            "spec": {"hard": {"pods": "1"}},
+        }
         kubernetes.call("POST", quota, body)
         try:
             await asyncio.to_thread(
@@ -189,7 +197,9 @@ async def test_a_job_of_kueue_waits_for_its_admission(kubernetes: ControlPlane, 
 
 @pytest.mark.timeout(600)
 async def test_how_programs_end(kubernetes: ControlPlane, tmp_path: Path) -> None:
-    async with kubernetes_domain(kubernetes, tmp_path, image_patience_s=1.0, job_images=("absent.example/", "python")) as domain:
+    async with kubernetes_domain(
+        kubernetes, tmp_path, image_patience_s=1.0, job_images=("absent.example/", "python")
+    ) as domain:
         two = Constraints(2, cpus=1, memory_bytes=2**28)
         # One that fails takes the other with it; its last words are told.
         bad = "import os, sys, time\nif os.environ['RANK'] == '1': print('no'); sys.exit(7)\ntime.sleep(600)"
@@ -220,8 +230,6 @@ async def test_how_programs_end(kubernetes: ControlPlane, tmp_path: Path) -> Non
         assert isinstance(failed, RunFailed)
         assert "the domain does not take the image 'elsewhere/nothing'" in failed.reason
         ranks = await domain.grant(unit("nothing"), Constraints(1))
-        from dataclasses import replace
-
         await domain.engine.launch(replace(domain.order("nothing", "", ranks), command=("/no/such/program",)))
         failed = await domain.end("nothing.0.1")
         assert isinstance(failed, RunFailed)
@@ -263,7 +271,9 @@ async def test_orders_are_carried_out_once(kubernetes: ControlPlane, tmp_path: P
         assert failed.reason == "superseded by epoch 2"
         assert isinstance(await domain.end("deaf.0.2"), RunFinished)
         kinds = [type(event) for event in domain.events if event.job_id == "deaf"]
-        assert kinds.index(RunFailed) < kinds.index(RunStarted, kinds.index(RunStarted) + 1), "the older one ended first"
+        assert kinds.index(RunFailed) < kinds.index(RunStarted, kinds.index(RunStarted) + 1), (
+            "the older one ended first"
+        )
 
 
 @pytest.mark.timeout(600)
@@ -277,32 +287,32 @@ while not os.path.exists({str(tmp_path / "end")!r}):
     print('@meridian {{"checkpoint": {{"step": %d, "path": "/tmp/none"}}}}' % n, flush=True)
     time.sleep(0.2)
 """
-    async with kubernetes_domain(kubernetes, tmp_path) as domain:
-        request = await domain.start_run("stays", program, ONE)
+    first = KubernetesDomain(kubernetes, tmp_path, {}, PodRules(), {})
+    await first.start()
+    try:
+        request = await first.start_run("stays", program, ONE)
         held = {unit("stays"): Held(ONE, request.ranks)}
-        await domain.event(Checkpoint, request.run_id)
-        await domain.grant(unit("unwanted"), ONE)
-        before = alive(domain, request.run_id)
-        await domain.crash()
-        await asyncio.sleep(1.0)
-        second = KubernetesDomain(kubernetes, tmp_path, {}, PodRules(), {})
-        await second.start(held)
+        await first.event(Checkpoint, request.run_id)
+        await first.grant(unit("unwanted"), ONE)
+        before = alive(first, request.run_id)
+    finally:
+        await first.crash()
+    steps = {event.step for event in first.events if isinstance(event, Checkpoint)}
+    async with kubernetes_domain(kubernetes, tmp_path, held=held) as domain:
         unwanted = domain.cluster.job_name(unit("unwanted"))
-        await asyncio.to_thread(kubernetes.until, lambda: unwanted not in kubernetes.jobs(), "what is in no grant is deleted")
-        steps = {event.step for event in domain.events if isinstance(event, Checkpoint)}
-        await second.event(Checkpoint, request.run_id, lambda event: event.step > max(steps) + 3)
-        assert alive(second, request.run_id) == before, "the run did not notice"
+        await asyncio.to_thread(
+            kubernetes.until, lambda: unwanted not in kubernetes.jobs(), "what is in no grant is deleted"
+        )
+        await domain.event(Checkpoint, request.run_id, lambda event: event.step > max(steps) + 3)
+        assert alive(domain, request.run_id) == before, "the run did not notice"
         (tmp_path / "end").touch()
-        assert isinstance(await second.end(request.run_id), RunFinished)
-        assert not [event for event in second.events if isinstance(event, RunStarted)], "told before"
-        later = [event.step for event in second.events if isinstance(event, Checkpoint)]
+        assert isinstance(await domain.end(request.run_id), RunFinished)
+        assert not [event for event in domain.events if isinstance(event, RunStarted)], "told before"
+        later = [event.step for event in domain.events if isinstance(event, Checkpoint)]
         assert later == sorted(set(later)), "in order, none twice"
         assert set(range(1, later[-1] + 1)) == steps | set(later), "none is lost"
-        lines = [int(line.split()[1]) for line in second.log(request.run_id).splitlines()]
+        lines = [int(line.split()[1]) for line in domain.log(request.run_id).splitlines()]
         assert lines == list(range(1, lines[-1] + 1)), "nor a line of the log"
-        await second.close()
-        domain.book.open()
-        await domain.start()
 
 
 @pytest.mark.timeout(600)
@@ -352,7 +362,9 @@ async def test_nodes_that_are_lost(kubernetes: ControlPlane, tmp_path: Path) -> 
 @pytest.mark.timeout(600)
 async def test_an_api_server_that_restarts_takes_no_run_with_it(kubernetes: ControlPlane, tmp_path: Path) -> None:
     async with kubernetes_domain(kubernetes, tmp_path, agent_silence_s=60.0) as domain:
-        request = await domain.start_run("steady", f"import os, time\nwhile not os.path.exists({str(tmp_path / 'end')!r}): time.sleep(0.1)", ONE)
+        request = await domain.start_run(
+            "steady", f"import os, time\nwhile not os.path.exists({str(tmp_path / 'end')!r}): time.sleep(0.1)", ONE
+        )
         await domain.event(RunStarted, request.run_id)
         await asyncio.to_thread(kubernetes.start_server)
         (tmp_path / "end").touch()
