@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev learning-venv demo up down test test-fuzz test-properties test-faults test-packaging test-kafka test-external lint format generate kafka bench bench-traces clean
+.PHONY: help install install-dev learning-venv demo up down test test-fuzz test-properties test-faults test-packaging test-kafka test-kubernetes test-external lint format generate kafka kubernetes bench bench-traces clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -55,6 +55,9 @@ test-packaging: install-dev ## each extra installed alone in a fresh environment
 test-kafka: install-dev kafka ## the bus conformance suite on Apache Kafka
 	$(BIN)/python -m pytest -q -m kafka tests/conformance
 
+test-kubernetes: install-dev kubernetes ## the agent's engine for Kubernetes on a real control plane
+	$(BIN)/python -m pytest -q tests/integration/kubernetes
+
 test-external: install-dev ## tests on public data sets (MERIDIAN_DATA names their folder)
 	$(BIN)/python -m pytest -q -m external
 
@@ -76,6 +79,9 @@ generate: install-dev ## protobuf modules and the AsyncAPI document from proto/
 
 kafka: install-dev ## fetch Apache Kafka by its Maven coordinates (needs Java 17 and Maven)
 	$(BIN)/python deploy/kafka/kafka.py fetch
+
+kubernetes: install-dev ## build a control plane of Kubernetes from source (needs Go; 10 to 20 minutes)
+	$(BIN)/python deploy/kubernetes/kubernetes.py build
 
 bench: install-dev ## all benchmarks, with their baselines
 	@set -e; mkdir -p var/bench; for program in bus gateway telemetry perception_accuracy graph scheduler failover forecast jobs pareto; do \

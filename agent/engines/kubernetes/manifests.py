@@ -137,7 +137,8 @@ def _job(
     pod_labels = {**labels, **{mark_of(label): "1" for label in sorted(constraints.labels)}}
     pod_annotations = dict(annotations)
     job_labels = dict(labels)
-    if site.queue:
+    queued = bool(site.queue) and site.gang != "volcano"
+    if queued:
         job_labels["kueue.x-k8s.io/queue-name"] = site.queue
     if site.gang == "coscheduling":
         pod_labels["scheduling.x-k8s.io/pod-group"] = called
@@ -159,7 +160,7 @@ def _job(
             "backoffLimit": 0,
             "podReplacementPolicy": "Failed",
             "activeDeadlineSeconds": hold_s,
-            **({"suspend": True} if site.queue else {}),
+            **({"suspend": True} if queued else {}),
             "template": {
                 "metadata": {"labels": pod_labels, "annotations": pod_annotations},
                 "spec": _pod(called, constraints, site, resource, terms, labels, grace_s),

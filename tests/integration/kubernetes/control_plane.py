@@ -7,14 +7,13 @@ MERIDIAN_KUBERNETES_BIN names their folder.
 from __future__ import annotations
 
 import contextlib
-import datetime
+import datetime as dt
 import ipaddress
 import json
 import os
 import secrets
 import signal
 import ssl
-import subprocess
 import sys
 import time
 import urllib.error
@@ -186,8 +185,8 @@ def control_plane_running(folder: Path) -> Iterator[ControlPlane]:
         controllers = (
             "kube-controller-manager", admin, f"--secure-port={ports['controllers']}", "--bind-address=127.0.0.1",
             f"--cert-dir={folder / 'controllers'}", f"--service-account-private-key-file={folder / 'pki/sa.key'}",
-            "--controllers=job-controller,garbage-collector-controller,node-lifecycle-controller,taint-eviction-controller,"
-            "pod-garbage-collector-controller,serviceaccount-controller,namespace-controller,resourcequota-controller",
+            ("--controllers=job-controller,garbage-collector-controller,node-lifecycle-controller,taint-eviction-controller,"
+            "pod-garbage-collector-controller,serviceaccount-controller,namespace-controller,resourcequota-controller"),
             "--node-monitor-period=500ms", "--node-monitor-grace-period=4s", "--node-startup-grace-period=20s",
             "--leader-elect=false", "--authorization-always-allow-paths=/healthz",
         )  # fmt: skip
@@ -245,7 +244,7 @@ def _write(plane: ControlPlane) -> None:
 
 def _write_certificates(folder: Path) -> None:
     """An authority, the certificate of all servers on this machine, and the key that signs tokens of service accounts."""
-    now = datetime.datetime.now(datetime.UTC)
+    now = dt.datetime.now(dt.UTC)
 
     def written(name: str, key: rsa.RSAPrivateKey, certificate: x509.Certificate | None) -> None:
         form = serialization.PrivateFormat.TraditionalOpenSSL
@@ -263,8 +262,8 @@ def _write_certificates(folder: Path) -> None:
             .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test-ca")]))
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(days=2))
+            .not_valid_before(now - dt.timedelta(hours=1))
+            .not_valid_after(now + dt.timedelta(days=2))
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
