@@ -205,7 +205,7 @@ class KubernetesScheduling(_Section):
     # Containers begin within it, with the pull of their image.
     start_timeout_s: float = Field(600.0, gt=0)
     image_patience_s: float = Field(30.0, ge=0)
-    # A pod on a node that is not heard counts as gone so long after the lease of its run is over.
+    # A pod on a node that is not heard counts as gone so long after it was told to end.
     lost_patience_s: float = Field(60.0, ge=0)
     poll_s: float = Field(2.0, gt=0, le=60)
 

@@ -48,7 +48,7 @@ def build() -> None:
     command += ["-o", str(PROGRAMS / "controlplane"), "."]
     # Nothing here needs C; a busy machine keeps a core for others.
     env = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": ""}
-    if subprocess.run(command, cwd=FOLDER, env=env, check=False, preexec_fn=lambda: os.nice(10)).returncode != 0:  # noqa: PLW1509
+    if subprocess.run(command, cwd=FOLDER, env=env, check=False, preexec_fn=lambda: os.nice(10)).returncode != 0:
         raise KubernetesUnavailableError("Go could not build the programs, see above")
     for name in NAMES:
         link = PROGRAMS / name

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from agent.engines.base import FailureKind, LaunchRequest, NodeState, NodeStatus
-from agent.engines.kubernetes.api import KubernetesRefusedError, KubernetesSilentError
+from agent.engines.kubernetes.api import CONFLICT, NOT_FOUND, KubernetesRefusedError, KubernetesSilentError
 from agent.engines.kubernetes.cluster import Cluster
 from agent.engines.kubernetes.engine_settings import KubernetesEngineSettings
 from agent.engines.kubernetes.followed_runs import FollowedPods
@@ -173,8 +173,10 @@ class KubernetesEngine(FollowedPods):
                     await self._stop_run(run, Cause(FailureKind.NOT_STARTABLE, str(error)), 0)
                     return
                 except KubernetesRefusedError as error:
-                    await self._stop_run(run, Cause(FailureKind.NOT_STARTABLE, f"Kubernetes: {error}"), 0)
-                    return
+                    # A pod or the Job has just gone, which is told for itself.
+                    if error.status not in {NOT_FOUND, CONFLICT}:
+                        await self._stop_run(run, Cause(FailureKind.NOT_STARTABLE, f"Kubernetes: {error}"), 0)
+                        return
                 except KubernetesSilentError as error:
                     _log.warning("run %s: %s", run.key[0], error.detail)
                 else:

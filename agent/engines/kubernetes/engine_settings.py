@@ -14,7 +14,7 @@ class KubernetesEngineSettings(RunFolders):
 
     ``agent_silence_s``: ranks end when the agent has had no contact for so long. ``start_timeout_s``: containers begin within it after
     the order, images included; ``image_patience_s``: for so long an image that cannot be pulled is tried. ``lost_patience_s``: a pod on
-    a node that is not heard counts as gone so long after the lease of its run is over. ``job_images``: beginnings of the images that
+    a node that is not heard counts as gone so long after it was told to end. ``job_images``: beginnings of the images that
     jobs may name.
     """
 

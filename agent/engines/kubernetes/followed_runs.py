@@ -1,7 +1,8 @@
 """Runs in pods, followed: what pods and logs say is heard, their end is judged and told, and tidied up after.
 
 A run's end is told when no pod of its Job is left: who hears it places the unit again. Only of a node that Kubernetes does not hear
-nothing is known: there a pod counts as gone when the lease of its run has been over for ``lost_patience_s``, with a word about it.
+nothing is known, and nothing can be ended there before it is heard again: a pod on it counts as gone ``lost_patience_s`` after it was
+told to end, with a word about it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from meridian.clock import Clock
 
 _log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 0.5
+LOOK_EVERY_S, LEAST_TURN_S = 0.5, 0.05
 LOG_PATIENCE_S = 5.0
 """So long after a container's end the rest of its log is waited for."""
 LOG_AGAIN_S, LOG_SILENT_S = 0.5, 2.0
@@ -133,6 +134,7 @@ class FollowedPods(RecordedRuns[PodRun]):
             if unsaved:
                 await self._book.durable()
                 await asyncio.to_thread(_save, unsaved)
+            await asyncio.sleep(LEAST_TURN_S)
             await self._cluster.changed(since, LOOK_EVERY_S)
 
     async def _look_at(self, run: PodRun) -> None:
@@ -212,7 +214,6 @@ class FollowedPods(RecordedRuns[PodRun]):
     async def _look_at_job(self, run: PodRun, by_rank: dict[int, Pod]) -> None:
         """What happened to the Job as a whole, and to pods that are not there any more."""
         job = self._cluster.job(run.job)
-        run.seen_job = run.seen_job or job is not None
         if run.gang.state is RunState.ENDED:
             return
         cause = None if run.deleted_s is not None else cause_of(job, self._settings.agent_silence_s)
@@ -243,14 +244,13 @@ class FollowedPods(RecordedRuns[PodRun]):
             await self._stop_run(run, Cause(FailureKind.TIME_LIMIT, reason), self._settings.time_limit_grace_s)
 
     def _nothing_left(self, run: PodRun, pods: list[Pod], now_s: float) -> bool:
-        """Whether no pod is left that may run, on nodes that are heard; of others the lease must be over."""
+        """Whether no pod is left that may run on a node that is heard, and those on others have had their time."""
         job = self._cluster.job(run.job)
         left = [pod for pod in pods if pod.phase not in {"Succeeded", "Failed"}]
         if not left:
             return job is None
         heard = [pod for pod in left if (node := self._cluster.node_called(pod.node)) is not None and node.ready]
-        patience_s = self._settings.agent_silence_s + self._settings.lost_patience_s
-        if heard or run.stop_s is None or now_s - run.stop_s < patience_s:
+        if heard or run.stop_s is None or now_s - run.stop_s < self._settings.lost_patience_s:
             return False
         run.unended = tuple(sorted({self._cluster.node_id(pod.node) or pod.node for pod in left}))
         return True

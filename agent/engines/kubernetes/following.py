@@ -43,7 +43,6 @@ class PodRun(Run):
     deleted_s: float | None = None
     unended: tuple[str, ...] = ()
     renewed_s: float = float("-inf")
-    seen_job: bool = False
 
     def ranks(self) -> dict[int, int]:
         """Ranks by their pods' indices."""

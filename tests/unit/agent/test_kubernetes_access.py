@@ -62,7 +62,7 @@ def test_only_this_machine_without_tls(tmp_path: Path) -> None:
             ConfigurationError, match=r"domain\.own_scheduler\.server: .* is neither https nor http on this machine"
         ):
             access_of(server=server)
-    with pytest.raises(ConfigurationError, match="server: 'http://10.0.0.1' is neither"):
+    with pytest.raises(ConfigurationError, match=r"server: 'http://10\.0\.0\.1' is neither"):
         access_of(kubeconfig=kubeconfig(tmp_path, server="http://10.0.0.1"))
 
 
