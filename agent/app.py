@@ -23,6 +23,7 @@ from agent.engines.own_scheduler import OwnScheduler
 from agent.engines.slurm.cluster import Cluster
 from agent.heartbeats import Heartbeats
 from agent.http_api import AgentView, create_api
+from agent.kubernetes_settings import KubernetesScheduling
 from agent.lease import Lease
 from agent.measures import AgentMeasures, registry_of
 from agent.orders import Orders
@@ -35,7 +36,7 @@ from agent.resource_reports import ResourceReports
 from agent.run_book import RunBook
 from agent.run_logs import RunLogs
 from agent.run_reports import RunReports
-from agent.settings import AgentSettings, KubernetesScheduling, SlurmScheduling
+from agent.settings import AgentSettings, SlurmScheduling
 from meridian.clock import Clock, SystemClock
 from meridian.errors import UnavailableError
 from meridian.ids import NewId, new_id

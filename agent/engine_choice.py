@@ -10,9 +10,10 @@ from agent.engines.local.engine import LocalEngine, LocalEngineSettings
 from agent.engines.slurm.cluster import Cluster
 from agent.engines.slurm.engine import SlurmEngine
 from agent.engines.slurm.engine_settings import SlurmEngineSettings
+from agent.kubernetes_settings import KubernetesScheduling
 from agent.placing.kubernetes import KubernetesParts
 from agent.run_book import RunBook
-from agent.settings import AgentSettings, Domain, KubernetesScheduling
+from agent.settings import AgentSettings, Domain
 from meridian.clock import Clock
 
 ENDING_RUNS_S = 1.0

@@ -10,7 +10,8 @@ from agent.engines.kubernetes.cluster import Cluster, KubernetesSettings
 from agent.engines.kubernetes.scheduler import KubernetesScheduler, PodRules
 from agent.engines.kubernetes.site import Site, Volume
 from agent.engines.own_scheduler import DeviceKind
-from agent.settings import Domain, KubernetesScheduling
+from agent.kubernetes_settings import KubernetesScheduling
+from agent.settings import Domain
 
 ALIAS = "kubernetes"
 """The alias of a node that is Kubernetes' name of it."""

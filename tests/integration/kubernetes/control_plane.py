@@ -135,6 +135,18 @@ class ControlPlane:
         self.server = self.life.enter_context(running(_server_spec(self)))
         self.until(lambda: self.call("GET", "/api/v1/namespaces/default"), "the API server answers")
 
+    def forget_the_past(self) -> None:
+        """Let etcd forget all older versions: who watches from one of them is told 410 once the API server has restarted."""
+        etcd = f"http://127.0.0.1:{self.ports['etcd']}/v3/kv"
+
+        def ask(path: str, body: Any) -> Any:
+            request = urllib.request.Request(f"{etcd}/{path}", data=json.dumps(body).encode(), method="POST")
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return json.loads(answer.read())
+
+        revision = ask("range", {"key": "AA=="})["header"]["revision"]
+        ask("compaction", {"revision": revision, "physical": True})
+
     def start_kubelet(self, node: str) -> None:
         """Start a node."""
         arguments = json.dumps(

@@ -144,6 +144,16 @@ async def test_kubernetes_chooses_nodes_and_says_why_not(kubernetes: ControlPlan
 
 
 @pytest.mark.timeout(600)
+async def test_what_the_api_server_does_not_take(kubernetes: ControlPlane, tmp_path: Path) -> None:
+    async with kubernetes_domain(kubernetes, tmp_path, site={"priority_class": "Not A Name"}) as domain:
+        found = await domain.scheduler.place(unit("odd"), ONE)
+        assert isinstance(found, Refusal)
+        assert found.reason.startswith("Kubernetes: Job.batch ")
+        assert "priorityClassName: Invalid value" in found.reason
+        assert kubernetes.jobs() == {}
+
+
+@pytest.mark.timeout(600)
 async def test_a_refused_unit_keeps_its_job(kubernetes: ControlPlane, tmp_path: Path) -> None:
     rules = PodRules(answer_s=1.5, claim_s=3.0, most_queued=1)
     async with kubernetes_domain(kubernetes, tmp_path, rules=rules) as domain:
@@ -366,9 +376,13 @@ async def test_an_api_server_that_restarts_takes_no_run_with_it(kubernetes: Cont
             "steady", f"import os, time\nwhile not os.path.exists({str(tmp_path / 'end')!r}): time.sleep(0.1)", ONE
         )
         await domain.event(RunStarted, request.run_id)
+        assert domain.cluster.relists == 0
+        # What watches saw last is forgotten meanwhile: they are told 410, everything is listed anew, and nothing is missed.
+        await asyncio.sleep(2)
+        await asyncio.to_thread(kubernetes.forget_the_past)
         await asyncio.to_thread(kubernetes.start_server)
         (tmp_path / "end").touch()
         assert isinstance(await domain.end(request.run_id), RunFinished)
-        # A version that is too old: everything is listed anew, and nothing is missed.
+        assert domain.cluster.relists > 0
         for name in ("one", "two"):
             assert isinstance(await domain.end((await domain.start_run(name, "pass", ONE)).run_id), RunFinished)
