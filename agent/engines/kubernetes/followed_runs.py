@@ -100,6 +100,9 @@ class FollowedPods(RecordedRuns[PodRun]):
         request, cause = run.gang.request, run.gang.cause
         for follower in run.followers.values():
             follower.cancel()
+        if cause is not None and run.lost and cause.kind is FailureKind.PROGRAM:
+            # A program that loses its peers fails for that.
+            cause = replace(cause, kind=FailureKind.NODE_LOST, reason=f"{run.lost}; {cause.reason}")
         if cause is not None and run.unended:
             where = ", ".join(run.unended)
             cause = replace(
@@ -147,6 +150,7 @@ class FollowedPods(RecordedRuns[PodRun]):
             await self._look_at_rank(run, rank, pod, now_s)
         await self._look_at_job(run, by_rank)
         await self._keep_time_limit(run, by_rank)
+        await self._give_up_unheard(run, by_rank, now_s)
         await self._delete_when_due(run, now_s)
         if run.gang.state is RunState.ENDED and run.stop_s is None:
             run.stop_s = now_s
@@ -161,11 +165,12 @@ class FollowedPods(RecordedRuns[PodRun]):
             run.followers[rank] = asyncio.get_running_loop().create_task(self._read_log(run, rank, pod))
             await self._turn(run, run.gang.rank_started(rank))
         if away := taken_away(pod):
+            run.lost = run.lost or f"Kubernetes took a pod from {run.gang.node_of(rank)}: {away}"
             # Its program may have answered SIGTERM with any exit code.
             if run.gang.cause is None or not run.stopping:
                 node_id = run.gang.node_of(rank)
                 run.told |= {other for other in run.numbers if run.gang.node_of(other) == node_id}
-                await self._turn(run, run.gang.node_lost(node_id, f"Kubernetes took a pod from {node_id}: {away}"))
+                await self._turn(run, run.gang.node_lost(node_id, run.lost))
                 return
             if pod.end is None and pod.phase == "Failed":
                 run.told.add(rank)
@@ -243,14 +248,28 @@ class FollowedPods(RecordedRuns[PodRun]):
             reason = f"the run took longer than {limit_s:g} s"
             await self._stop_run(run, Cause(FailureKind.TIME_LIMIT, reason), self._settings.time_limit_grace_s)
 
+    async def _give_up_unheard(self, run: PodRun, by_rank: dict[int, Pod], now_s: float) -> None:
+        """Ranks on nodes that are not heard have had their time to end: nobody will tell how they did."""
+        if run.stop_s is None or now_s - run.stop_s < self._settings.lost_patience_s:
+            return
+        for rank, pod in sorted(by_rank.items()):
+            if rank not in run.told and pod.end is None and not self._is_heard(pod):
+                node_id = run.gang.node_of(rank)
+                run.told |= {other for other in run.numbers if run.gang.node_of(other) == node_id}
+                run.lost = run.lost or f"Kubernetes does not hear {node_id}"
+                await self._turn(run, run.gang.node_lost(node_id, run.lost))
+
+    def _is_heard(self, pod: Pod) -> bool:
+        node = self._cluster.node_called(pod.node)
+        return node is not None and node.ready
+
     def _nothing_left(self, run: PodRun, pods: list[Pod], now_s: float) -> bool:
         """Whether no pod is left that may run on a node that is heard, and those on others have had their time."""
-        job = self._cluster.job(run.job)
         left = [pod for pod in pods if pod.phase not in {"Succeeded", "Failed"}]
         if not left:
-            return job is None
-        heard = [pod for pod in left if (node := self._cluster.node_called(pod.node)) is not None and node.ready]
-        if heard or run.stop_s is None or now_s - run.stop_s < self._settings.lost_patience_s:
+            return self._cluster.job(run.job) is None
+        patience_s = self._settings.lost_patience_s
+        if any(map(self._is_heard, left)) or run.stop_s is None or now_s - run.stop_s < patience_s:
             return False
         run.unended = tuple(sorted({self._cluster.node_id(pod.node) or pod.node for pod in left}))
         return True

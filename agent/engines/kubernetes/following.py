@@ -42,6 +42,8 @@ class PodRun(Run):
     stop_s: float | None = None
     deleted_s: float | None = None
     unended: tuple[str, ...] = ()
+    # Why a pod was taken away that had not ended by itself; empty: none was.
+    lost: str = ""
     renewed_s: float = float("-inf")
 
     def ranks(self) -> dict[int, int]:

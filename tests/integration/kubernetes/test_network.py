@@ -17,7 +17,14 @@ from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.job.v1.job_pb2 import JobCancelRequested, JobFinished
 from meridian.contracts.resource.v1.resource_pb2 import Heartbeat
 from meridian.contracts.run.v1 import run_pb2
-from meridian.contracts.run.v1.run_pb2 import Assignment, RunFailed, RunFinished, RunProgress, RunStarted
+from meridian.contracts.run.v1.run_pb2 import (
+    Assignment,
+    RunCheckpointed,
+    RunFailed,
+    RunFinished,
+    RunProgress,
+    RunStarted,
+)
 from meridian.contracts.scheduler.v1.scheduler_pb2 import PlacementAnswer
 from tests.harness import Environment, environment
 from tests.integration.agent.agent_process import AgentProcess, agent_running, configuration, processes_of
@@ -34,6 +41,7 @@ from tests.integration.kubernetes.control_plane import (
 from tests.integration.scheduler.two_levels import START, Parts, submission
 
 DOMAIN = "north"
+TRAINING = Path(__file__).parents[3] / "examples/train_transformer"
 
 
 @dataclass(frozen=True)
@@ -195,19 +203,47 @@ async def test_jobs_of_the_network_run_in_kubernetes(
         await bus.expect(RunFinished, lambda event: event.job_id == "steady")
         ends = {item.id for item in bus.seen if isinstance(item.data, RunFinished) and item.data.job_id == "steady"}
         assert len(ends) == 1
-        # 5. A node is lost: the run goes to another one.
-        await bus.publish(job("moves", found.waiting_for("moved"), 1))
-        await bus.expect(RunStarted, lambda event: event.job_id == "moves", timeout_s=PATIENCE_S)
-        (order,) = await started(stack, "moves")
-        lost = order.ranks[0].node_id.removeprefix("north-")
-        await asyncio.to_thread(kubernetes.node_dies, lost)
-        (tmp_path / "moved").touch()
-        assert await found.job_finished("moves") == job_pb2.JOB_OUTCOME_SUCCEEDED
-        second = (await started(stack, "moves", count=2))[-1]
-        assert (second.epoch, second.ranks[0].node_id == order.ranks[0].node_id) == (2, False)
-        kubernetes.start_kubelet(lost)
-        # 6. Nothing is left.
+        # 5. Nothing is left.
         await asyncio.to_thread(kubernetes.until, lambda: not kubernetes.jobs(), "all Jobs are gone")
+        assert not bus.dead_letters
+
+
+@pytest.mark.timeout(1200)
+async def test_a_training_goes_on_elsewhere_when_a_node_dies(
+    database_url: str, tmp_path: Path, kubernetes: ControlPlane
+) -> None:
+    async with network(database_url, tmp_path, kubernetes) as found:
+        stack, bus = found.stack, found.stack.bus
+        steps = 60
+        small = ["--layers", "1", "--hidden", "32", "--heads", "2", "--seq", "16", "--batch", "8"]
+        arguments = ["--steps", str(steps), "--checkpoint-every", "5", "--step-time-s", "0.25", *small]
+        await bus.publish(
+            job(
+                "train",
+                ["python", "train.py", *arguments],
+                3,
+                kind=job_pb2.JOB_KIND_GANG,
+                ranks=2,
+                working_dir=str(TRAINING),
+            )
+        )
+        saved = await bus.expect(RunCheckpointed, lambda event: event.job_id == "train", timeout_s=PATIENCE_S)
+        (order,) = await started(stack, "train")
+        assert len({rank.node_id for rank in order.ranks}) == 2
+        lost = order.ranks[1].node_id.removeprefix("north-")
+        await asyncio.to_thread(kubernetes.node_dies, lost)
+        failed = await bus.expect(RunFailed, lambda event: event.job_id == "train", timeout_s=PATIENCE_S)
+        assert failed.kind == run_pb2.RUN_FAILURE_KIND_NODE_LOST
+        assert f"ranks on north-{lost} may run on" in failed.reason
+        assert await found.job_finished("train") == job_pb2.JOB_OUTCOME_SUCCEEDED
+        second = (await started(stack, "train", count=2))[-1]
+        assert second.epoch == 2
+        assert order.ranks[1].node_id not in {rank.node_id for rank in second.ranks}
+        assert second.restore_step >= saved.step, "it goes on from a checkpoint"
+        progress = bus.events(RunProgress, lambda event: event.run_id == second.run_id)
+        assert max(event.step for event in progress) == steps
+        kubernetes.start_kubelet(lost)
+        await asyncio.to_thread(kubernetes.until, lambda: kubernetes.node_is(lost, "True"), f"{lost} is back")
         assert not bus.dead_letters
 
 
