@@ -214,7 +214,7 @@ async def test_a_training_goes_on_elsewhere_when_a_node_dies(
 ) -> None:
     async with network(database_url, tmp_path, kubernetes) as found:
         stack, bus = found.stack, found.stack.bus
-        steps = 60
+        steps = 25
         small = ["--layers", "1", "--hidden", "32", "--heads", "2", "--seq", "16", "--batch", "8"]
         arguments = ["--steps", str(steps), "--checkpoint-every", "5", "--step-time-s", "0.25", *small]
         await bus.publish(
