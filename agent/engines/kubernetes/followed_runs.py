@@ -11,7 +11,9 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -134,9 +136,13 @@ class FollowedPods(RecordedRuns[PodRun]):
             for run in list(self._runs.values()):
                 await self._look_at(run)
             unsaved = [run for run in self._runs.values() if run.unsaved]
+            # Events up to these positions are in the book now; later ones need not be on the disk when these are.
+            positions = {run.record / READ: run.positions() for run in unsaved}
+            for run in unsaved:
+                run.unsaved = False
             if unsaved:
                 await self._book.durable()
-                await asyncio.to_thread(_save, unsaved)
+                await asyncio.to_thread(_save, positions)
             await asyncio.sleep(LEAST_TURN_S)
             await self._cluster.changed(since, LOOK_EVERY_S)
 
@@ -282,12 +288,13 @@ class FollowedPods(RecordedRuns[PodRun]):
         known = run.logs.get(rank)
         if known is None:
             positions = await asyncio.to_thread(folder.read_json, run.record / READ) or {}
+            position, size = positions.get(str(rank), ("", 0))
             log = RankLog(str(path), self._settings.log_bytes)
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # it has printed nothing
+                # What was written after that is read again.
+                await asyncio.to_thread(os.truncate, path, min(size, path.stat().st_size))
                 log.written_bytes = path.stat().st_size
-            known = run.logs[rank] = PodLog(
-                self._cluster.pod_log_path(pod.name), log, str(positions.get(str(rank), ""))
-            )
+            known = run.logs[rank] = PodLog(self._cluster.pod_log_path(pod.name), log, position)
         while True:
             try:
                 async for reports in follow(self._cluster.api, known):
@@ -319,8 +326,7 @@ def _size_of(path: str) -> int | None:
         return None
 
 
-def _save(runs: list[PodRun]) -> None:
-    for run in runs:
-        run.unsaved = False
+def _save(positions: Mapping[Path, Mapping[str, tuple[str, int]]]) -> None:
+    for path, known in positions.items():
         with contextlib.suppress(OSError):  # the run has just ended, or events are passed on twice after a crash
-            folder.write_json(run.record / READ, run.positions())
+            folder.write_json(path, known)

@@ -50,9 +50,9 @@ class PodRun(Run):
         """Ranks by their pods' indices."""
         return {number: rank for rank, number in self.numbers.items()}
 
-    def positions(self) -> dict[str, str]:
-        """How far the log of each rank was passed on."""
-        return {str(rank): log.position for rank, log in self.logs.items() if log.position}
+    def positions(self) -> dict[str, tuple[str, int]]:
+        """How far the log of each rank was passed on, and the bytes of its file then."""
+        return {str(rank): (log.position, log.log.written_bytes) for rank, log in self.logs.items() if log.position}
 
 
 def numbers_of(request: LaunchRequest) -> dict[int, int]:
