@@ -56,7 +56,7 @@ test-kafka: install-dev kafka ## the bus conformance suite on Apache Kafka
 	$(BIN)/python -m pytest -q -m kafka tests/conformance
 
 test-kubernetes: install-dev kubernetes ## the agent's engine for Kubernetes on a real control plane
-	$(BIN)/python -m pytest -q tests/integration/kubernetes
+	$(BIN)/python -m pytest -q -m slow tests/integration/kubernetes
 
 test-external: install-dev ## tests on public data sets (MERIDIAN_DATA names their folder)
 	$(BIN)/python -m pytest -q -m external

@@ -28,6 +28,8 @@ from agent.node import proc
 from tests.integration.kubernetes.control_plane import GPU, GPUS, NAMESPACE, NODES, PATIENCE_S, ControlPlane
 from tests.integration.kubernetes.domain import H100, KubernetesDomain, kubernetes_domain
 
+pytestmark = pytest.mark.slow
+
 ONE = Constraints(1, cpus=1, memory_bytes=2**28, accelerators=1, accelerator_types=("H100",), time_limit_s=600)
 SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)"
 DEAF = f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{SLEEP}"

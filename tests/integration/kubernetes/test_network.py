@@ -40,6 +40,8 @@ from tests.integration.kubernetes.control_plane import (
 )
 from tests.integration.scheduler.two_levels import START, Parts, submission
 
+pytestmark = pytest.mark.slow
+
 DOMAIN = "north"
 TRAINING = Path(__file__).parents[3] / "examples/train_transformer"
 
