@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.collector import held_off
 from services.scheduler.core.decide import Decisions, Placement, Snapshot, Waiting, decide
 from services.scheduler.core.kept_courses import KeptCourses
 from services.scheduler.core.policy import Policy
@@ -24,6 +25,7 @@ _PREDICTED_UNITS = 20
 _SHOWN_OTHERS = 20
 
 
+@held_off()
 def answer(
     state: Cluster | Snapshot,
     policy: Policy,

@@ -103,11 +103,10 @@ class Layout:
             kinds.append(Kind(own, ranks, each, mask, ranks << shift, sets, partition, by_time))
         classes = []
         for demand, places, number in zip(self._demands, self._places, self._kind_of, strict=True):
-            item = Class(demand, list(places), kinds[number])
-            item.kind.classes.append(item)
-            classes.append(item)
+            kinds[number].numbers.append(len(classes))
+            classes.append(Class(demand, list(places), kinds[number]))
         for kind in kinds:
-            kind.ask()
+            kind.ask(classes)
         return classes, kinds
 
     def pools(self) -> list[Pool]:

@@ -91,10 +91,10 @@ class _Turn(Class):
     stands: list[Stand] = field(default_factory=list)
     seen: Mapping[int, Kept] = field(default_factory=dict)
 
-    def start(self, end_s: float, kept: Mapping[int, Kept]) -> tuple[Held | None, float]:
+    def start(self, end_s: float, kept: Mapping[int, Kept]) -> Held | None:
         self.stands = [Stand(pool.free, pool.cpus, pool.memory_bytes, pool.room) for pool in self.course]
         self.seen = kept
-        return None, -math.inf
+        return None
 
     def keep(self) -> Sequence[Kept]:
         return ()
@@ -116,7 +116,6 @@ class OpenCourse(Course):
         kind = replace(item.kind, together=[self._pools])
         self._turn = _Turn(item.demand, item.units, kind, course=self._pools)
         self._classes[number] = self._turn
-        kind.classes = [self._turn]
         self._kinds[self._kinds.index(item.kind)] = kind
         self._moments: list[Moment] = []
         self._standing: dict[frozenset[str], list[int]] = {}

@@ -127,7 +127,8 @@ class Course:
         heapify(heads)
         layout, classes, lasts = self._layout, self._classes, self._lasts
         class_of, estimates_s, strict = layout.class_of, layout.estimates_s, layout.strict
-        closing, started = strict or layout.reserving, self._started
+        reserving, started, ends, pools = layout.reserving, self._started, self._ends, self._pools
+        closing = strict or reserving
         closed: set[frozenset[str]] = set()
         kept: dict[int, Kept] = {}
         again: dict[Kind, None] = {}
@@ -144,17 +145,22 @@ class Course:
                     self._close(item, closed, kept)
                 heappop(heads)
                 continue
-            held, latest_s = item.start(at_s + estimates_s[place], kept)
+            held = item.start(at_s + estimates_s[place], kept)
             index, units = item.index, item.units
             if held is None:
                 if closing and kind.partition not in closed:
                     self._close(item, closed, kept)
                 again[kind] = None
-                item.index = index = self._shorter(item, latest_s - at_s) if latest_s > at_s else -1
+                item.index = index = self._shorter(item, item.before_s - at_s) if item.before_s > at_s else -1
             else:
                 del units[index]
                 started[place] = True
-                self._will_end(at_s + lasts[place], held)
+                end_s, demand = at_s + lasts[place], held[0]
+                self._number = number = self._number + 1
+                insort(ends, (end_s, number, held))
+                if reserving:
+                    for pool, ranks, _ in held[1]:
+                        insort(pools[pool].ends, (end_s, number, ranks * demand.accelerators, ranks * demand.cpus))
                 if place in left:
                     left.remove(place)
                     key = layout.units[place].key
@@ -168,7 +174,7 @@ class Course:
             else:
                 heappop(heads)
         for kind in again:
-            kind.ask()
+            kind.ask(classes)
         self._kinds = [kind for kind in self._kinds if kind.heads]
 
     def _close(self, item: Class, closed: set[frozenset[str]], kept: dict[int, Kept]) -> None:
@@ -180,14 +186,6 @@ class Course:
             for reservation in reservations:
                 kept.setdefault(reservation.pool, reservation)
         closed.add(item.kind.partition)
-
-    def _will_end(self, end_s: float, held: Held) -> None:
-        self._number = number = self._number + 1
-        insort(self._ends, (end_s, number, held))
-        if self._layout.reserving:
-            demand, parts = held
-            for pool, ranks, _ in parts:
-                insort(self._pools[pool].ends, (end_s, number, ranks * demand.accelerators, ranks * demand.cpus))
 
     def _shorter(self, item: Class, most_s: float) -> int:
         """The next unit of a class that is thought to run at most ``most_s``; -1 when there is none among the next few."""
