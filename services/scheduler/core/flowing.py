@@ -21,7 +21,7 @@ class Kind:
     do not for the others. While a moment lasts nothing is given back, so pools are looked at from where the last one left off.
 
     A pool has enough nodes where ``room & mask >= least`` (`Sizes`); ``at`` is the first that may hold all ranks. ``together`` are
-    sets of pools over which ranks may be spread.
+    sets of pools over which ranks may be spread; ``alone`` says that there are none, and accelerators are wanted.
     ``numbers`` are those of its classes, ``heads`` the places of the first units of those that are still asked, as a heap;
     ``by_time`` those of all units, the shortest first (where room is reserved; else empty).
     """
@@ -37,7 +37,11 @@ class Kind:
     numbers: list[int] = field(default_factory=list)
     heads: list[int] = field(default_factory=list)
     at: int = 0
+    alone: bool = field(init=False)
     _shortest: int = 0
+
+    def __post_init__(self) -> None:
+        self.alone = bool(self.each) and not self.together
 
     def ask(self, classes: Sequence[Class]) -> None:
         """All of its ``classes`` (by number) that have units are asked again, from the first on."""
@@ -69,10 +73,8 @@ class Kind:
         return self.pools[self.at :] if self.at else self.pools
 
     def shut(self, at_s: float, kept: Mapping[int, Kept], started: Sequence[int]) -> bool:
-        """Whether whatever would suffice is kept for others, and no unit would be over before; to be asked after `has_room`.
-        ``started`` says by place which units have started."""
-        if self.together or not self.each or self.pools[self.at].number not in kept:
-            return False
+        """Whether whatever would suffice is kept for others, and no unit would be over before; to be asked after `has_room`,
+        of those that are not spread and want accelerators (`alone`). ``started`` says by place which units have started."""
         by_time, mask, least = self.by_time, self.mask, self.least
         whole = self.ranks * self.each
         while self._shortest < len(by_time) and started[by_time[self._shortest][1]]:
