@@ -109,11 +109,13 @@ def prospects(
     horizon_s: float = 30 * _DAY_S,
     seed: int = 0,
     kept: KeptCourses | None = None,
+    order: Sequence[PendingUnit] | None = None,
 ) -> dict[UnitKey, Prospect]:
     """When each of these waiting units is thought to start; the cluster is left as it is. Keys that do not wait are left out.
     ``seed`` is that of the run times that are drawn. What is asked about one unit is said by ``kept`` courses where they
-    speak for it, and else as without them."""
-    order = order_of(cluster, now_s)
+    speak for it, and else as without them. ``order`` is that of `order_of`, where it is known."""
+    if order is None:
+        order = order_of(cluster, now_s)
     last = max((place for place, unit in enumerate(order) if unit.key in keys), default=-1)
     if last < 0:
         return {}

@@ -133,3 +133,29 @@ def test_who_is_delayed_are_those_who_start_without_the_job_and_not_with_it(seed
     begun = {item.key for item in decide(other, policy, 30.0).placed}
     assert set(found["delayed"]) == {str(key) for key in without - begun}
     assert (found["delayed_units"], found["preempted"]) == (len(found["delayed"]), [])
+
+
+@pytest.mark.parametrize("discipline", ["greedy", "easy", "conservative", "strict"])
+def test_the_place_in_the_queue_is_among_all_that_wait(discipline: str) -> None:
+    """A node is held, and five wait of whom a cycle knows already: the sixth stands behind them, or with more priority before them
+    all. One that fits beside the others takes no place from anybody."""
+    policy = policy_from_json({"order": ["priority", "age"], "discipline": discipline})
+    world = World(a_fleet({"a": 2}, devices=4), policy)
+    for name in ("runs", *(f"waits-{number}" for number in range(5))):
+        world.submit(name, gang(2, accelerators=3))
+    world.cycle()
+    assert len(world.book.cluster.pending) == 5
+
+    def places(spec: JobSpec, units: int = 1) -> tuple[int, list[int]]:
+        found = answer(world.book.cluster, policy, spec, "lab", world.now_s, times=rfc3339)
+        assert found["waiting"] == units
+        return found["ahead_in_queue"], [item["position"] for item in found["items"]]
+
+    wide = gang(2, accelerators=3)
+    assert places(wide) == (5, [6])
+    assert places(replace(wide, priority=1)) == (0, [1])
+    array = JobSpec(JobKind.ARRAY, Demand(1, accelerators=4), array_size=3, command=("work",))
+    assert places(array, 3) == (5, [6, 7, 8])
+    if discipline == "greedy":
+        found = answer(world.book.cluster, policy, task(accelerators=1), "lab", world.now_s, times=rfc3339)
+        assert (found["placeable"], found["ahead_in_queue"]) == (True, 0)
