@@ -131,7 +131,7 @@ def _predict(
     keys = [UnitKey(_NAME, index) for index in sorted(waiting)[:_PREDICTED_UNITS]]
     if not keys:
         return
-    found = prospects(cluster, policy, now_s, keys, kept=kept, order=order)
+    found = prospects(cluster, policy, now_s, keys, kept=kept, order=order if cluster.pending.settled else None)
     for body in shown:
         item = found.get(UnitKey(_NAME, body["unit_index"]))
         if item is not None:
