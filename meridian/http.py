@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from anyio import BrokenResourceError
 from fastapi import FastAPI, Request, Response
+from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator
 from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -31,6 +33,8 @@ from meridian.observability import logged_as, trace_id, traced
 log = logging.getLogger(__name__)
 
 PROBLEM = "application/problem+json"
+_SHOWN = 100
+"""So many characters of a name are shown that a caller made up."""
 
 
 def _written_out(value: object) -> object:
@@ -125,6 +129,34 @@ def install_errors(app: FastAPI) -> None:
     async def unexpected(request: Request, error: Exception) -> Response:
         log.error("request failed", exc_info=error, extra={"path": request.url.path})
         return problem_response(MeridianError("the request failed inside the service"), request)
+
+
+async def known_parameters(request: Request) -> None:
+    """Refuse query parameters that the route does not know, by name; for ``FastAPI(dependencies=...)``. Routes that are not in the
+    document (a page, health, metrics) take any."""
+    given = request.query_params
+    route = request.scope.get("route")
+    if not given or not isinstance(route, APIRoute) or not route.include_in_schema:
+        return
+    known = set(_names(route.dependant))
+    errors = []
+    for name in dict.fromkeys(given):
+        if name not in known:
+            shown = name if len(name) <= _SHOWN else name[:_SHOWN] + "..."
+            meant = ", ".join(sorted(known)) or "none"
+            errors.append(FieldError(f"query:{shown}", f"there is no such parameter; known are: {meant}"))
+    if errors:
+        raise InvalidArgumentError(
+            "; ".join(f"{error.pointer}: {error.detail}" for error in errors[:5]), errors=tuple(errors)
+        )
+
+
+def _names(dependant: Dependant) -> Iterator[str]:
+    """The query parameters of a route, with those of all that it depends on."""
+    for field in dependant.query_params:
+        yield field.alias
+    for below in dependant.dependencies:
+        yield from _names(below)
 
 
 class TraceMiddleware:

@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI, Response
+from fastapi import Depends, FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from meridian import inbox
@@ -33,7 +33,7 @@ from meridian.bus import Bus, Liveness, ensure_topics
 from meridian.clock import Clock, SystemClock
 from meridian.database import Database, is_passing, migrate
 from meridian.errors import ConfigurationError
-from meridian.http import install_errors, install_tracing
+from meridian.http import install_errors, install_tracing, known_parameters
 from meridian.ids import NewId, new_id
 from meridian.observability import BusMetrics, configure_logging, logged_as
 from meridian.outbox import Outbox, Relay
@@ -93,7 +93,13 @@ def create_kernel(
         batch_records=settings.batch_records,
         instance=settings.instance,
     )
-    http = FastAPI(title=f"Meridian {name}", version="1", docs_url=None, redoc_url=None)
+    http = FastAPI(
+        title=f"Meridian {name}",
+        version="1",
+        docs_url=None,
+        redoc_url=None,
+        dependencies=[Depends(known_parameters)],
+    )
     install_errors(http)
     install_tracing(http, name)
     return Kernel(name, settings, clock, ids, database, outbox, bus, http, registry, metrics)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from meridian.errors import InvalidArgumentError
+from meridian.errors import FieldError, InvalidArgumentError
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.fleet import Device, Domain, Fleet, MarkKind, Node, NodeState, with_domain
 from services.scheduler.core.policy import Policy, check_numbers
@@ -49,38 +49,37 @@ def hypothesis(body: Mapping[str, Any], fleet: Fleet, policy: Policy) -> Hypothe
     PolicyError names the field that is wrong."""
     unknown = set(body) - set(_FIELDS)
     if unknown:
-        raise InvalidArgumentError(f"change.{min(unknown)}: there is no such field; known are {', '.join(_FIELDS)}")
+        raise _wrong("change", f"there is no such field; known are {', '.join(_FIELDS)}", min(unknown))
     down = _list("nodes_down", body.get("nodes_down", ()))
     for name, state in (("nodes_down", NodeState.FAILED), ("nodes_up", NodeState.HEALTHY)):
         for place, node_id in enumerate(_list(name, body.get(name, ()))):
             if name == "nodes_up" and node_id in down:
-                raise InvalidArgumentError(f"change.{name}[{place}]: node {node_id!r} is in change.nodes_down too")
+                raise _wrong(f"change.{name}[{place}]", f"node {node_id!r} is in change.nodes_down too")
             fleet = _with_node(f"change.{name}[{place}]", fleet, node_id, state)
     domains = _list("domains", body.get("domains", ()))
     if len(domains) > _MOST_DOMAINS:
-        raise InvalidArgumentError(f"change.domains: at most {_MOST_DOMAINS} are wanted, not {len(domains)}")
+        raise _wrong("change.domains", f"at most {_MOST_DOMAINS} are wanted, not {len(domains)}")
     before = len(fleet.nodes)
     for place, item in enumerate(domains):
         fleet = _with_new_domain(f"change.domains[{place}]", fleet, item, _MOST_NODES - len(fleet.nodes) + before)
     for domain_id, price in _mapping("prices", body.get("prices", {})).items():
         domain = fleet.domains.get(domain_id)
         if domain is None:
-            raise InvalidArgumentError(f"change.prices.{domain_id}: there is no such domain")
-        wanted = round(_number(f"change.prices.{domain_id}", price))
+            raise _wrong("change.prices", "there is no such domain", domain_id)
+        wanted = round(_number("change.prices", price, domain_id))
         fleet = with_domain(fleet, replace(domain, price_micro_units=wanted), ())
     document = body.get("policy", "")
     if not isinstance(document, str):
-        raise InvalidArgumentError("change.policy: must be a policy document (text)")
+        raise _wrong("change.policy", "must be a policy document (text)")
     if document:
         policy = parse(document, "change.policy")
     weights = _mapping("weights", body.get("weights", {}))
     if weights:
         for name in weights:
             if name not in SCORES:
-                raise InvalidArgumentError(
-                    f"change.weights.{name}: there is no such score; known are {', '.join(sorted(SCORES))}"
-                )
-        changed = {name: _number(f"change.weights.{name}", value) for name, value in weights.items()}
+                known = ", ".join(sorted(SCORES))
+                raise _wrong("change.weights", f"there is no such score; known are {known}", name)
+        changed = {name: _number("change.weights", value, name) for name, value in weights.items()}
         policy = replace(policy, scores=tuple({**dict(policy.scores), **changed}.items()))
         check_numbers(policy)
         check(policy)
@@ -102,7 +101,7 @@ def as_it_would_be(cluster: Cluster, before: Fleet, changed: Hypothesis) -> Clus
 def _with_node(path: str, fleet: Fleet, node_id: Any, state: NodeState) -> Fleet:
     node = fleet.nodes.get(node_id) if isinstance(node_id, str) else None
     if node is None:
-        raise InvalidArgumentError(f"{path}: there is no node {node_id!r}")
+        raise _wrong(path, f"there is no node {node_id!r}")
     marks = fleet.marks
     if state is NodeState.HEALTHY:
         kinds = {MarkKind.NODE_FAILED, MarkKind.NODE_SUSPECTED}
@@ -113,23 +112,23 @@ def _with_node(path: str, fleet: Fleet, node_id: Any, state: NodeState) -> Fleet
 
 def _with_new_domain(path: str, fleet: Fleet, body: Any, most_nodes: int) -> Fleet:
     if not isinstance(body, Mapping):
-        raise InvalidArgumentError(f"{path}: must be an object")
+        raise _wrong(path, "must be an object")
     unknown = set(body) - set(_DOMAIN_FIELDS)
     if unknown:
-        raise InvalidArgumentError(f"{path}.{min(unknown)}: there is no such field")
+        raise _wrong(path, "there is no such field", min(unknown))
     values: dict[str, Any] = {}
     for name, default in _DOMAIN_FIELDS.items():
         value = body.get(name, default)
         values[name] = _text(f"{path}.{name}", value) if isinstance(default, str) else _number(f"{path}.{name}", value)
         if not isinstance(default, str) and values[name] > MOST_AMOUNT:
-            raise InvalidArgumentError(f"{path}.{name}: must be at most {MOST_AMOUNT:g}, not {value!r}")
+            raise _wrong(f"{path}.{name}", f"must be at most {MOST_AMOUNT:g}, not {value!r}")
     name = values["domain_id"]
     if not name or name in fleet.domains:
-        raise InvalidArgumentError(f"{path}.domain_id: must be the name of a domain that does not exist yet")
+        raise _wrong(f"{path}.domain_id", "must be the name of a domain that does not exist yet")
     if not 1 <= values["nodes"] <= _MOST_NODES or values["accelerators"] > 64:
-        raise InvalidArgumentError(f"{path}: 1 to {_MOST_NODES} nodes with at most 64 accelerators each")
+        raise _wrong(path, f"1 to {_MOST_NODES} nodes with at most 64 accelerators each")
     if values["nodes"] > most_nodes:
-        raise InvalidArgumentError(f"{path}.nodes: all new domains together may have {_MOST_NODES} nodes")
+        raise _wrong(f"{path}.nodes", f"all new domains together may have {_MOST_NODES} nodes")
     devices = tuple(
         [
             Device(index, values["vendor"], values["model"], emulated=True)
@@ -151,23 +150,31 @@ def _with_new_domain(path: str, fleet: Fleet, body: Any, most_nodes: int) -> Fle
 
 def _list(name: str, value: Any) -> Sequence[Any]:
     if not isinstance(value, list | tuple):
-        raise InvalidArgumentError(f"change.{name}: must be a list")
+        raise _wrong(f"change.{name}", "must be a list")
     return value
 
 
 def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise InvalidArgumentError(f"change.{name}: must be an object")
+        raise _wrong(f"change.{name}", "must be an object")
     return value
 
 
 def _text(path: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidArgumentError(f"{path}: must be text")
+        raise _wrong(path, "must be text")
     return value
 
 
-def _number(path: str, value: Any) -> float:
+def _number(path: str, value: Any, name: str = "") -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise InvalidArgumentError(f"{path}: must be a finite number of at least 0, not {value!r}")
+        raise _wrong(path, f"must be a finite number of at least 0, not {value!r}", name)
     return float(value)
+
+
+def _wrong(path: str, detail: str, name: str = "") -> InvalidArgumentError:
+    """What is wrong at ``path`` (`change.domains[0]`), or in the field ``name`` of it, which the caller may have made up."""
+    pointer = "/" + path.replace("[", ".").replace("]", "").replace(".", "/")
+    if name:
+        path, pointer = f"{path}.{name}", f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}"
+    return InvalidArgumentError(f"{path}: {detail}", errors=(FieldError(pointer, detail),))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.collector import held_off
 from services.scheduler.core.decide import Decisions, Placement, Snapshot, Waiting, decide
 from services.scheduler.core.kept_courses import KeptCourses
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.prospect import Prospect, prospects
+from services.scheduler.core.prospect import Prospect, order_of, prospects
 from services.scheduler.core.run_times import Estimate
 from services.scheduler.core.state import JobSpec, UnitKey, UnitSpec
 from services.scheduler.core.units import units_of
@@ -24,6 +25,7 @@ _PREDICTED_UNITS = 20
 _SHOWN_OTHERS = 20
 
 
+@held_off()
 def answer(
     state: Cluster | Snapshot,
     policy: Policy,
@@ -42,7 +44,8 @@ def answer(
     With ``times`` (a time in seconds as text) the answer has the predicted starts of the first units that wait, and what the
     job would displace; ``band`` moves the band of each. ``estimate`` says what is known of a unit's run time (default: the
     job's limit). With ``own`` a cluster is the question's: it is changed, not copied. ``kept`` holds courses of things between
-    questions.
+    questions. ``position`` of a unit that waits is its place (from 1) among all that would wait, in the order of the policy as
+    things are now; ``ahead_in_queue`` are those before the first unit of the job (0 when none of it waits).
     """
     units = units_of(spec)
     # As a job that is submitted: replicas beyond those to begin with are parked.
@@ -53,18 +56,22 @@ def answer(
         if not unit.depends_on
     ]
     cluster = state.cluster(policy) if isinstance(state, Snapshot) else state if own else state.copy()
-    ahead = len(cluster.pending)
     cluster.extend(pending)
     decisions = decide(cluster, policy, now_s)
     placed = {item.key.unit_index: item for item in decisions.placed if item.key.job_id == _NAME}
     waiting = {item.key.unit_index: item for item in decisions.waiting if item.key.job_id == _NAME}
+    order = order_of(cluster, now_s) if waiting else []
+    # The cycle may have looked at nothing but the new units: it does not say how many stand before them.
+    begin = {item.key for item in decisions.placed}
+    places = {unit.key: place for place, unit in enumerate([unit for unit in order if unit.key not in begin], 1)}
+    own_places = [places[item.key] for item in waiting.values()]
     shown = []
     for unit in units[:_SHOWN_UNITS]:
         body: dict[str, Any] = {"unit_index": unit.index, "name": unit.name}
         if unit.index in placed:
             body.update(_placed(placed[unit.index]))
         elif unit.index in waiting:
-            body.update(_waiting(waiting[unit.index]))
+            body.update(_waiting(waiting[unit.index], places[waiting[unit.index].key]))
         elif unit.index >= begun:
             body.update(placeable=False, reason="so many replicas are not asked for yet")
         else:
@@ -78,11 +85,11 @@ def answer(
         "units_judged": len(pending),
         "placed_now": len(placed),
         "waiting": len(waiting),
-        "ahead_in_queue": ahead,
+        "ahead_in_queue": min(own_places, default=1) - 1,
         "items": shown,
     }
     if times is not None:
-        _predict(cluster, policy, list(waiting), now_s, shown, times, band, kept)
+        _predict(cluster, policy, list(waiting), now_s, shown, times, band, kept, order)
         found["displaces"] = _displaced(cluster, policy, now_s, decisions)
     return found
 
@@ -119,11 +126,12 @@ def _predict(
     times: Callable[[float], str | None],
     band: Callable[[Prospect], Prospect] | None,
     kept: KeptCourses | None,
+    order: Sequence[PendingUnit],
 ) -> None:
     keys = [UnitKey(_NAME, index) for index in sorted(waiting)[:_PREDICTED_UNITS]]
     if not keys:
         return
-    found = prospects(cluster, policy, now_s, keys, kept=kept)
+    found = prospects(cluster, policy, now_s, keys, kept=kept, order=order if cluster.pending.settled else None)
     for body in shown:
         item = found.get(UnitKey(_NAME, body["unit_index"]))
         if item is not None:
@@ -193,10 +201,10 @@ def _placed(item: Placement) -> dict[str, Any]:
     }
 
 
-def _waiting(item: Waiting) -> dict[str, Any]:
+def _waiting(item: Waiting, position: int) -> dict[str, Any]:
     return {
         "placeable": False,
         "reason": item.explanation.reason,
-        "position": item.position,
+        "position": position,
         "explanation": item.explanation.as_json(),
     }

@@ -21,9 +21,9 @@ class Kind:
     do not for the others. While a moment lasts nothing is given back, so pools are looked at from where the last one left off.
 
     A pool has enough nodes where ``room & mask >= least`` (`Sizes`); ``at`` is the first that may hold all ranks. ``together`` are
-    sets of pools over which ranks may be spread.
-    ``heads`` are the places of the first units of the classes that are still asked, as a heap; ``by_time`` those of all units,
-    the shortest first (where room is reserved; else empty).
+    sets of pools over which ranks may be spread; ``alone`` says that there are none, and accelerators are wanted.
+    ``numbers`` are those of its classes, ``heads`` the places of the first units of those that are still asked, as a heap;
+    ``by_time`` those of all units, the shortest first (where room is reserved; else empty).
     """
 
     pools: Sequence[Pool]
@@ -34,17 +34,25 @@ class Kind:
     together: Sequence[Sequence[Pool]]
     partition: frozenset[str]
     by_time: Sequence[tuple[float, int]] = ()
-    classes: list[Class] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
     heads: list[int] = field(default_factory=list)
     at: int = 0
+    alone: bool = field(init=False)
     _shortest: int = 0
 
-    def ask(self) -> None:
-        """All classes that have units are asked again, from the first on."""
-        for item in self.classes:
+    def __post_init__(self) -> None:
+        self.alone = bool(self.each) and not self.together
+
+    def ask(self, classes: Sequence[Class]) -> None:
+        """All of its ``classes`` (by number) that have units are asked again, from the first on."""
+        heads = []
+        for number in self.numbers:
+            item = classes[number]
             item.index = 0
-        self.heads = [item.units[0] for item in self.classes if item.units]
-        heapq.heapify(self.heads)
+            if item.units:
+                heads.append(item.units[0])
+        heapq.heapify(heads)
+        self.heads = heads
 
     def has_room(self) -> bool:
         """Whether there are so many accelerators, by number of nodes."""
@@ -65,10 +73,8 @@ class Kind:
         return self.pools[self.at :] if self.at else self.pools
 
     def shut(self, at_s: float, kept: Mapping[int, Kept], started: Sequence[int]) -> bool:
-        """Whether whatever would suffice is kept for others, and no unit would be over before; to be asked after `has_room`.
-        ``started`` says by place which units have started."""
-        if self.together or not self.each or self.pools[self.at].number not in kept:
-            return False
+        """Whether whatever would suffice is kept for others, and no unit would be over before; to be asked after `has_room`,
+        of those that are not spread and want accelerators (`alone`). ``started`` says by place which units have started."""
         by_time, mask, least = self.by_time, self.mask, self.least
         whole = self.ranks * self.each
         while self._shortest < len(by_time) and started[by_time[self._shortest][1]]:
@@ -90,6 +96,7 @@ class Class:
     units: list[int]
     kind: Kind
     index: int = 0
+    before_s: float = -math.inf
     cpus: float = field(init=False)
     memory_bytes: int = field(init=False)
     """What all ranks want together."""
@@ -98,9 +105,9 @@ class Class:
         self.cpus = self.demand.ranks * self.demand.cpus
         self.memory_bytes = self.demand.ranks * self.demand.memory_bytes
 
-    def start(self, end_s: float, kept: Mapping[int, Kept]) -> tuple[Held | None, float]:
-        """Take room for a unit that is thought to end at ``end_s``; ``kept`` is room for others, by pool. Without room: None,
-        and how early it would have to end to go where room is kept."""
+    def start(self, end_s: float, kept: Mapping[int, Kept]) -> Held | None:
+        """Take room for a unit that is thought to end at ``end_s``; ``kept`` is room for others, by pool. Without room: None;
+        ``before_s`` says how early it would have to end to go where room is kept."""
         demand, kind, least_s = self.demand, self.kind, -math.inf
         ranks, mask, least = kind.ranks, kind.mask, kind.least
         cpus, memory_bytes, pools = self.cpus, self.memory_bytes, kind.pools
@@ -120,12 +127,13 @@ class Class:
                         continue
                     reservation.accelerators -= ranks * demand.accelerators
                     reservation.cpus -= cpus
-            return (demand, ((pool.number, ranks, pool.take(demand, ranks)),)), 0.0
+            return demand, ((pool.number, ranks, pool.take(demand, ranks)),)
         for together in kind.together:
             held = self._span([pool for pool in together if pool.number not in kept])
             if held is not None:
-                return held, least_s
-        return None, least_s
+                return held
+        self.before_s = least_s
+        return None
 
     def _span(self, free: Sequence[Pool]) -> Held | None:
         demand = self.demand

@@ -101,13 +101,12 @@ class Layout:
             shift, mask = self.sizes.field(each)
             own, sets = [pools[number] for number in numbers], [[pools[number] for number in some] for some in together]
             kinds.append(Kind(own, ranks, each, mask, ranks << shift, sets, partition, by_time))
-        classes = []
+        classes: list[Class] = []
         for demand, places, number in zip(self._demands, self._places, self._kind_of, strict=True):
-            item = Class(demand, list(places), kinds[number])
-            item.kind.classes.append(item)
-            classes.append(item)
+            kinds[number].numbers.append(len(classes))
+            classes.append(Class(demand, list(places), kinds[number]))
         for kind in kinds:
-            kind.ask()
+            kind.ask(classes)
         return classes, kinds
 
     def pools(self) -> list[Pool]:

@@ -91,10 +91,10 @@ class _Turn(Class):
     stands: list[Stand] = field(default_factory=list)
     seen: Mapping[int, Kept] = field(default_factory=dict)
 
-    def start(self, end_s: float, kept: Mapping[int, Kept]) -> tuple[Held | None, float]:
+    def start(self, end_s: float, kept: Mapping[int, Kept]) -> Held | None:
         self.stands = [Stand(pool.free, pool.cpus, pool.memory_bytes, pool.room) for pool in self.course]
         self.seen = kept
-        return None, -math.inf
+        return None
 
     def keep(self) -> Sequence[Kept]:
         return ()
@@ -116,7 +116,6 @@ class OpenCourse(Course):
         kind = replace(item.kind, together=[self._pools])
         self._turn = _Turn(item.demand, item.units, kind, course=self._pools)
         self._classes[number] = self._turn
-        kind.classes = [self._turn]
         self._kinds[self._kinds.index(item.kind)] = kind
         self._moments: list[Moment] = []
         self._standing: dict[frozenset[str], list[int]] = {}
@@ -144,15 +143,15 @@ class OpenCourse(Course):
 
     def first_end_s(self) -> float:
         """When the first of those that ran at the beginning ends; infinite: never. To be asked before anything else."""
-        return self._ends[0][0] if self._ends else math.inf
+        return self._ends_s[0] if self._ends_s else math.inf
 
     def _further(self) -> bool:
         """Go on to the next moment, as `Course.run` does; False when there is none."""
-        ends = self._ends
+        ends_s = self._ends_s
         first_s = at_s = self._now_s
         if self._moments:
-            self.exhausted = not ends
-            if not ends or ends[0][0] == math.inf or ends[0][0] > self._horizon_s:
+            self.exhausted = not ends_s
+            if not ends_s or ends_s[0] == math.inf or ends_s[0] > self._horizon_s:
                 return False
             first_s, at_s = self._next_ends()
         self._start(first_s, at_s, self._left)

@@ -28,7 +28,7 @@ from heapq import heapify, heappop, heapreplace
 from operator import itemgetter
 
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.flowing import Class, Held, Kind
+from services.scheduler.core.flowing import Class, Kind
 from services.scheduler.core.layout import Layout
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.pools import Kept
@@ -76,15 +76,18 @@ class Course:
         self._classes, self._kinds = layout.waiting(pools)
         self._started = bytearray(len(layout.units))
         self._number = len(layout.running)
-        self._ends = sorted(zip(ends, range(self._number), layout.running, strict=True))
+        in_time = sorted(zip(ends, range(self._number), layout.running, strict=True))
+        # Two lists, as times alone are found quicker than with what ends then.
+        self._ends_s = [end_s for end_s, _, _ in in_time]
+        self._ending = [(number, held) for _, number, held in in_time]
         if layout.reserving:
-            for end_s, number, _ in self._ends:
+            for end_s, number, _ in in_time:
                 for pool, accelerators, cpus in layout.endings[number]:
                     pools[pool].ends.append((end_s, number, accelerators, cpus))
 
     def run(self, wanted: Collection[UnitKey], horizon_s: float) -> Course:
         """Follow it until all wanted units have started, or the horizon."""
-        ends = self._ends
+        ends_s = self._ends_s
         first_s = at_s = self._now_s
         left = {place for place, unit in enumerate(self._layout.units) if unit.key in wanted}
         while True:
@@ -93,30 +96,30 @@ class Course:
             if not left:
                 return self
             self.until_s = at_s
-            if not ends or ends[0][0] == math.inf:
-                self.exhausted = not ends
+            if not ends_s or ends_s[0] == math.inf:
+                self.exhausted = not ends_s
                 return self
-            if ends[0][0] > horizon_s:
+            if ends_s[0] > horizon_s:
                 return self
             first_s, at_s = self._next_ends()
 
     def _next_ends(self) -> tuple[float, float]:
         """Let those end that end next and are taken as one: the first and the last of their times."""
-        ends, pools = self._ends, self._pools
-        first_s = ends[0][0]
+        ends_s, ending, pools = self._ends_s, self._ending, self._pools
+        first_s = ends_s[0]
         until_s = first_s + max(_TOGETHER * (first_s - self._now_s), _LEAST_WIDTH_S)
-        count = bisect_right(ends, until_s, key=_time)
-        over = ends[:count]
-        del ends[:count]
-        for _, _, (demand, parts) in over:
+        count = bisect_right(ends_s, until_s)
+        last_s, over = ends_s[count - 1], ending[:count]
+        del ends_s[:count], ending[:count]
+        for _, (demand, parts) in over:
             for pool, ranks, nodes in parts:
                 pools[pool].give(demand, ranks, nodes)
         if self._layout.reserving:
             for each in pools:
                 del each.ends[: bisect_right(each.ends, until_s, key=_time)]
-        number = over[0][1]
+        number = over[0][0]
         self._last = number if count == 1 and number < len(self._layout.running) else -1
-        return first_s, over[-1][0]
+        return first_s, last_s
 
     def _start(self, first_s: float, at_s: float, left: set[int]) -> None:
         """Start what fits, in order. ``left`` are the places of wanted units; those that start are taken out."""
@@ -127,7 +130,9 @@ class Course:
         heapify(heads)
         layout, classes, lasts = self._layout, self._classes, self._lasts
         class_of, estimates_s, strict = layout.class_of, layout.estimates_s, layout.strict
-        closing, started = strict or layout.reserving, self._started
+        reserving, started, pools = layout.reserving, self._started, self._pools
+        ends_s, ending = self._ends_s, self._ending
+        closing = strict or reserving
         closed: set[frozenset[str]] = set()
         kept: dict[int, Kept] = {}
         again: dict[Kind, None] = {}
@@ -138,23 +143,30 @@ class Course:
             if (
                 (strict and kind.partition in closed)
                 or not kind.has_room()
-                or (kept and kind.shut(at_s, kept, started))
+                or (kept and kind.alone and kind.pools[kind.at].number in kept and kind.shut(at_s, kept, started))
             ):
                 if closing and kind.partition not in closed:
                     self._close(item, closed, kept)
                 heappop(heads)
                 continue
-            held, latest_s = item.start(at_s + estimates_s[place], kept)
+            held = item.start(at_s + estimates_s[place], kept)
             index, units = item.index, item.units
             if held is None:
                 if closing and kind.partition not in closed:
                     self._close(item, closed, kept)
                 again[kind] = None
-                item.index = index = self._shorter(item, latest_s - at_s) if latest_s > at_s else -1
+                item.index = index = self._shorter(item, item.before_s - at_s) if item.before_s > at_s else -1
             else:
                 del units[index]
                 started[place] = True
-                self._will_end(at_s + lasts[place], held)
+                end_s, demand = at_s + lasts[place], held[0]
+                self._number = number = self._number + 1
+                behind = bisect_right(ends_s, end_s)
+                ends_s.insert(behind, end_s)
+                ending.insert(behind, (number, held))
+                if reserving:
+                    for pool, ranks, _ in held[1]:
+                        insort(pools[pool].ends, (end_s, number, ranks * demand.accelerators, ranks * demand.cpus))
                 if place in left:
                     left.remove(place)
                     key = layout.units[place].key
@@ -168,7 +180,7 @@ class Course:
             else:
                 heappop(heads)
         for kind in again:
-            kind.ask()
+            kind.ask(classes)
         self._kinds = [kind for kind in self._kinds if kind.heads]
 
     def _close(self, item: Class, closed: set[frozenset[str]], kept: dict[int, Kept]) -> None:
@@ -180,14 +192,6 @@ class Course:
             for reservation in reservations:
                 kept.setdefault(reservation.pool, reservation)
         closed.add(item.kind.partition)
-
-    def _will_end(self, end_s: float, held: Held) -> None:
-        self._number = number = self._number + 1
-        insort(self._ends, (end_s, number, held))
-        if self._layout.reserving:
-            demand, parts = held
-            for pool, ranks, _ in parts:
-                insort(self._pools[pool].ends, (end_s, number, ranks * demand.accelerators, ranks * demand.cpus))
 
     def _shorter(self, item: Class, most_s: float) -> int:
         """The next unit of a class that is thought to run at most ``most_s``; -1 when there is none among the next few."""

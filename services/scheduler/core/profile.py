@@ -141,36 +141,46 @@ class Profile(Following):
             until = np.full(size, size) if duration_s == np.inf else times.searchsorted(times + duration_s)
             np.maximum(ends, until, out=ends)
         nodes = len(candidates.allowed)
-        counted: Any = np.empty((size, nodes), dtype=np.bool_ if demand.ranks == 1 else np.float64)
+        alone = demand.ranks == 1
+        holding = alone or self._at_most_one(demand, candidates)
+        counted: Any = np.empty((size, nodes), dtype=np.bool_ if holding else np.float64)
         first = done = 0
         for last in parts(ends):
             end = int(ends[last - 1])
             if end > done:
-                counted[done:end] = self._counted(demand, candidates, done, end)
+                counted[done:end] = self._counted(demand, candidates, done, end, holding)
                 done = end
             table, spans = counted[first:end], ends[first:last] - first
-            if self._reserved and demand.ranks == 1:
+            if self._reserved and alone:
                 words = throughout(packed(table), spans)
                 found = ((start, unpacked(words[start], nodes)) for start in with_any(words != 0))
             else:
-                table = least(table, spans) if self._reserved else table
-                hits = table if demand.ranks == 1 else self._enough(table, demand)
+                if self._reserved:
+                    table = unpacked(throughout(packed(table), spans), nodes) if holding else least(table, spans)
+                hits = table if alone else self._enough(table, demand)
                 found = ((start, table[start]) for start in with_any(hits))
             yield from ((first + start, fits.astype(np.int64)) for start, fits in found)
             first = last
 
-    def _counted(self, demand: Demand, candidates: Candidates, first: int, end: int) -> Bools | Floats:
-        """Ranks that fit, by segment and node (S, N), counted up to those there are; of one whether it fits."""
-        if demand.ranks == 1:
+    def _at_most_one(self, demand: Demand, candidates: Candidates) -> bool:
+        """Whether no node has the accelerators of two ranks, even when nothing is held."""
+        if not demand.accelerators or demand.device_milli < 1000:
+            return False
+        whole = self._table.devices[candidates.allowed][:, candidates.columns] // demand.accelerators
+        return int(whole.sum(axis=1).max(initial=0)) <= 1
+
+    def _counted(self, demand: Demand, candidates: Candidates, first: int, end: int, holding: bool) -> Bools | Floats:
+        """Ranks that fit, by segment and node (S, N), counted up to those there are; where ``holding`` whether one does."""
+        if holding:
             return self._holds(demand, candidates.columns, candidates.allowed, first, end)
         found = self._fits(demand, candidates.columns, candidates.allowed, first, end)
         return np.minimum(found, demand.ranks, out=found)
 
-    def _enough(self, table: Floats, demand: Demand) -> Bools:
+    def _enough(self, table: Bools | Floats, demand: Demand) -> Bools:
         """Whether a domain, or all together, may hold all ranks in a segment (of S, N): (S, domains or 1)."""
         if demand.cross_domain or len(self._bounds) < 2:
-            return np.add.reduce(table, axis=1, keepdims=True) >= demand.ranks
-        return np.add.reduceat(table, self._bounds, axis=1) >= demand.ranks
+            return np.add.reduce(table, axis=1, keepdims=True, dtype=np.float64) >= demand.ranks
+        return np.add.reduceat(table, self._bounds, axis=1, dtype=np.float64) >= demand.ranks
 
     def window(self, candidates: Candidates, duration_s: float) -> Ints | None:
         """Ranks that fit on each node (N) from now until ``duration_s`` later; None when no reservation is in the way."""

@@ -2,7 +2,8 @@
 
 Steps:
 1. Five futures, three where much runs and waits, 25 where little does, with run times drawn from their predictions
-   (scenario.py); nobody new arrives.
+   (scenario.py); nobody new arrives. Units begin in the order of the policy, where each that begins counts for its tenant
+   (`order_of_starts`).
 2. Where none behind it can come before the one asked about (strict, conservative), those are left out.
 3. Each future goes from end to end. Where nothing but room and order decides, only those are followed (outflow.py). Under
    other policies the same core decides at each end, on a copy; with reservations as if whatever fits might go, as a profile
@@ -31,6 +32,8 @@ from functools import partial
 import numpy as np
 
 from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.collector import held_off
+from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.decide import decide
 from services.scheduler.core.kept_courses import Drawn, KeptCourses
 from services.scheduler.core.layout import Layout
@@ -87,6 +90,24 @@ def order_of(cluster: Cluster, now_s: float) -> list[PendingUnit]:
     return sorted(cluster.pending, key=lambda unit: (key(unit, context), unit.queued_at_s, unit.key))
 
 
+def order_of_starts(cluster: Cluster, now_s: float) -> list[PendingUnit]:
+    """All waiting units in the order in which they would begin if there were room for one after the other: as in a cycle, what
+    begins counts for its tenant, so that tenants take turns. As `order_of` under policies whose criteria depend on more than
+    units and their tenants."""
+    pending = cluster.pending
+    if pending.settled or any(
+        plugin.per not in {"unit", "tenant"} or hasattr(plugin, "charged") for plugin in pending.order
+    ):
+        return order_of(cluster, now_s)
+    facts = {**cluster.view.facts, "running": cluster.running, "order": pending.order, "cluster": cluster}
+    selection = Selection(pending, OrderContext(cluster.shares(), now_s, facts))
+    found: list[PendingUnit] = []
+    while (unit := selection.pop()) is not None:
+        selection.charge(unit)
+        found.append(unit)
+    return found
+
+
 def ahead_of(order: Collection[PendingUnit], key: UnitKey) -> Ahead:
     """What stands before the unit."""
     units, accelerators = 0, 0.0
@@ -98,6 +119,7 @@ def ahead_of(order: Collection[PendingUnit], key: UnitKey) -> Ahead:
     return Ahead(units, accelerators)
 
 
+@held_off()
 def prospects(
     cluster: Cluster,
     policy: Policy,
@@ -107,11 +129,13 @@ def prospects(
     horizon_s: float = 30 * _DAY_S,
     seed: int = 0,
     kept: KeptCourses | None = None,
+    order: Sequence[PendingUnit] | None = None,
 ) -> dict[UnitKey, Prospect]:
     """When each of these waiting units is thought to start; the cluster is left as it is. Keys that do not wait are left out.
     ``seed`` is that of the run times that are drawn. What is asked about one unit is said by ``kept`` courses where they
-    speak for it, and else as without them."""
-    order = order_of(cluster, now_s)
+    speak for it, and else as without them. ``order`` is that of `order_of_starts`, where it is known."""
+    if order is None:
+        order = order_of_starts(cluster, now_s)
     last = max((place for place, unit in enumerate(order) if unit.key in keys), default=-1)
     if last < 0:
         return {}

@@ -9,13 +9,15 @@ from typing import Annotated, Any
 
 import httpx
 import pytest
-from fastapi import FastAPI, Query
+from fastapi import APIRouter, Depends, FastAPI, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from meridian.errors import ConflictError, ResourceExhaustedError
 from meridian.http import PROBLEM, Moment, install_errors, install_tracing
 from meridian.observability import trace_id
+from meridian.service import create_kernel
+from meridian.settings import KernelSettings
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
@@ -193,3 +195,69 @@ async def test_a_listener_that_hangs_up_is_no_error(caplog: pytest.LogCaptureFix
     }  # fmt: skip
     await app(scope, receive, send)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+Page = Annotated[int, Query(ge=1)]
+
+
+def _paged(page_size: Page = 10) -> int:
+    return page_size
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[httpx.AsyncClient]:
+    """Routes of a service as every one is built."""
+    http = create_kernel("ledger", KernelSettings()).http
+    router = APIRouter(prefix="/v1")
+
+    @router.get("/items")
+    async def items(
+        size: Annotated[int, Depends(_paged)],
+        state: str = "",
+        kind: Annotated[list[str] | None, Query(alias="of")] = None,
+    ) -> dict[str, object]:
+        return {"size": size, "state": state, "kind": kind}
+
+    @router.get("/plain")
+    async def plain() -> dict[str, str]:
+        return {}
+
+    @router.get("/events", response_class=EventSourceResponse)
+    async def events(after: int = 0) -> AsyncIterator[ServerSentEvent]:
+        yield ServerSentEvent(raw_data=str(after))
+
+    @router.get("/page", include_in_schema=False)
+    async def page() -> dict[str, str]:
+        return {}
+
+    http.include_router(router)
+    transport = httpx.ASGITransport(app=http, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield client
+
+
+async def test_a_parameter_that_no_route_knows_is_refused_by_name(service: httpx.AsyncClient) -> None:
+    """A misspelt filter would else be answered by everything there is."""
+    answer = await service.get("/v1/items?stat=queued&state=queued&limit=1&limit=2")
+    assert (answer.status_code, answer.headers["content-type"]) == (422, PROBLEM)
+    assert [error["pointer"] for error in answer.json()["errors"]] == ["query:stat", "query:limit"]
+    assert answer.json()["errors"][0]["detail"] == "there is no such parameter; known are: of, page_size, state"
+    assert "query:stat" in answer.json()["detail"]
+    answer = await service.get("/v1/plain?x")
+    assert answer.json()["errors"] == [{"pointer": "query:x", "detail": "there is no such parameter; known are: none"}]
+    assert (await service.get("/v1/plain?" + "n" * 5000)).json()["errors"][0]["pointer"] == "query:" + "n" * 100 + "..."
+
+
+async def test_parameters_that_a_route_knows_are_taken_whoever_declares_them(service: httpx.AsyncClient) -> None:
+    """By the route, by what it depends on, by another name than the function's, several times."""
+    answer = await service.get("/v1/items?page_size=3&state=queued&of=a&of=b")
+    assert answer.json() == {"size": 3, "state": "queued", "kind": ["a", "b"]}
+    assert (await service.get("/v1/plain")).status_code == 200
+    assert (await service.get("/v1/page?theme=dark")).status_code == 200, "a page is no part of the interface"
+
+
+async def test_a_stream_refuses_before_it_begins(service: httpx.AsyncClient) -> None:
+    refused = await service.get("/v1/events?afer=7")
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "query:afer")
+    listened = await service.get("/v1/events?after=7")
+    assert (listened.status_code, "data: 7" in listened.text) == (200, True)

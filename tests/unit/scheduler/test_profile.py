@@ -542,3 +542,40 @@ def test_reservations_are_due_when_they_begin_and_until_they_are_given_up() -> N
     assert keep(cluster, other, "one", gpus(4), 50.0) == 100.0
     assert other.due(100.0) == [UnitKey("one", 0)]
     assert future.due(100.0) == [UnitKey("one", 0)]
+
+
+_GANGS = st.builds(
+    Demand,
+    st.integers(2, 4),
+    cpus=st.sampled_from((0.0, 1.0, 5.0)),
+    memory_bytes=st.sampled_from((0, GIB)),
+    accelerators=st.integers(1, 4),
+    cross_domain=st.booleans(),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    running=st.lists(st.tuples(_RANKS, st.integers(1, 6)), max_size=8),
+    reserved=st.lists(st.tuples(_GANGS, st.integers(1, 60)), max_size=6),
+    wanted=_GANGS,
+    lasts_s=st.sampled_from((0.0, 7.0, 30.0, INF)),
+)
+def test_gangs_of_large_ranks_find_the_same_room_as_by_counting(
+    running: list[tuple[Demand, int]], reserved: list[tuple[Demand, int]], wanted: Demand, lasts_s: float
+) -> None:
+    """Where no node has room for two ranks it is only asked whether one fits: the same moments, the same ranks by node."""
+    cluster = a_cluster(a_fleet({"a": 3, "b": 2}))
+    for number, (demand, ends) in enumerate(running):
+        if cluster.candidates(demand)[0].choose() is not None:
+            begin(cluster, f"r{number}", demand, 10.0 * ends)
+    future = profile(cluster)
+    for number, (demand, run_s) in enumerate(reserved):
+        if start(cluster, future, demand, float(run_s)) is not None:
+            keep(cluster, future, f"w{number}", demand, float(run_s))
+    asked = cluster.candidates(wanted)[0]
+    assert future._at_most_one(wanted, asked) == (wanted.accelerators > 2)
+    found = [(start, fits.tolist()) for start, fits in future._rooms(asked, lasts_s)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Profile, "_at_most_one", lambda *_: False)
+        assert found == [(start, fits.tolist()) for start, fits in future._rooms(asked, lasts_s)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -21,11 +22,10 @@ WHOLE = Demand(1, cpus=1.0, accelerators=4)
 def a_unit(
     name: str, expected_s: float, *, low_s: float = 0.0, high_s: float = math.inf, **more: object
 ) -> PendingUnit:
-    values: dict[str, object] = {"demand": WHOLE, "queued_at_s": 0.0, **more}
+    values: dict[str, object] = {"tenant_id": "lab", "demand": WHOLE, "queued_at_s": 0.0, **more}
     return PendingUnit(
         UnitKey(name, 0),
-        "lab",
-        0,
+        priority=0,
         expected_s=expected_s,
         low_s=low_s or expected_s,
         high_s=expected_s if high_s == math.inf else high_s,
@@ -159,3 +159,25 @@ def test_who_is_taken_off_in_a_future_runs_on_in_it() -> None:
     cluster.add(PendingUnit(other, "lab", 0, 10.0, whole, expected_s=30.0))
     found = prospects(cluster, policy, 10.0, [other])[other]
     assert (found.low_s, found.start_s, found.high_s, found.never) == (150.0, 150.0, 150.0, False)
+
+
+@pytest.mark.parametrize("discipline", ["greedy", "strict", "easy", "conservative"])
+def test_tenants_with_fair_shares_take_turns(discipline: str) -> None:
+    """Four nodes that two tenants hold in equal parts until 100, 200, 300 and 400 s, and four units of each that wait. As things are,
+    both have the same share, and all units of the one stand before those of the other; as each start counts, they begin by
+    turns."""
+    running = [a_unit(f"r{n}", 100.0 * (n + 1), tenant_id="ab"[n % 2]) for n in range(4)]
+    waiting = [a_unit(f"{tenant}{n}", 1e6, queued_at_s=1.0 + n, tenant_id=tenant) for n in range(4) for tenant in "ab"]
+    policy = Policy(order=("priority", "fair_share", "age"), discipline=discipline)
+    cluster = Cluster(table_of(a_fleet({"a": 4})), policy)
+    cluster.extend(running)
+    cluster.apply(decide(cluster, policy, 0.0), 0.0)
+    assert not len(cluster.pending)
+    cluster.extend([replace(unit, queued_at_s=unit.queued_at_s + 10 * (unit.tenant_id == "b")) for unit in waiting])
+    keys = [unit.key for unit in order_of(cluster, 10.0)]
+    assert [key.job_id for key in keys] == ["a0", "a1", "a2", "a3", "b0", "b1", "b2", "b3"]
+    found = prospects(cluster, policy, 10.0, keys, horizon_s=1000.0)
+    starts = sorted((item.start_s, key.job_id) for key, item in found.items() if item.start_s < math.inf)
+    assert [name for _, name in starts] == ["a0", "b0", "a1", "b1"]
+    assert [at_s for at_s, _ in starts] == pytest.approx([100.0, 200.0, 300.0, 400.0])
+    assert [unit.key for unit in order_of(cluster, 10.0)] == keys, "the shares of the cluster are as before"

@@ -133,3 +133,58 @@ def test_who_is_delayed_are_those_who_start_without_the_job_and_not_with_it(seed
     begun = {item.key for item in decide(other, policy, 30.0).placed}
     assert set(found["delayed"]) == {str(key) for key in without - begun}
     assert (found["delayed_units"], found["preempted"]) == (len(found["delayed"]), [])
+
+
+@pytest.mark.parametrize("discipline", ["greedy", "easy", "conservative", "strict"])
+def test_the_place_in_the_queue_is_among_all_that_wait(discipline: str) -> None:
+    """A node is held, and five wait of whom a cycle knows already: the sixth stands behind them, or with more priority before them
+    all. One that fits beside the others takes no place from anybody."""
+    policy = policy_from_json({"order": ["priority", "age"], "discipline": discipline})
+    world = World(a_fleet({"a": 2}, devices=4), policy)
+    for name in ("runs", *(f"waits-{number}" for number in range(5))):
+        world.submit(name, gang(2, accelerators=3))
+    world.cycle()
+    assert len(world.book.cluster.pending) == 5
+
+    def places(spec: JobSpec, units: int = 1) -> tuple[int, list[int]]:
+        found = answer(world.book.cluster, policy, spec, "lab", world.now_s, times=rfc3339)
+        assert found["waiting"] == units
+        return found["ahead_in_queue"], [item["position"] for item in found["items"]]
+
+    wide = gang(2, accelerators=3)
+    assert places(wide) == (5, [6])
+    assert places(replace(wide, priority=1)) == (0, [1])
+    array = JobSpec(JobKind.ARRAY, Demand(1, accelerators=4), array_size=3, command=("work",))
+    assert places(array, 3) == (5, [6, 7, 8])
+    if discipline == "greedy":
+        found = answer(world.book.cluster, policy, task(accelerators=1), "lab", world.now_s, times=rfc3339)
+        assert (found["placeable"], found["ahead_in_queue"]) == (True, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "pointer", "detail"),
+    [
+        ({"nodes_dwn": ["a-0"]}, "/change/nodes_dwn", "change.nodes_dwn: there is no such field"),
+        ({"a/b~c": 1}, "/change/a~1b~0c", "change.a/b~c: there is no such field"),
+        ({"nodes_down": "a-0"}, "/change/nodes_down", "change.nodes_down: must be a list"),
+        ({"nodes_down": ["a-0", "x"]}, "/change/nodes_down/1", "change.nodes_down[1]: there is no node 'x'"),
+        ({"nodes_down": ["a-0"], "nodes_up": ["a-0"]}, "/change/nodes_up/0", "change.nodes_up[0]: node 'a-0' is in"),
+        ({"prices": {"mars.x": 1}}, "/change/prices/mars.x", "change.prices.mars.x: there is no such domain"),
+        ({"prices": {"a": -1}}, "/change/prices/a", "change.prices.a: must be a finite number of at least 0, not -1"),
+        ({"weights": {"luck": 1}}, "/change/weights/luck", "change.weights.luck: there is no such score; known are"),
+        ({"weights": {"price": "x"}}, "/change/weights/price", "change.weights.price: must be a finite number"),
+        ({"policy": 7}, "/change/policy", "change.policy: must be a policy document (text)"),
+        ({"domains": [3]}, "/change/domains/0", "change.domains[0]: must be an object"),
+        ({"domains": [{"domain_id": "b", "cpu": 1}]}, "/change/domains/0/cpu", "change.domains[0].cpu: there is no"),
+        ({"domains": [{"domain_id": "a"}]}, "/change/domains/0/domain_id", "change.domains[0].domain_id: must be the"),
+        ({"domains": [{"domain_id": 1}]}, "/change/domains/0/domain_id", "change.domains[0].domain_id: must be text"),
+    ],
+)
+def test_a_change_that_does_not_fit_is_named_by_its_pointer(change: dict[str, Any], pointer: str, detail: str) -> None:
+    world = World(a_fleet({"a": 1}))
+    with pytest.raises(InvalidArgumentError) as caught:
+        hypothesis(change, world.fleet, world.policy)
+    (error,) = caught.value.errors
+    assert error.pointer == pointer
+    assert caught.value.detail.startswith(detail)
+    assert caught.value.detail.endswith(error.detail)
