@@ -32,8 +32,9 @@ _UNEXPLAINED = Explanation(
 class State:
     """See the module. One cycle over one cluster, which is in a trial (`View.begin`) while it lasts."""
 
-    def __init__(self, cluster: Cluster, policy: Policy, now_s: float, *, explain: bool, keep_memory: bool) -> None:
-        self._keep_memory = keep_memory
+    def __init__(self, cluster: Cluster, policy: Policy, now_s: float, *, explain: bool, keep_memory: bool, most: int) -> None:
+        self._keep_memory, self._most = keep_memory, most
+        self._cut = False
         self._cluster, self._policy, self._now_s, self._explain = cluster, policy, now_s, explain
         self._stages = cluster.stages = cluster.stages or stages_of(policy)
         self._per_tenant = cluster.plugins.per_tenant
@@ -103,6 +104,15 @@ class State:
     def _steady(self) -> bool:
         """Whether who found no place, with all that could be taken off for it, finds one only where something changes."""
         return self._settled and self._stages.promises.steady
+
+    @property
+    def _has_done_enough(self) -> bool:
+        """Whether the rest may be left to the next cycle, which then decides as this one would have: as long as nobody was promised
+        or given anything but nodes that were free."""
+        if not self._most or len(self._placed) < self._most:
+            return False
+        compares = any(getattr(order, "compares", False) for order in self._cluster.pending.order)
+        return not (compares or self._stages.preemptions or self._reserved or self._profile is not None)
 
     @property
     def _only_room(self) -> bool:
