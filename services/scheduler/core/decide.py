@@ -89,8 +89,8 @@ def decide(
 
     ``most`` > 0 bounds the cycle: after so many placements it ends (`Decisions.cut`), and the next one, asked at the same time of a
     cluster to which nothing but these decisions happened, goes on where it ended. It counts, and asks no clock, so a cycle decides
-    the same whenever it is asked. A cycle that takes others off, goes by a planner or makes reservations for all is never cut;
-    one that reserves for the first that wait is not once it has reserved.
+    the same whenever it is asked. A cycle that may take others off, goes by a planner, makes reservations for all or has an order or limit that
+    ``compares`` is never cut; one that reserves for the first that wait is not once it has reserved.
     """
     if isinstance(state, Snapshot):
         if now_s is None:

@@ -51,6 +51,11 @@ BOUNDED: dict[str, dict[str, Any]] = {
     "quota, easy": {"limits": ["quota"], "options": {"quota": {"queues": QUOTAS}}, "discipline": "easy"},
 }
 WHOLE: dict[str, dict[str, Any]] = {
+    "held for others": {
+        "limits": ["preallocation"],
+        "options": {"preallocation": {"tenants": ["red"], "headroom": 2, "most": 4}},
+    },
+    "by objectives": {"order": ["sla", "age"]},
     "compared with who waits": {"order": ["multifactor", "age"]},
     "conservative": {"discipline": "conservative"},
     "takes others off": {"preemptions": ["priority"], "order": ["priority", "age"]},
@@ -162,6 +167,17 @@ def test_what_is_promised_or_taken_is_decided_at_once(name: str) -> None:
     cluster.extend(units(random.Random(3), 0, 30, 100.0))
     decisions = decide(cluster, policy, 100.0, most=1)
     assert len(decisions.placed) > 1 and not decisions.cut
+
+
+def test_limits_that_weight_models_decide_at_once() -> None:
+    policy = a_policy("quota")
+    weighted, alike = (
+        Cluster(table_of(a_fleet({"a": 4, "b": 3})), policy, facts=facts) for facts in ({"index": {"A100": 2.0}}, {})
+    )
+    for cluster in (weighted, alike):
+        cluster.extend(units(random.Random(3), 0, 30, 100.0))
+    assert not decide(weighted, policy, 100.0, most=1).cut
+    assert decide(alike, policy, 100.0, most=1).cut
 
 
 def test_no_cut_behind_a_reservation() -> None:
