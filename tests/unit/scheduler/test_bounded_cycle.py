@@ -137,7 +137,9 @@ class Course:
         self.cuts += len(parts) - 1
         assert placed(parts) == placed([whole])
         assert all(len(item.placed) == most for item in parts[:-1])
-        assert {row[0]: row[2] for row in waits(parts[-1]) if row[2]} == {row[0]: row[2] for row in waits(whole) if row[2]}
+        assert {row[0]: row[2] for row in waits(parts[-1]) if row[2]} == {
+            row[0]: row[2] for row in waits(whole) if row[2]
+        }
         assert parts[-1].reservations == whole.reservations
         assert [item.key for item in whole.preempted] == [item.key for part in parts for item in part.preempted]
         assert set(self.free.running) == set(self.bounded.running)

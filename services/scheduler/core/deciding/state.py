@@ -32,7 +32,9 @@ _UNEXPLAINED = Explanation(
 class State:
     """See the module. One cycle over one cluster, which is in a trial (`View.begin`) while it lasts."""
 
-    def __init__(self, cluster: Cluster, policy: Policy, now_s: float, *, explain: bool, keep_memory: bool, most: int) -> None:
+    def __init__(
+        self, cluster: Cluster, policy: Policy, now_s: float, *, explain: bool, keep_memory: bool, most: int
+    ) -> None:
         self._keep_memory = keep_memory
         self._cluster, self._policy, self._now_s, self._explain = cluster, policy, now_s, explain
         self._stages = cluster.stages = cluster.stages or stages_of(policy)
