@@ -17,8 +17,8 @@ from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.plans.catalogue import register_all
-from tests.unit.scheduler.world import a_fleet, gang, task
 from tests.unit.scheduler.world import World as BookWorld
+from tests.unit.scheduler.world import a_fleet, gang, task
 
 register_all()
 TENANTS = ("red", "green", "blue")
@@ -168,7 +168,8 @@ def test_what_is_promised_or_taken_is_decided_at_once(name: str) -> None:
     cluster, policy = Cluster(table_of(a_fleet({"a": 4, "b": 3})), a_policy(name)), a_policy(name)
     cluster.extend(units(random.Random(3), 0, 30, 100.0))
     decisions = decide(cluster, policy, 100.0, most=1)
-    assert len(decisions.placed) > 1 and not decisions.cut
+    assert len(decisions.placed) > 1
+    assert not decisions.cut
 
 
 def test_limits_that_weight_models_decide_at_once() -> None:
@@ -196,7 +197,8 @@ def test_no_cut_behind_a_reservation() -> None:
     cluster.extend([big, *(unit(f"small-{number}", 2.0, ranks=1, cpus=1.0, accelerators=1) for number in range(4))])
     decisions = decide(cluster, policy, 0.0, most=1)
     assert [item.key for item in decisions.reservations] == [big.key]
-    assert len(decisions.placed) == 4 and not decisions.cut
+    assert len(decisions.placed) == 4
+    assert not decisions.cut
 
 
 def test_a_cut_says_that_not_all_were_looked_at() -> None:
