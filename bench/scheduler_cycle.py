@@ -5,7 +5,7 @@
 The scheduler of the service (`LiveScheduler.run_cycles`) over a PostgreSQL of its own with fsync, in this process and without the bus:
 the network and demands of bench/scheduler.py, so many jobs submitted at once, and cycles until all have their nodes. This is done
 with each bound of placements (0: none, all jobs in one cycle) in turn; the jobs of former turns run on. A first wave judges every
-demand on every node for the first time and is told apart.
+demand on every node for the first time and is told apart. The nodes are put into the book and not written: cycles write none.
 
   cycle          from the begin of a transaction to the end of its commit
   loop held      the longest time for which nothing else in the process could run (events, API), from a task that looks every ms
@@ -108,10 +108,9 @@ async def measure(domains: int, nodes: int, waiting: int, bounds: list[int], rou
         live = Timed(kernel, settings, Policy())
         await live.start()
         try:
-            async with live.outbox.transaction() as transaction:
-                draft = await live.draft(transaction)
-                draft.fleet = network(domains * nodes, domains)
-                await live.write(transaction, draft)
+            draft = live.book.draft()
+            draft.fleet = network(domains * nodes, domains)
+            live.book.merge(draft)
             first = await placed(live, settings, domains * nodes, waiting, "first", bounds[0])
             for number in range(rounds):
                 for bound in bounds:

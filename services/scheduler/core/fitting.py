@@ -62,8 +62,8 @@ def _times(free: Floats, amount: float) -> Ints:
 def _devices_that_fit(table: Table, free: Free, demand: Demand, columns: Ints, rows: Any) -> Ints:
     if demand.device_milli >= 1000:
         if len(columns) == 1:
-            only: Ints = free.devices[:, columns.item(0)][rows]
-            return only // demand.accelerators
+            only: Ints = free.devices[:, columns.item(0)][rows] // demand.accelerators
+            return only
         devices = free.devices[rows]
         if len(columns) != devices.shape[1]:
             devices = devices[:, columns]

@@ -310,7 +310,7 @@ class Judging:
         totals: Floats = self._domain_weights @ self._domain_parts
         return totals + self._whole
 
-    def _weighed(self, parts: Sequence[Floats], rows: Any, size: int) -> Floats:
+    def _weighed(self, parts: Sequence[Floats] | Floats, rows: Any, size: int) -> Floats:
         """What the values of ``size`` nodes (one array per score) come to."""
         if self._weights_by_domain is not None:
             totals: Floats = (self._weights_by_domain[:, self._table.node_domain[rows]] * np.array(parts)).sum(axis=0)
