@@ -33,7 +33,7 @@ def fits(table: Table, free: Free, demand: Demand, columns: Ints, rows: Any = sl
         found.append(_times(free.cpus[rows], demand.cpus))
     if demand.memory_bytes > 0:
         found.append(free.memory_bytes[rows] // demand.memory_bytes)
-    fit = np.minimum(found[0], UNBOUNDED) if found else np.full(free.cpus[rows].shape, UNBOUNDED, dtype=np.int64)
+    fit: Ints = np.minimum(found[0], UNBOUNDED) if found else np.full(free.cpus[rows].shape, UNBOUNDED, dtype=np.int64)
     for other in found[1:]:
         np.minimum(fit, other, out=fit)
     for name, amount in demand.resources:
@@ -62,13 +62,14 @@ def _times(free: Floats, amount: float) -> Ints:
 def _devices_that_fit(table: Table, free: Free, demand: Demand, columns: Ints, rows: Any) -> Ints:
     if demand.device_milli >= 1000:
         if len(columns) == 1:
-            only: Ints = free.devices[:, columns.item(0)][rows] // demand.accelerators
-            return only
+            of_one: Ints = free.devices[:, columns.item(0)][rows] // demand.accelerators
+            return of_one
         devices = free.devices[rows]
         if len(columns) != devices.shape[1]:
             devices = devices[:, columns]
         ranks: Ints = devices // demand.accelerators if demand.accelerators > 1 else devices
-        return ranks.sum(axis=1).astype(np.int64)
+        all_models: Ints = ranks.sum(axis=1).astype(np.int64)
+        return all_models
     if free.device_milli is None:
         whole_devices = free.devices[rows][:, columns].sum(axis=1).astype(np.int64)
         parts: Ints = whole_devices * (1000 // demand.device_milli) // demand.accelerators
