@@ -13,7 +13,7 @@ of one is in doubt, the same chunk is offered again before anything that came af
 | ``policy`` | the policy from now on |
 | ``steps`` | what was measured of programs' steps since it was told last |
 | ``rest`` | nothing: idle nodes were told to sleep, or those that did not are used again |
-| ``cycle`` | what was decided |
+| ``cycle`` | what was decided, and how many placements bounded it |
 
 Every entry has its time in seconds. Events themselves stay in the log of the bus. What the parties of two levels note besides
 stands in shards/journal.py and domains/journal.py.
@@ -153,6 +153,7 @@ def outcome_of(cycle: Cycle) -> dict[str, Any]:
         ],
         "reserved": [[str(item.key), item.start_s] for item in decisions.reservations],
         "waiting": sum(len(group.units) for group in decisions.blocked),
+        "most": decisions.most,
     }
 
 

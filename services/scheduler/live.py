@@ -94,7 +94,7 @@ class LiveScheduler(LiveBook):
             draft = await self.draft(transaction)
             before_s = time.perf_counter()
             now_s = draft.at_s = self.now_s()
-            cycle = begin_cycle(draft, self.policy, now_s)
+            cycle = begin_cycle(draft, self.policy, now_s, self._settings.cycle_placements)
             self._metrics.deciding.observe(time.perf_counter() - before_s)
             carry_out(draft, cycle, self.policy, now_s, lambda: self._kernel.new_id("dec"))
             await self.write(transaction, draft)
@@ -138,6 +138,8 @@ class LiveScheduler(LiveBook):
     def _carried_out(self, cycle: Cycle, now_s: float) -> None:
         self.book.remember(cycle.decisions)
         self._waiting.add(cycle.decisions)
+        if cycle.decisions.cut:
+            self._poked.set()
         started_s = time.perf_counter()
         self.journal.cycle(now_s, cycle)
         self._metrics.recording.observe(time.perf_counter() - started_s)

@@ -187,7 +187,7 @@ class Replay:
         book = self.book
         draft = book.draft()
         draft.at_s = entry.at_s
-        cycle = run_cycle(draft, self.policy, entry.at_s, self.new_id)
+        cycle = run_cycle(draft, self.policy, entry.at_s, self.new_id, entry.body.get("most", 0))
         self.report.placements += len(cycle.begun)
         self.report.preemptions += len(cycle.preempted)
         self.compare(entry, entry.body, outcome_of(cycle))

@@ -23,6 +23,9 @@ class SchedulerSettings(HttpSettings):
     policy_from_file: bool = False
     # Pause after a cycle, so that events which come close together are decided together.
     cycle_pause_s: float = 0.01
+    # After so many placements a cycle ends, and the next one goes on: what is decided together stands in one transaction, and
+    # events are heard in between. 0: no bound. The decisions are the same (README, A cycle).
+    cycle_placements: int = Field(default=500, ge=0)
     # Finished jobs are kept this long, for explanations.
     keep_days: int = 30
 

@@ -1,7 +1,9 @@
 """Limits: whether a unit may start at all now, whatever room there is (quotas, caps on running units).
 
 A limit plugin has a ``name`` and ``open(context)``, which begins a cycle and returns a `Gate`. The gate is asked for each
-unit that the order puts forward; a unit that is held back waits with the reason, and so do the others of its lane.
+unit that the order puts forward; a unit that is held back waits with the reason, and so do the others of its lane. ``compares`` True
+says that a gate which is opened anew after placements refuses otherwise than the one that was charged with them: such a cycle is
+not bounded (`decide`).
 """
 
 from __future__ import annotations

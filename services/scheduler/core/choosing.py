@@ -52,10 +52,10 @@ class Choosing(Judging):
         ranks = self._demand.ranks
         if domain_fits is None:
             domain_fits = self._per_domain(fits)
-        feasible = np.flatnonzero(domain_fits >= ranks)
+        feasible = (domain_fits >= ranks).nonzero()[0]
         if len(feasible):
             # Among these alone: whatever a score says, nothing goes where it does not fit.
-            domain = int(feasible[self._domain_totals[feasible].argmax()])
+            domain: int = feasible.item(self._domain_totals[feasible].argmax())
             return Choice((domain,), tuple(self._nodes(domain, ranks, fits)), float(self._domain_totals[domain]))
         if self._demand.cross_domain and not self._demand.topology_required and int(domain_fits.sum()) >= ranks:
             return self._span(fits, domain_fits)
@@ -84,9 +84,9 @@ class Choosing(Judging):
             fits = self._one_group(fits, totals, self._groups[part], ranks)
         chosen = []
         while ranks:
-            enough = np.flatnonzero(fits >= ranks)
+            enough = (fits >= ranks).nonzero()[0]
             if len(enough):
-                row = int(enough[totals[enough].argmax()])
+                row: int = enough.item(totals[enough].argmax())
                 chosen.append((part.start + row, ranks))
                 break
             count = int(fits.max())

@@ -30,8 +30,9 @@ class Cycle:
     preempted: list[tuple[Run, Preempted]] = field(default_factory=list)
 
 
-def run_cycle(draft: Draft, policy: Policy, now_s: float, new_id: Callable[[], str]) -> Cycle:
-    """Decide at ``now_s`` and write what follows to an empty draft. ``new_id`` gives names for decisions.
+def run_cycle(draft: Draft, policy: Policy, now_s: float, new_id: Callable[[], str], most: int = 0) -> Cycle:
+    """Decide at ``now_s`` and write what follows to an empty draft. ``new_id`` gives names for decisions, ``most`` bounds the
+    placements (`decide`; 0: does not).
 
     Steps:
     1. Units whose nodes were kept for them, and are free now, are placed there.
@@ -40,12 +41,12 @@ def run_cycle(draft: Draft, policy: Policy, now_s: float, new_id: Callable[[], s
        unit is nominated, its nodes are kept for it for at most ``stop_timeout_s``. So it is for nodes that sleep: they are woken,
        and kept for some times their waking time longer. All others are placed.
     """
-    cycle = begin_cycle(draft, policy, now_s)
+    cycle = begin_cycle(draft, policy, now_s, most)
     carry_out(draft, cycle, policy, now_s, new_id)
     return cycle
 
 
-def begin_cycle(draft: Draft, policy: Policy, now_s: float) -> Cycle:
+def begin_cycle(draft: Draft, policy: Policy, now_s: float, most: int = 0) -> Cycle:
     """Steps 1 and 2 of `run_cycle`."""
     book = draft.book
     book.advance(now_s)
@@ -54,7 +55,7 @@ def begin_cycle(draft: Draft, policy: Policy, now_s: float) -> Cycle:
         run = nominations.carry_out_nomination(draft, key, now_s, room=book.has_room(key))
         if run is not None:
             begun.append(run)
-    return Cycle(decide(book.cluster, policy, now_s), begun)
+    return Cycle(decide(book.cluster, policy, now_s, most=most), begun)
 
 
 def carry_out(draft: Draft, cycle: Cycle, policy: Policy, now_s: float, new_id: Callable[[], str]) -> None:

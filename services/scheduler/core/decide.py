@@ -7,7 +7,8 @@ Steps:
    The domain is chosen by its scores, then nodes in it; what a unit takes is seen by all that follow.
 4. A unit without room may take others off (preemption.py); else it waits by the policy's discipline: behind it go all that
    fit (greedy), none (strict), or those that disturb no reservation (deciding/reserving.py, profile.py).
-5. A class without room takes all its units out of the cycle at once. When nothing came free since the last cycle, only
+5. A cycle may be bounded: after so many placements the rest is left to the next one, where that decides alike (`decide`).
+6. A class without room takes all its units out of the cycle at once. When nothing came free since the last cycle, only
    units that came since are looked at.
 
 The cluster is left as it was; `Cluster.apply` carries the decisions out.
@@ -77,6 +78,7 @@ def decide(
     *,
     explain: bool = True,
     keep_memory: bool = True,
+    most: int = 0,
 ) -> Decisions:
     """Decide about the units that wait. PolicyError when the policy names an unknown plugin.
 
@@ -84,13 +86,18 @@ def decide(
     for anybody (the simulator reads none of them). ``keep_memory`` False lets the cycle go on with what the last one remembered
     instead of a copy of it: for a caller that applies the decisions before it asks again. If it does not, reservations are made
     anew. With both False the decisions list no reservations.
+
+    ``most`` > 0 bounds the cycle: after so many placements it ends (`Decisions.cut`), and the next one, asked at the same time of a
+    cluster to which nothing but these decisions happened, goes on where it ended. It counts, and asks no clock, so a cycle decides
+    the same whenever it is asked. A cycle that may take others off, goes by a planner, makes reservations for all or has an order or limit that
+    ``compares`` is never cut; one that reserves for the first that wait is not once it has reserved.
     """
     if isinstance(state, Snapshot):
         if now_s is None:
             now_s = state.now_s
         state = state.cluster(policy)
     state.use(policy)
-    return _Cycle(state, policy, now_s or 0.0, explain=explain, keep_memory=keep_memory).run()
+    return _Cycle(state, policy, now_s or 0.0, explain=explain, keep_memory=keep_memory, most=most).run()
 
 
 class _Cycle(Chances, ByPlan):
@@ -119,11 +126,15 @@ class _Cycle(Chances, ByPlan):
             self._profile.reservations if self._profile is not None and (self._explain or self._keep_memory) else (),
             len(self._seen),
             self._memory(),
-            partial,
+            partial or self._cut,
+            self._most,
+            self._cut,
             _place=self._position,
         )
 
     def _memory(self) -> Memory | None:
+        if self._cut:
+            return None
         if self._stages.planner or (self._preempted and not (self._steady and self._policy.discipline == "greedy")):
             return None
         if self._stages.preemptions and not (self._policy.discipline == "greedy" and self._stages.promises.settled):
@@ -184,6 +195,9 @@ class _Cycle(Chances, ByPlan):
 
     def _in_turn(self, selection: Selection) -> None:
         while (unit := selection.pop()) is not None:
+            if self._has_done_enough:
+                self._cut = True
+                return
             reason = next((text for gate in self._gates if (text := gate.refuses(unit))), "")
             if reason:
                 if not self._relieve(unit, selection):

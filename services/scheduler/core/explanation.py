@@ -85,18 +85,28 @@ class Ranking:
 
         At least one that is not in ``first`` is there if any has room.
         """
-        totals, fits = self.totals.tolist(), self.fits.tolist()
         order = list(first)
-        known = set(order)
-        with_room = [place for place, fit in enumerate(fits) if fit > 0 and place not in known]
-        with_room.sort(key=lambda place: (fits[place] < self.ranks, -totals[place]))
-        order += with_room[: max(limit - len(order), 1)]
-        return tuple([self._candidate(place, totals[place], fits[place]) for place in order])
+        order += self._best(max(limit - len(order), 1), order)
+        return tuple([self._candidate(place) for place in order])
 
-    def _candidate(self, place: int, total: float, fit: int) -> Candidate:
-        return Candidate(
-            self.places[place], total, fit, tuple(zip(self.plugins, self.parts[:, place].tolist(), strict=True))
-        )
+    def _best(self, count: int, but: Sequence[int]) -> list[int]:
+        """So many places with room; of equal ones the first."""
+        room = self.fits > 0
+        room[but] = False
+        places = room.nonzero()[0]
+        enough = places[self.fits[places] >= self.ranks]
+        if len(enough) >= count:
+            # The best of them alone are sorted, with all that are as good as the last.
+            totals = self.totals[enough]
+            least = np.partition(totals, len(enough) - count)[len(enough) - count]
+            places = enough[totals >= least]
+        order = np.lexsort((-self.totals[places], self.fits[places] < self.ranks))
+        found: list[int] = places[order[:count]].tolist()
+        return found
+
+    def _candidate(self, place: int) -> Candidate:
+        parts = tuple(zip(self.plugins, self.parts[:, place].tolist(), strict=True))
+        return Candidate(self.places[place], self.totals.item(place), self.fits.item(place), parts)
 
 
 def best_of(rankings: Sequence[Ranking]) -> Ranking:

@@ -26,13 +26,16 @@ class Free:
 
 def fits(table: Table, free: Free, demand: Demand, columns: Ints, rows: Any = slice(None)) -> Ints:
     """How many ranks of a demand fit into what is free on each node of ``rows``."""
-    fit = np.full(free.cpus[rows].shape, UNBOUNDED, dtype=np.int64)
-    if demand.cpus > 0:
-        np.minimum(fit, _times(free.cpus[rows], demand.cpus), out=fit)
-    if demand.memory_bytes > 0:
-        np.minimum(fit, free.memory_bytes[rows] // demand.memory_bytes, out=fit)
+    found: list[Ints] = []
     if demand.accelerators > 0:
-        np.minimum(fit, _devices_that_fit(table, free, demand, columns, rows), out=fit)
+        found.append(_devices_that_fit(table, free, demand, columns, rows))
+    if demand.cpus > 0:
+        found.append(_times(free.cpus[rows], demand.cpus))
+    if demand.memory_bytes > 0:
+        found.append(free.memory_bytes[rows] // demand.memory_bytes)
+    fit: Ints = np.minimum(found[0], UNBOUNDED) if found else np.full(free.cpus[rows].shape, UNBOUNDED, dtype=np.int64)
+    for other in found[1:]:
+        np.minimum(fit, other, out=fit)
     for name, amount in demand.resources:
         if amount <= 0:
             continue
@@ -47,17 +50,26 @@ def fits(table: Table, free: Free, demand: Demand, columns: Ints, rows: Any = sl
 
 def _times(free: Floats, amount: float) -> Ints:
     """How often a fraction goes into what is free, up to `UNBOUNDED`; what is less than `SLACK` counts as that much."""
-    found: Ints = np.minimum((free + SLACK) // max(amount, SLACK), UNBOUNDED).astype(np.int64)
+    ratio = (free + SLACK) / max(amount, SLACK)
+    whole = np.floor(ratio)
+    # Rounded up to a whole number it may be one too many; a division without rest is exact, and takes some times as long.
+    if (whole == ratio).any():
+        whole = (free + SLACK) // max(amount, SLACK)
+    found: Ints = np.minimum(whole, UNBOUNDED).astype(np.int64)
     return found
 
 
 def _devices_that_fit(table: Table, free: Free, demand: Demand, columns: Ints, rows: Any) -> Ints:
     if demand.device_milli >= 1000:
+        if len(columns) == 1:
+            of_one: Ints = free.devices[:, columns.item(0)][rows] // demand.accelerators
+            return of_one
         devices = free.devices[rows]
         if len(columns) != devices.shape[1]:
             devices = devices[:, columns]
         ranks: Ints = devices // demand.accelerators if demand.accelerators > 1 else devices
-        return ranks[:, 0].astype(np.int64) if ranks.shape[1] == 1 else ranks.sum(axis=1).astype(np.int64)
+        all_models: Ints = ranks.sum(axis=1).astype(np.int64)
+        return all_models
     if free.device_milli is None:
         whole_devices = free.devices[rows][:, columns].sum(axis=1).astype(np.int64)
         parts: Ints = whole_devices * (1000 // demand.device_milli) // demand.accelerators

@@ -5,7 +5,7 @@ Filters say which nodes may take a rank, `ranks_that_fit` counts ranks per node,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -20,6 +20,9 @@ from services.scheduler.core.state import Demand
 from services.scheduler.core.table import SLACK, UNBOUNDED, Bools, Floats, Ints
 from services.scheduler.core.view import View
 
+_NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
+_MOST_NOTED = 64
+"""Lists of nodes that are kept apart."""
 _FEW = 6
 """Up to so many touched nodes are counted again one by one, which is quicker than arrays are."""
 
@@ -27,6 +30,20 @@ _FEW = 6
 def _stack(values: list[Floats], size: int) -> Floats:
     """Rows as a matrix, also when there are none."""
     return np.array(values) if values else np.zeros((0, size))
+
+
+def _note(lists: list[Ints], rows: Ints) -> None:
+    """Add nodes, in order, to those that were noted before."""
+    if len(lists) >= _MOST_NOTED:
+        lists[:] = [_noted(lists)]
+    lists.append(rows)
+
+
+def _noted(lists: list[Ints]) -> Ints:
+    """All nodes that were noted, once each, in order."""
+    if len(lists) == 1:
+        return lists[0]
+    return np.unique(np.concatenate(lists)) if lists else _NO_ROWS
 
 
 class Judging:
@@ -53,6 +70,8 @@ class Judging:
             getattr(item, "everywhere", False) for item in (*self._again, *(score for score, _ in self._scores.node))
         )
         self._seen = self._scored = len(view.taken)
+        self._window: tuple[int, int, set[int]] = (0, 0, set())
+        self._window_rows: Ints | None = None
         self._facts = view.facts_version
         self._some_sleep = bool(view.table.asleep.any())
         self._could_hold: Ints | None = None
@@ -64,9 +83,12 @@ class Judging:
         all_models = len(columns) == len(view.columns(demand))
         self._rejecting = Rejecting(view, demand, plugins.filters, policy.shown_nodes, fits > 0 if all_models else None)
         self._rejected_at = len(view.taken)
+        self._turned: list[Ints] = []
+        """Nodes that got their first or lost their last room since rejections were said, where that is what they hang on."""
         self._rejects_full = all_models and self._rejecting.capacity_alone
         """Whether a node that is allowed is rejected just when no rank fits on it."""
         self._allowed = self._rejecting.allowed
+        self._all_allowed = bool(self._allowed.all())
         self.fits: Ints = np.where(self._rejecting.passing, fits, 0)
         self.domain_fits: Ints = self._per_domain(self.fits)
         self._spans = demand.cross_domain and not demand.topology_required
@@ -96,10 +118,15 @@ class Judging:
             and self._weights_by_domain is None
             and all(hasattr(score, "node") for score, _ in self._scores.node if score.dynamic)
         )
+        # Reservations are made from what fits later.
+        self._puts_off = self._judges_one and self._groups is None and policy.discipline in {"greedy", "strict"}
+        self._put_off: list[Ints] = []
+        """Nodes that no score was asked about since they were touched, as nothing fits there: they are touched again before it does."""
         self._whole = sum(
             weight * value for (_, weight), (_, value) in zip(self._scores.domain_set, self._everywhere, strict=True)
         )
-        self._node_totals: Floats = self._weigh_nodes(everything)
+        self._weights: list[float] = self._node_weights.tolist()
+        self._node_totals: Floats = self._weighed(self._node_parts, everything, len(self._table.nodes))
         self._domain_totals = self._weigh_domains()
 
     def on(self, view: View) -> Self:
@@ -107,6 +134,7 @@ class Judging:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._view, other._limit = view, None
+        other._turned, other._put_off = list(self._turned), list(self._put_off)
         other._rejecting = self._rejecting.on(view)
         other.fits, other.domain_fits = self.fits.copy(), self.domain_fits.copy()
         other._domain_parts, other._domain_totals = self._domain_parts.copy(), self._domain_totals.copy()
@@ -117,6 +145,7 @@ class Judging:
         """Look again at the nodes that were taken from since."""
         self._count()
         self._judge()
+        self._judge_put_off()
 
     def has_room(self) -> bool:
         """Whether all ranks fit now, by number alone; costs little, as no score is asked."""
@@ -130,15 +159,14 @@ class Judging:
 
     def _count(self) -> None:
         """Count ranks again on the nodes that were taken from since."""
-        taken = self._view.taken
-        if self._seen == len(taken):
+        begin, end = self._seen, len(self._view.taken)
+        if begin == end:
             return
-        new = taken[self._seen :]
-        self._seen = len(taken)
-        few = set(new)
+        self._seen = end
+        few = self._touched(begin)
         if self._one_by_one and len(few) <= _FEW:
             changed = False
-            fits = self.fits
+            fits, turned = self.fits, []
             for row in few:
                 fit = self._fit_of(row)
                 before = fits.item(row)
@@ -146,27 +174,48 @@ class Judging:
                     fits[row] = fit
                     self.domain_fits[self._table.node_domain.item(row)] += fit - before
                     changed = True
+                    if (fit > 0) is not (before > 0):
+                        turned.append(row)
             if changed:
                 self._most = self._most_ranks()
+            if turned:
+                _note(self._turned, np.array(sorted(turned)))
             return
-        rows = self._touched(new)
+        rows = self._touched_rows(begin)
         fits = self._view.ranks_that_fit(self._demand, self._columns, rows)
-        fits[~self._allowed[rows]] = 0
+        if not self._all_allowed:
+            fits[~self._allowed[rows]] = 0
         for item in self._again:
             fits[~item.passes(self._view, self._demand, rows)] = 0
+        more = fits - self.fits[rows]
+        places = more.nonzero()[0]
+        if not len(places):
+            return
+        changed_rows, fits, more = rows[places], fits[places], more[places]
+        if self._rejects_full:
+            _note(self._turned, changed_rows[(fits > 0) != (fits > more)])
+        self.fits[changed_rows] = fits
         if self._groups is None or not self._demand.topology_required:
-            np.add.at(self.domain_fits, self._table.node_domain[rows], fits - self.fits[rows])
-            self.fits[rows] = fits
+            np.add.at(self.domain_fits, self._table.node_domain[changed_rows], more)
         else:
-            self.fits[rows] = fits
             self.domain_fits = self._per_domain(self.fits)
         self._most = self._most_ranks()
 
-    def _touched(self, new: list[int]) -> Ints:
-        """Nodes to look at again."""
+    def _touched(self, begin: int) -> set[int]:
+        """The nodes that were touched since ``taken`` was as long as ``begin``."""
+        end = len(self._view.taken)
+        if self._window[:2] != (begin, end):
+            self._window, self._window_rows = (begin, end, set(self._view.taken[begin:])), None
+        return self._window[2]
+
+    def _touched_rows(self, begin: int) -> Ints:
+        """Nodes to look at again, in order, when those were touched."""
         if self._asks_all:
             return np.arange(len(self._table.nodes))
-        return np.array(new if len(new) == 1 else sorted(set(new)), dtype=np.int64)
+        touched = self._touched(begin)
+        if self._window_rows is None:
+            self._window_rows = np.array(sorted(touched), dtype=np.int64)
+        return self._window_rows
 
     def _fit_of(self, row: int) -> int:
         """As `fitting.fits`, for one node and whole devices."""
@@ -196,22 +245,47 @@ class Judging:
             self._domain_totals = self._weigh_domains()
         if self._scored == len(taken):
             return
-        new = taken[self._scored :]
-        self._scored = len(taken)
-        few = set(new)
-        if self._judges_one and len(few) <= _FEW:
-            for row in few:
-                self._judge_node(row)
-        else:
-            rows = self._touched(new)
-            for index, (score, _) in enumerate(self._scores.node):
-                if score.dynamic:
-                    self._node_parts[index, rows] = score.nodes(self._view, self._demand, rows)
-            self._node_totals[rows] = self._weigh_nodes(rows)
+        begin, self._scored = self._scored, len(taken)
+        self._judge_touched(begin)
         for index, (domain_score, _) in enumerate(self._scores.domain):
             if domain_score.dynamic:
                 self._domain_parts[index] = self._of_domains(domain_score)
         self._domain_totals = self._weigh_domains()
+
+    def _judge_touched(self, begin: int) -> None:
+        found = self._touched(begin)
+        if self._judges_one and len(found) <= _FEW:
+            for row in found:
+                self._judge_node(row)
+            return
+        rows = self._touched_rows(begin)
+        if self._puts_off:
+            self._count()
+            room = self.fits[rows] > 0
+            _note(self._put_off, rows[~room])
+            rows = rows[room]
+        self._judge_nodes(rows)
+
+    def _judge_put_off(self) -> None:
+        """Judge the nodes without room too."""
+        put_off = self._put_off
+        if put_off:
+            self._judge_nodes(_noted(put_off))
+            put_off.clear()
+
+    def _judge_nodes(self, rows: Ints) -> None:
+        if self._judges_one and len(rows) <= _FEW:
+            for row in rows.tolist():
+                self._judge_node(row)
+            return
+        values: list[Floats] = []
+        for part, (score, _) in zip(self._node_parts, self._scores.node, strict=True):
+            if score.dynamic:
+                part[rows] = value = score.nodes(self._view, self._demand, rows)
+            else:
+                value = part[rows]
+            values.append(value)
+        self._node_totals[rows] = self._weighed(values, rows, len(rows))
 
     def _judge_node(self, row: int) -> None:
         parts = self._node_parts
@@ -236,15 +310,15 @@ class Judging:
         totals: Floats = self._domain_weights @ self._domain_parts
         return totals + self._whole
 
-    def _weigh_nodes(self, rows: Any) -> Floats:
-        parts = self._node_parts[:, rows]
-        if self._weights_by_domain is None:
-            # One after the other: a product of matrices gives sums that depend on which other nodes stand beside.
-            totals: Floats = np.zeros(parts.shape[1])
-            for weight, part in zip(self._node_weights.tolist(), parts, strict=True):
-                totals += weight * part
-        else:
-            totals = (self._weights_by_domain[:, self._table.node_domain[rows]] * parts).sum(axis=0)
+    def _weighed(self, parts: Sequence[Floats] | Floats, rows: Any, size: int) -> Floats:
+        """What the values of ``size`` nodes (one array per score) come to."""
+        if self._weights_by_domain is not None:
+            totals: Floats = (self._weights_by_domain[:, self._table.node_domain[rows]] * np.array(parts)).sum(axis=0)
+            return totals
+        # One after the other: a product of matrices gives sums that depend on which other nodes stand beside.
+        totals = np.zeros(size)
+        for weight, part in zip(self._weights, parts, strict=True):
+            totals += weight * part
         return totals
 
     def _overridden(self, policy: Policy) -> Floats | None:
@@ -276,9 +350,13 @@ class Judging:
         self._count()
         taken = self._view.taken
         if self._rejected_at != len(taken):
-            rows = self._touched(taken[self._rejected_at :])
-            self._rejected_at = len(taken)
-            self._rejecting.look_again(rows, self.fits[rows] > 0 if self._rejects_full else None)
+            begin, self._rejected_at = self._rejected_at, len(taken)
+            if self._rejects_full:
+                rows = _noted(self._turned)
+                self._rejecting.turned(self._touched(begin), rows, self.fits[rows] > 0)
+            else:
+                self._rejecting.look_again(self._touched_rows(begin))
+            self._turned.clear()
         return self._rejecting.said()
 
     @property

@@ -96,6 +96,7 @@ class PreallocationLimit:
     """See the module."""
 
     name = "preallocation"
+    compares = True
 
     def __init__(self, settings: Settings | None = None) -> None:
         self._settings = settings or Settings()

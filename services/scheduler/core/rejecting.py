@@ -7,7 +7,7 @@ few of them, and why; the reasons of nodes that nothing touched are not asked fo
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Self
@@ -41,11 +41,6 @@ class _Told:
     rows: list[int] | None = None
     whys: dict[int, tuple[str, str]] = field(default_factory=dict)
     said: Rejection | None = None
-
-    def forget(self, row: int) -> None:
-        """The reason of a node may be another."""
-        del self.whys[row]
-        self.said = None
 
     def copy(self) -> _Told:
         return replace(self, rows=None if self.rows is None else list(self.rows), whys=dict(self.whys))
@@ -85,6 +80,7 @@ class Rejecting:
         self.passing: Bools = self._first == self._none
         counts = np.bincount(self._first, minlength=self._none + 1).tolist()
         self._told = [_Told(item, count) for item, count in zip(chain, counts, strict=False)]
+        self._all: tuple[Rejection, ...] | None = None
 
     def on(self, view: View) -> Self:
         """The same on a copy of this view. What does not change is shared."""
@@ -94,43 +90,39 @@ class Rejecting:
         other._told = self._told[: self._lasting] + [told.copy() for told in self._told[self._lasting :]]
         return other
 
-    def look_again(self, rows: Ints, room: Bools | None = None) -> None:
-        """Nodes were touched; ``room`` is what the filter "capacity" says of them, where only that can have changed."""
-        if len(rows) == 1:
-            self._look_at(int(rows[0]), rows, room)
-            return
+    def look_again(self, rows: Ints) -> None:
+        """Nodes were touched."""
         before = self._first[rows]
         now = np.full(len(rows), self._none, dtype=np.int16)
         for place, item in reversed(self._again):
-            now[~(item.passes(self._view, self._demand, rows) if room is None else room)] = place
+            now[~item.passes(self._view, self._demand, rows)] = place
         now = np.where(before < self._lasting, before, now)
         self._first[rows] = now
-        touched = rows.tolist()
-        for told in self._told[self._lasting :]:
-            for row in told.whys.keys() & touched if told.whys else ():
-                told.forget(row)
+        self._forget(set(rows.tolist()))
         changed = now != before
         if changed.any():
             for place, _ in self._again:
                 self._move(place, rows[changed & (before == place)].tolist(), rows[changed & (now == place)].tolist())
 
-    def _look_at(self, row: int, rows: Ints, room: Bools | None) -> None:
-        """As above for one node, as most units take from one."""
-        before = self._first.item(row)
-        if before < self._lasting:
+    def turned(self, touched: Set[int], rows: Ints, room: Bools) -> None:
+        """The same where what changes is said by the filter "capacity" alone: ``rows``, in order, are the nodes of which it may
+        say something else than it did, ``room`` is what it says."""
+        self._forget(touched)
+        if not len(rows):
             return
-        now = self._none
-        for place, item in self._again:
-            if not (item.passes(self._view, self._demand, rows) if room is None else room).item(0):
-                now = place
-                break
+        place, _ = self._again[0]
+        before = self._first[rows]
+        now = np.where(room, self._none, place)
+        changed = (before >= self._lasting) & (now != before)
+        self._first[rows[changed]] = now[changed]
+        self._move(place, rows[changed & room].tolist(), rows[changed & ~room].tolist())
+
+    def _forget(self, touched: Set[int]) -> None:
+        """The reasons of nodes that were touched may be others."""
         for told in self._told[self._lasting :]:
-            if row in told.whys:
-                told.forget(row)
-        if now != before:
-            self._first[row] = now
-            for place, _ in self._again:
-                self._move(place, [row] if before == place else [], [row] if now == place else [])
+            for row in told.whys.keys() & touched if told.whys else ():
+                del told.whys[row]
+                told.said = self._all = None
 
     def _move(self, place: int, gone: list[int], come: list[int]) -> None:
         """Some nodes count for a filter no more, and some, in order, do now."""
@@ -138,7 +130,7 @@ class Rejecting:
             return
         told = self._told[place]
         told.count += len(come) - len(gone)
-        told.said = None
+        told.said = self._all = None
         shown = told.rows
         if shown is None:
             return
@@ -153,7 +145,11 @@ class Rejecting:
 
     def said(self) -> tuple[Rejection, ...]:
         """What each filter rejects of what those before it have left."""
-        return tuple([told.said or self._rejection(place, told) for place, told in enumerate(self._told)])
+        found = self._all
+        if found is None:
+            found = tuple([told.said or self._rejection(place, told) for place, told in enumerate(self._told)])
+            self._all = found
+        return found
 
     def _rejection(self, place: int, told: _Told) -> Rejection:
         told.said = self._say(place, told)

@@ -288,7 +288,7 @@ class View:
         pairs = self.table.devices_of[row]
         milli, free_devices = self.device_milli[row], self.free_devices[row]
         more = -demand.device_milli if taking else demand.device_milli
-        changed = 0
+        changed: dict[int, int] = {}
         for index in devices:
             position = positions.get(index)
             if position is None:
@@ -299,13 +299,14 @@ class View:
             if before == 1000 and after < 1000:
                 if pair in free:
                     free.remove(pair)
-                free_devices[pair[1]] -= 1
-                changed += 1
             elif before < 1000 and after >= 1000:
                 insort(free, pair)
-                free_devices[pair[1]] += 1
-                changed += 1
-        return changed
+            else:
+                continue
+            changed[pair[1]] = changed.get(pair[1], 0) + 1
+        for column, count in changed.items():
+            free_devices[column] += -count if taking else count
+        return sum(changed.values())
 
     def _choose(self, row: int, demand: Demand, columns: Ints, preferred: Sequence[int]) -> tuple[int, ...]:
         if not demand.accelerators:

@@ -129,6 +129,8 @@ class Order(Protocol):
     never grows otherwise, but when it outlives its estimate. ``lasting`` True promises that this key stays the same altogether
     until then; ``by_end`` names the estimate by which this key is the time to the unit's end (``running.end_s`` less now).
 
+    ``compares`` True says that a cycle makes keys, when it begins, out of who else waits or runs: it is not bounded (`decide`).
+
     ``scale`` says what a ratio between two keys means: "amount" (keys are amounts of at least 0: how many times one is the other),
     "logarithm" (of amounts: the same of their difference). Without it keys only say who comes first, as points in time, levels and
     priorities do.

@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from meridian.cli.explanation import lines
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.cycle import run_cycle
 from services.scheduler.core.decide import Decisions, Placement, decide
-from services.scheduler.core.explanation import STAGES, rederive, sentences, weighed, with_cause
+from services.scheduler.core.explanation import STAGES, Ranking, rederive, sentences, weighed, with_cause
 from services.scheduler.core.fleet import Domain, Fleet, Link, with_domain
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import Demand, UnitKey
@@ -281,3 +282,24 @@ def test_what_led_to_a_placement_is_kept_with_it() -> None:
     assert rederive(body).place == "a"
     planned = with_cause({"stage": "scores"}, "longest first", [])
     assert planned == {"stage": "plan", "plan": "longest first"}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from([-0.5, 0.0, 0.25, 1.0, 1.5])), min_size=1, max_size=40),
+    st.integers(1, 3),
+    st.integers(1, 8),
+    st.data(),
+)
+def test_the_best_places_are_those_that_sorting_all_would_show(
+    rows: list[tuple[int, float]], ranks: int, limit: int, data: st.DataObject
+) -> None:
+    first = data.draw(st.lists(st.sampled_from(range(len(rows))), unique=True, max_size=3))
+    fits, totals = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
+    names = [f"n{number}" for number in range(len(rows))]
+    shown = Ranking(names, ("pack",), totals[None], totals, fits, ranks).top(limit, first)
+    rest = [place for place in range(len(rows)) if fits[place] > 0 and place not in first]
+    rest.sort(key=lambda place: (fits[place] < ranks, -totals[place]))
+    expected = [*first, *rest[: max(limit - len(first), 1)]]
+    assert [(item.place, item.score, item.ranks_that_fit) for item in shown] == [
+        (names[place], *reversed(rows[place])) for place in expected
+    ]

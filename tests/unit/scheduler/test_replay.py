@@ -41,6 +41,8 @@ class Recorded:
     entries: list[Entry] = field(default_factory=list)
     events: dict[str, Envelope] = field(default_factory=dict)
     specs: dict[str, bytes] = field(default_factory=dict)
+    most: int = 0
+    """What bounds the placements of a cycle."""
 
     def __post_init__(self) -> None:
         self.book = Book(self.policy)
@@ -71,7 +73,7 @@ class Recorded:
 
     def cycle(self) -> None:
         draft = self.book.draft()
-        cycle = run_cycle(draft, self.policy, self.now_s, lambda: f"decision-{next(_ids)}")
+        cycle = run_cycle(draft, self.policy, self.now_s, lambda: f"decision-{next(_ids)}", self.most)
         self.book.merge(draft)
         self.book.remember(cycle.decisions)
         self._add("cycle", outcome_of(cycle))
@@ -179,3 +181,21 @@ def test_what_does_not_fit_is_said() -> None:
     missing = history.entries[1].body["events"][0]
     with pytest.raises(ReplayError, match=missing.replace("|", r"\|")):
         replay(history.entries, {name: item for name, item in history.events.items() if name != missing})
+
+
+def test_bounded_cycles_are_made_again_as_they_were_bounded() -> None:
+    history = Recorded()
+    source = random.Random(5)
+    history.handle(graph(5))
+    history.handle(*(submitted(number, source) for number in range(30)))
+    for most in (2, 3, 0):
+        history.most = most
+        history.cycle()
+    cycles = [entry.body for entry in history.entries if entry.kind == "cycle"]
+    assert [(len(body["placed"]), body["most"]) for body in cycles[:2]] == [(2, 2), (3, 3)]
+    assert replay(history.entries, history.events).differences == []
+    assert {job_id for body in cycles for job_id, _ in body["placed"]} == set(history.book.runs)
+    # Of before there were bounds.
+    for body in cycles:
+        del body["most"]
+    assert replay(history.entries, history.events).differences[0].field == "placed"

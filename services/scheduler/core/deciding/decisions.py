@@ -70,7 +70,11 @@ class Decisions:
     classes: int = 0
     memory: Memory | None = None
     partial: bool = False
-    """Whether only new units were looked at: those that waited before wait as they did."""
+    """Whether only some units were looked at: those that waited before wait as they did."""
+    most: int = 0
+    """After so many placements it could stop (0: never)."""
+    cut: bool = False
+    """Whether it did, with units left to be looked at."""
     _waiting: tuple[Waiting, ...] | None = field(default=None, repr=False)
     _place: Callable[[PendingUnit], tuple[Any, ...]] = field(default=_by_age, repr=False)
 

@@ -32,10 +32,14 @@ _UNEXPLAINED = Explanation(
 class State:
     """See the module. One cycle over one cluster, which is in a trial (`View.begin`) while it lasts."""
 
-    def __init__(self, cluster: Cluster, policy: Policy, now_s: float, *, explain: bool, keep_memory: bool) -> None:
+    def __init__(
+        self, cluster: Cluster, policy: Policy, now_s: float, *, explain: bool, keep_memory: bool, most: int
+    ) -> None:
         self._keep_memory = keep_memory
         self._cluster, self._policy, self._now_s, self._explain = cluster, policy, now_s, explain
         self._stages = cluster.stages = cluster.stages or stages_of(policy)
+        self._most = most if self._can_be_cut else 0
+        self._cut = False
         self._per_tenant = cluster.plugins.per_tenant
         self._running: dict[UnitKey, RunningUnit] = (
             dict(cluster.running) if policy.preemptions or policy.planner else (cluster.running)
@@ -103,6 +107,23 @@ class State:
     def _steady(self) -> bool:
         """Whether who found no place, with all that could be taken off for it, finds one only where something changes."""
         return self._settled and self._stages.promises.steady
+
+    @property
+    def _can_be_cut(self) -> bool:
+        """Whether cycles by this policy may leave some units to the next one, which then decides as one cycle would."""
+        stages = self._stages
+        if stages.planner or stages.preemptions or self._policy.discipline == "conservative":
+            return False
+        if stages.limits and self._cluster.view.facts.get("index"):
+            # What is placed counts as the most that it may get until the next cycle, then as what it got.
+            return False
+        return not any(getattr(item, "compares", False) for item in (*self._cluster.pending.order, *stages.limits))
+
+    @property
+    def _has_done_enough(self) -> bool:
+        """Whether the rest may be left to the next cycle, which then decides as this one would have: as long as nobody was promised
+        or given anything but nodes that were free."""
+        return 0 < self._most <= len(self._placed) and not self._reserved and self._profile is None
 
     @property
     def _only_room(self) -> bool:

@@ -66,6 +66,7 @@ class MultifactorOrder:
 
     name = "multifactor"
     per = "time"
+    compares = True
 
     def __init__(
         self,

@@ -238,6 +238,7 @@ class SlaOrder:
 
     name = SLA
     per = "time"
+    compares = True
 
     def __init__(self, step_s: float = 0.0) -> None:
         self._step_s = step_s
