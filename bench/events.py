@@ -82,7 +82,8 @@ async def services(where: Servers, name: str) -> AsyncIterator[Way]:
     schemas = f"{name}_first", f"{name}_second"
     for schema in schemas:
         await _create(where.database_url, schema, ROOT / "services" / "failover" / "migrations")
-    way = Way(*(create_kernel(schema, settings) for schema in schemas))
+    first, second = (create_kernel(schema, settings) for schema in schemas)
+    way = Way(first, second)
     way.second.bus.subscribe_batch("jobs", (job_pb2.JobQueued,), way.handle)
     stop = asyncio.Event()
     running = [asyncio.create_task(run_service(kernel, stop)) for kernel in (way.first, way.second)]
