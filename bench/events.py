@@ -88,7 +88,7 @@ async def services(where: Servers, name: str) -> AsyncIterator[Way]:
     stop = asyncio.Event()
     running = [asyncio.create_task(run_service(kernel, stop)) for kernel in (way.first, way.second)]
     try:
-        while not (way.first.ready and way.second.ready):  # noqa: ASYNC110 - nobody tells
+        while not (way.first.ready and way.second.ready):
             await asyncio.sleep(0.05)
             for task in running:
                 if task.done():

@@ -57,7 +57,10 @@ async def counted(database_url: str) -> AsyncIterator[RoundTrips]:
             to_client.write(b"N")
         else:
             to_server.write(ssl_request)
-        both = [asyncio.create_task(_forward(client, to_server)), asyncio.create_task(_answers(server, to_client, trips))]
+        both = [
+            asyncio.create_task(_forward(client, to_server)),
+            asyncio.create_task(_answers(server, to_client, trips)),
+        ]
         tasks.update(both)
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

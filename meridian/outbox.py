@@ -188,7 +188,8 @@ class Relay:
     1. Take the schema's advisory lock on a connection of its own and LISTEN for commits of other processes.
     2. Read up to ``batch`` rows by sequence, send them all, wait for every acknowledgement.
     3. Delete them and read the next. A crash between 2 and 3 sends them again: consumers know them by their event id.
-    4. When there are none, wait to be woken, by this process or another, and look once a second in any case.
+    4. When there are none, wait to be woken, by this process or another, and look every ``look_every_s`` in any case: who commits just
+       when the lock changes hands may wake the wrong one.
 
     All statements go over the connection of the lock, so that a relay whose lock was lost deletes nothing. A deletion need not be on
     disk before its answer (``synchronous_commit``): one that a crash of the machine undoes is a crash between 2 and 3.
@@ -197,13 +198,21 @@ class Relay:
     """
 
     def __init__(
-        self, database: Database, producer: AIOKafkaProducer, metrics: BusMetrics, clock: Clock, *, batch: int = 1000
+        self,
+        database: Database,
+        producer: AIOKafkaProducer,
+        metrics: BusMetrics,
+        clock: Clock,
+        *,
+        batch: int = 1000,
+        look_every_s: float = 1.0,
     ) -> None:
         self._database = database
         self._producer = producer
         self._metrics = metrics
         self._clock = clock
         self._batch = batch
+        self._look_every_s = look_every_s
         self._wake = asyncio.Event()
         self.works = False
         """Whether this is the relay that sends, as far as it knows."""
@@ -253,7 +262,7 @@ class Relay:
     async def _wait(self) -> None:
         try:
             # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the wake-up.
-            async with asyncio.timeout(1.0):
+            async with asyncio.timeout(self._look_every_s):
                 await self._wake.wait()
         except TimeoutError:
             self._metrics.outbox_age.set(0)

@@ -374,8 +374,7 @@ class Snapshot:
 
 
 async def snapshot(connection: AsyncConnection) -> Snapshot:
-    """Version, domains and nodes as of one moment. ``connection`` must not have read anything yet."""
-    await connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
+    """Version, domains and nodes as of one moment; ``connection``: of `Database.snapshot`."""
     number = await version(connection)
     images: dict[str, DomainImage] = {}
     oldest: dict[str, float] = {}
