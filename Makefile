@@ -78,7 +78,7 @@ kafka: install-dev ## fetch Apache Kafka by its Maven coordinates (needs Java 17
 	$(BIN)/python deploy/kafka/kafka.py fetch
 
 bench: install-dev ## all benchmarks, with their baselines
-	@set -e; mkdir -p var/bench; for program in bus gateway telemetry perception_accuracy graph scheduler failover forecast jobs pareto; do \
+	@set -e; mkdir -p var/bench; for program in bus events gateway telemetry perception_accuracy graph scheduler failover forecast jobs pareto; do \
 	  test -f bench/$$program.py || continue; \
 	  echo "== bench/$$program.py"; $(BIN)/python bench/$$program.py --json var/bench/$$program.json; done
 
