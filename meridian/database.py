@@ -34,22 +34,22 @@ _UNREACHABLE = frozenset({errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREA
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the same work may succeed when tried again: the database went away or refused for the moment."""
+    """Whether the same work may succeed when tried again: the database went away or refused for the moment, or a migration changed
+    a table under a statement that was prepared before (all are prepared anew after the first that is told so)."""
     if isinstance(error, ConnectionError | TimeoutError | InterfaceError):
         return True
+    if isinstance(error, DBAPIError):
+        original = getattr(error.orig, "__cause__", None)
+        if error.connection_invalidated or isinstance(original, asyncpg.InvalidCachedStatementError):
+            return True
+        state = getattr(error.orig, "sqlstate", None) or getattr(original, "sqlstate", None)
+        if isinstance(state, str):
+            return state.startswith(_PASSING_CLASSES)
+        return isinstance(error, OperationalError)
     if isinstance(error, asyncpg.InterfaceError):
         return not isinstance(error, asyncpg.DataError)
     if isinstance(error, asyncpg.PostgresError):
         return str(error.sqlstate).startswith(_PASSING_CLASSES)
-    if isinstance(error, DBAPIError):
-        if error.connection_invalidated:
-            return True
-        state = getattr(error.orig, "sqlstate", None) or getattr(
-            getattr(error.orig, "__cause__", None), "sqlstate", None
-        )
-        if isinstance(state, str):
-            return state.startswith(_PASSING_CLASSES)
-        return isinstance(error, OperationalError)
     # asyncio sums up failed attempts to connect in an OSError without a number.
     return isinstance(error, OSError) and (error.errno is None or error.errno in _UNREACHABLE)
 

@@ -16,7 +16,7 @@ from meridian import database as database_module
 from meridian import outbox as outbox_module
 from meridian.codec import Record
 from meridian.contracts.job.v1 import job_pb2
-from meridian.database import Database, migrate
+from meridian.database import Database, is_passing, migrate
 from meridian.outbox import Relay, Transaction
 from meridian.service import Kernel, create_kernel
 from meridian.settings import KernelSettings
@@ -192,6 +192,30 @@ async def test_a_connection_that_the_server_closed_is_replaced_before_it_is_used
     finally:
         await database.close()
         await other.close()
+
+
+async def test_work_prepared_before_a_migration_is_done_again(database_url: str) -> None:
+    """Processes of the release before go on while `prepare` adds a column to a table of theirs."""
+    database = Database(database_url, "public")
+    everything = sa.text("SELECT * FROM known")
+    try:
+        async with database.transaction() as connection:
+            await connection.execute(sa.text("CREATE TABLE known (number integer)"))
+            await connection.execute(sa.text("INSERT INTO known VALUES (1)"))
+        async with database.transaction() as connection:
+            await connection.execute(everything)
+        migrating = Database(database_url, "public")
+        async with migrating.transaction() as connection:
+            await connection.execute(sa.text("ALTER TABLE known ADD COLUMN name text NOT NULL DEFAULT 'x'"))
+        await migrating.close()
+        with pytest.raises(sa.exc.NotSupportedError) as told:
+            async with database.transaction() as connection:
+                await connection.execute(everything)
+        assert is_passing(told.value)
+        async with database.transaction() as connection:
+            assert (await connection.execute(everything)).one() == (1, "x")
+    finally:
+        await database.close()
 
 
 # -- order and content ------------------------------------------------------------------------------------------------
