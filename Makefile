@@ -84,7 +84,7 @@ kubernetes: install-dev ## build a control plane of Kubernetes from source (need
 	$(BIN)/python deploy/kubernetes/kubernetes.py build
 
 bench: install-dev ## all benchmarks, with their baselines
-	@set -e; mkdir -p var/bench; for program in bus gateway telemetry perception_accuracy graph scheduler failover forecast jobs pareto; do \
+	@set -e; mkdir -p var/bench; for program in bus events gateway telemetry perception_accuracy graph scheduler failover forecast jobs pareto; do \
 	  test -f bench/$$program.py || continue; \
 	  echo "== bench/$$program.py"; $(BIN)/python bench/$$program.py --json var/bench/$$program.json; done
 

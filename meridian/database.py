@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import errno
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
@@ -23,22 +26,30 @@ log = logging.getLogger(__name__)
 # and deadlock (40), resources (53), operator intervention such as a restart (57).
 _PASSING_CLASSES = ("08", "40", "53", "57")
 
+_PING_AFTER_S = 5.0
+"""A connection that lay unused so long is asked whether it is there. Before that it is known by its socket: a server that ends
+closes it, and only what drops idle connections without a word (a firewall) does not."""
+
 _UNREACHABLE = frozenset({errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPIPE})
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the same work may succeed when tried again: the database went away or refused for the moment."""
+    """Whether the same work may succeed when tried again: the database went away or refused for the moment, or a migration changed
+    a table under a statement that was prepared before (all are prepared anew after the first that is told so)."""
     if isinstance(error, ConnectionError | TimeoutError | InterfaceError):
         return True
     if isinstance(error, DBAPIError):
-        if error.connection_invalidated:
+        original = getattr(error.orig, "__cause__", None)
+        if error.connection_invalidated or isinstance(original, asyncpg.InvalidCachedStatementError):
             return True
-        state = getattr(error.orig, "sqlstate", None) or getattr(
-            getattr(error.orig, "__cause__", None), "sqlstate", None
-        )
+        state = getattr(error.orig, "sqlstate", None) or getattr(original, "sqlstate", None)
         if isinstance(state, str):
             return state.startswith(_PASSING_CLASSES)
         return isinstance(error, OperationalError)
+    if isinstance(error, asyncpg.InterfaceError):
+        return not isinstance(error, asyncpg.DataError)
+    if isinstance(error, asyncpg.PostgresError):
+        return str(error.sqlstate).startswith(_PASSING_CLASSES)
     # asyncio sums up failed attempts to connect in an OSError without a number.
     return isinstance(error, OSError) and (error.errno is None or error.errno in _UNREACHABLE)
 
@@ -53,9 +64,17 @@ class Database:
             url,
             pool_size=pool_size,
             max_overflow=pool_size,
-            pool_pre_ping=True,
-            connect_args={"server_settings": {"search_path": schema, "application_name": f"meridian-{schema}"}},
+            # The one used last has its statements prepared.
+            pool_use_lifo=True,
+            connect_args={"server_settings": self.server_settings},
         )
+        _check_idle_connections(self.engine)
+        self._statements = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    @property
+    def server_settings(self) -> dict[str, str]:
+        """What a connection to the schema tells the server at its start."""
+        return {"search_path": self.schema, "application_name": f"meridian-{self.schema}"}
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncConnection]:
@@ -65,8 +84,9 @@ class Database:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
-        """A connection for reads; nothing is committed."""
-        async with self.engine.connect() as connection:
+        """A connection for reads, each of which sees what was committed when it began. There is no transaction, which would take
+        two round trips more and show nothing else: never write through it; `snapshot` is for reads that belong together."""
+        async with self._statements.connect() as connection:
             yield connection
 
     @asynccontextmanager
@@ -83,6 +103,28 @@ class Database:
     async def close(self) -> None:
         """Close all connections."""
         await self.engine.dispose()
+
+
+def _check_idle_connections(engine: AsyncEngine) -> None:
+    """Replace connections that are gone when they are taken from the pool; a ping each time (``pool_pre_ping``) takes as many
+    round trips as a small transaction."""
+
+    def taken(connection: Any, record: Any, _proxy: Any) -> None:
+        if connection.driver_connection.is_closed():
+            raise DisconnectionError("the server has closed the connection")
+        idle_since_s = record.info.get("idle_since_s")
+        if idle_since_s is None or time.monotonic() - idle_since_s < _PING_AFTER_S:
+            return
+        try:
+            engine.dialect.do_ping(connection)
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise DisconnectionError(f"the connection was lost while it was not used: {error}") from error
+
+    def given_back(_connection: Any, record: Any) -> None:
+        record.info["idle_since_s"] = time.monotonic()
+
+    sa.event.listen(engine.sync_engine, "checkout", taken)
+    sa.event.listen(engine.sync_engine, "checkin", given_back)
 
 
 def create_kernel_tables() -> None:

@@ -25,22 +25,23 @@ def lock_name(purpose: str, schema: str) -> str:
 
 
 class AdvisoryLock:
-    """The lock ``purpose`` of a service's schema. As a context: held inside the block."""
+    """The lock ``purpose`` of a service's schema. As a context: held inside the block. ``settings``: of the server, for its connection."""
 
-    def __init__(self, database: Database, purpose: str) -> None:
+    def __init__(self, database: Database, purpose: str, **settings: str) -> None:
         self._dsn = database.url.replace("postgresql+asyncpg://", "postgresql://")
+        self._settings = database.server_settings | settings
         self._name = lock_name(purpose, database.schema)
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
 
     @property
     def connection(self) -> asyncpg.Connection[asyncpg.Record]:
-        """The connection that holds the lock; it serves its holder for LISTEN too."""
+        """The connection that holds the lock, to the service's schema; it serves its holder for other statements too."""
         assert self._connection is not None, "the lock is not held"
         return self._connection
 
     async def take(self) -> None:
         """Wait for the lock."""
-        self._connection = await asyncpg.connect(self._dsn)
+        self._connection = await asyncpg.connect(self._dsn, server_settings=self._settings)
         # Another process holds it; PostgreSQL tells nobody when it lets go.
         while not await self._connection.fetchval("SELECT pg_try_advisory_lock(hashtext($1))", self._name):  # noqa: ASYNC110
             await asyncio.sleep(_CONFIRM_S)

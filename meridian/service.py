@@ -187,7 +187,7 @@ async def run_service(kernel: Kernel, stop: asyncio.Event) -> None:
             await kernel.bus.start()
             cleanup.push_async_callback(kernel.bus.stop)
             assert kernel.bus.producer is not None
-            relay = Relay(kernel.database, kernel.bus.producer, kernel.bus_metrics, kernel.clock)
+            relay = kernel.outbox.relay = Relay(kernel.database, kernel.bus.producer, kernel.bus_metrics, kernel.clock)
             tasks: dict[str, Task] = {
                 "http": server.serve,
                 "relay": relay.run,

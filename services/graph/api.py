@@ -36,7 +36,7 @@ def graph_router(database: Database, clock: Clock, recogniser: Recogniser) -> AP
         return await (_present() if as_of is None else _past(as_of))
 
     async def _present() -> dict[str, Any]:
-        async with database.reading() as connection:
+        async with database.snapshot() as connection:
             found = await store.snapshot(connection)
         oldest = min(
             (found.oldest_reading_at_s[name] for name, image in found.images.items() if image.nodes), default=0.0

@@ -137,7 +137,7 @@ async def _read(connection: AsyncConnection, domain_ids: Sequence[str]) -> dict[
     ):
         domain = domains[row.domain_id]
         domain.published.nodes[row.node_id] = graph_pb2.GraphNode.FromString(row.published)
-        domain.facts.readings[row.node_id] = unpacked(row.reading_names, row.reading_numbers)
+        domain.facts.readings[row.node_id] = unpacked(row.reading_names, row.reading_numbers, row.readings)
         if row.bad_readings:
             domain.facts.bad_readings[row.node_id] = tuple(row.bad_readings)
         domain.facts.decided[row.node_id] = Decided(Rule(row.rule), row.rule_reason, row.rule_since_s)
@@ -177,7 +177,7 @@ _NODES = """
     FROM unnest(:domain_ids, :node_ids, :nodes, :states, :reading_names, :readings, :bad, :rules, :reasons, :since)
         AS x (d, n, p, st, rn, r, b, u, t, s)
     ON CONFLICT (domain_id, node_id) DO UPDATE SET published = excluded.published, state = excluded.state,
-        reading_names = excluded.reading_names, reading_numbers = excluded.reading_numbers,
+        reading_names = excluded.reading_names, reading_numbers = excluded.reading_numbers, readings = excluded.readings,
         bad_readings = excluded.bad_readings, rule = excluded.rule, rule_reason = excluded.rule_reason,
         rule_since_s = excluded.rule_since_s
     RETURNING 1
@@ -374,8 +374,7 @@ class Snapshot:
 
 
 async def snapshot(connection: AsyncConnection) -> Snapshot:
-    """Version, domains and nodes as of one moment. ``connection`` must not have read anything yet."""
-    await connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
+    """Version, domains and nodes as of one moment; ``connection``: of `Database.snapshot`."""
     number = await version(connection)
     images: dict[str, DomainImage] = {}
     oldest: dict[str, float] = {}
@@ -408,6 +407,6 @@ async def node(connection: AsyncConnection, node_id: str) -> NodeView | None:
         domain_id=row.domain_id,
         node=graph_pb2.GraphNode.FromString(row.published),
         decided=Decided(Rule(row.rule), row.rule_reason, row.rule_since_s),
-        readings=unpacked(row.reading_names, row.reading_numbers),
+        readings=unpacked(row.reading_names, row.reading_numbers, row.readings),
         bad_readings=tuple(row.bad_readings),
     )

@@ -6,6 +6,9 @@ of them anew.
 ``names``: one list a series: accelerator index (-1: the node), metric, and where there are any, reason, profile and memory of the
 part. ``numbers``, little-endian, 48 bytes a series: value (NaN unknown), time of the reading, source, statistic, reports unchanged,
 time in the history, unchanged since, kind of the unknown.
+
+The release before kept the same as JSON in a column of its own, which rows written by this one have empty: what stands there was
+written last, by a process of that release.
 """
 
 from __future__ import annotations
@@ -20,6 +23,10 @@ from services.telemetry.reading_check import Series, SeriesKey, SeriesOfNode
 _NUMBERS = "ddiiiddi"
 _FIELDS = len(_NUMBERS)
 _NO_TEXTS = ("", "", 0)
+_FIELDS_BEFORE = (
+    "value", "observed_at_s", "source", "statistic", "reason", "unchanged_reports", "history_at_s", "unchanged_since_s",
+    "unknown_kind", "part_profile", "part_memory_bytes",
+)  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
@@ -50,8 +57,14 @@ def packed(found: SeriesOfNode) -> tuple[str, bytes]:
         return names, form.pack(*[nan if number is None else number for number in numbers])
 
 
-def unpacked(names: str, numbers: bytes) -> SeriesOfNode:
-    """What `packed` was given."""
+def unpacked(names: str, numbers: bytes, before: str | None = None) -> SeriesOfNode:
+    """What `packed` was given. ``before``: JSON that a process of the release before wrote since, {metric: {index: fields}}."""
+    if before:
+        return {
+            (int(index), metric): Series(**dict(zip(_FIELDS_BEFORE, fields, strict=False)))
+            for metric, by_index in json.loads(before).items()
+            for index, fields in by_index.items()
+        }
     found: SeriesOfNode = {}
     for name, fields in zip(json.loads(names), struct.iter_unpack("<" + _NUMBERS, numbers), strict=True):
         index, metric, *texts = name

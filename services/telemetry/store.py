@@ -22,6 +22,7 @@ _BIGINTS = postgresql.ARRAY(sa.BigInteger)
 _DOUBLES = postgresql.ARRAY(sa.Double)
 _BYTES = postgresql.ARRAY(sa.LargeBinary)
 _MAX_KEY_CHARACTERS = 200
+_BEFORE = "CAST(NULLIF(series, '{}') AS text) AS before"
 _SHOWN = ("value", "source", "statistic", "reason", "part_profile", "part_memory_bytes")
 
 
@@ -94,12 +95,12 @@ async def newest_of_domains(
 ) -> dict[str, dict[str, SeriesOfNode]]:
     """The series of each domain, by node."""
     statement = _statement(
-        "SELECT domain_id, node_id, names, numbers FROM newest WHERE domain_id = ANY(:domain_ids)",
+        f"SELECT domain_id, node_id, names, numbers, {_BEFORE} FROM newest WHERE domain_id = ANY(:domain_ids)",  # noqa: S608 - all of it stands here
         domain_ids=_TEXTS,
     )
     found: dict[str, dict[str, SeriesOfNode]] = {domain_id: {} for domain_id in domain_ids}
     for row in await connection.execute(statement, {"domain_ids": list(domain_ids)}):
-        found[row.domain_id][row.node_id] = unpacked(row.names, row.numbers)
+        found[row.domain_id][row.node_id] = unpacked(row.names, row.numbers, row.before)
     return found
 
 
@@ -119,7 +120,7 @@ _SAVE = _statement(
         INSERT INTO newest (domain_id, node_id, names, numbers, observed_at)
         SELECT d, n, s, v, to_timestamp(t) FROM unnest(:domain_ids, :node_ids, :names, :numbers, :times) AS x (d, n, s, v, t)
         ON CONFLICT (domain_id, node_id) DO UPDATE SET names = excluded.names, numbers = excluded.numbers,
-            observed_at = excluded.observed_at
+            series = excluded.series, observed_at = excluded.observed_at
     )
     INSERT INTO domain_versions (domain_id, version) SELECT d, v FROM unnest(:stored, :versions) AS x (d, v)
     ON CONFLICT (domain_id) DO UPDATE SET version = excluded.version
@@ -264,13 +265,14 @@ async def read_newest(
 ) -> list[dict[str, Any]]:
     """Newest values by place and metric; a ``metric`` with those of parts."""
     # Each row that is read has one of the series that are asked for at least.
-    sql = """
-        SELECT domain_id, node_id, names, numbers FROM newest
+    sql = f"""
+        SELECT domain_id, node_id, names, numbers, {_BEFORE} FROM newest
         WHERE (CAST(:node_id AS text) IS NULL OR node_id = :node_id)
             AND (CAST(:domain_id AS text) IS NULL OR domain_id = :domain_id)
-            AND (CAST(:metric AS text) IS NULL OR strpos(names, :whole) > 0 OR strpos(names, :parts) > 0)
+            AND (CAST(:metric AS text) IS NULL OR strpos(names, :whole) > 0 OR strpos(names, :parts) > 0
+                OR strpos(CAST(series AS text), :whole) > 0 OR strpos(CAST(series AS text), :parts) > 0)
         ORDER BY domain_id, node_id LIMIT :limit
-    """
+    """  # noqa: S608 - all of it stands here
     quoted = json.dumps(metric)
     parameters = {
         "node_id": node_id, "domain_id": domain_id, "metric": metric, "whole": quoted, "parts": f"{quoted[:-1]}#",
@@ -278,7 +280,7 @@ async def read_newest(
     }  # fmt: skip
     found: list[dict[str, Any]] = []
     for row in await connection.execute(sa.text(sql), parameters):
-        for (index, name), series in sorted(unpacked(row.names, row.numbers).items()):
+        for (index, name), series in sorted(unpacked(row.names, row.numbers, row.before).items()):
             if metric is None or name.partition(PART_MARK)[0] == metric:
                 found.append(
                     {

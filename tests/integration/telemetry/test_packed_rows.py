@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -11,8 +12,11 @@ from alembic.config import Config
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
+from meridian.contracts.graph.v1.graph_pb2 import GraphNode
 from meridian.database import Database, migrate
 from services.graph import store as graph_store
+from services.graph.facts import Decided
+from services.graph.node_state import Rule
 from services.telemetry import store as telemetry_store
 from services.telemetry.reading_check import Series
 
@@ -85,3 +89,83 @@ async def test_readings_of_nodes_of_an_earlier_release(database_url: str) -> Non
     await database.close()
     assert view is not None
     assert view.readings == {"hw.power": {0: (310.5, 1000.25), 1: (290.0, 1000.5)}, "cpn.health": {-1: (1.0, 1000.0)}}
+
+
+# -- beside processes of the release before: what was written last counts, whoever wrote it ----------------------------
+
+
+_SERIES_BEFORE = sa.text(
+    "INSERT INTO newest (domain_id, node_id, series, observed_at) VALUES ('d', 'n', CAST(:series AS jsonb), to_timestamp(:at_s)) "
+    "ON CONFLICT (domain_id, node_id) DO UPDATE SET series = excluded.series, observed_at = excluded.observed_at"
+)
+_READINGS_BEFORE = sa.text(
+    "INSERT INTO nodes (domain_id, node_id, published, state, readings, bad_readings, rule) "
+    "VALUES ('d', 'n', '', 1, CAST(:readings AS jsonb), '{}', 'fit') "
+    "ON CONFLICT (domain_id, node_id) DO UPDATE SET readings = excluded.readings"
+)
+
+
+async def test_series_written_in_turns_by_both_releases(database_url: str) -> None:
+    await migrate(database_url, "telemetry", SERVICES / "telemetry" / "migrations")
+    database = Database(database_url, "telemetry")
+
+    async def written_before(value: float, at_s: float) -> None:
+        series = {"cpn.health": {"-1": [value, at_s, 2, 1, "", 3, 985.0, 990.0, 0, "", 0]}}
+        async with database.transaction() as connection:
+            await connection.execute(_SERIES_BEFORE, {"series": json.dumps(series), "at_s": at_s})
+
+    async def written_now(value: float, at_s: float) -> None:
+        series = {"d": {"n": {(-1, "cpn.health"): Series(value, at_s, 2, 1, 3, 985.0, 990.0)}}}
+        batch = telemetry_store.Batch({}, {}, series, {"d": 1})
+        async with database.transaction() as connection:
+            await telemetry_store.save(connection, batch, datetime.fromtimestamp(at_s, UTC), 0.0)
+
+    for write, value, at_s in (
+        (written_before, 1.0, 1000.0),
+        (written_now, 0.5, 1003.0),
+        (written_before, 0.0, 1006.0),
+        (written_now, 1.0, 1009.0),
+    ):
+        await write(value, at_s)
+        async with database.reading() as connection:
+            found = await telemetry_store.newest_of_domains(connection, ["d"])
+            [shown] = await telemetry_store.read_newest(
+                connection, node_id=None, domain_id=None, metric="cpn.health", limit=10
+            )
+        assert found == {"d": {"n": {(-1, "cpn.health"): Series(value, at_s, 2, 1, 3, 985.0, 990.0)}}}
+        assert (shown["value"], shown["observed_at"]) == (value, datetime.fromtimestamp(at_s, UTC))
+    await database.close()
+
+
+async def test_readings_of_a_node_written_in_turns_by_both_releases(database_url: str) -> None:
+    await migrate(database_url, "graph", SERVICES / "graph" / "migrations")
+    database = Database(database_url, "graph")
+
+    async def written_before(value: float, at_s: float) -> None:
+        async with database.transaction() as connection:
+            readings = json.dumps({"cpn.health": {"-1": [value, at_s]}})
+            await connection.execute(_READINGS_BEFORE, {"readings": readings})
+
+    async def written_now(value: float, at_s: float) -> None:
+        async with database.transaction() as connection:
+            domain = (await graph_store.load(connection, ["d"]))["d"]
+            domain.facts.readings["n"] = {"cpn.health": {-1: (value, at_s)}}
+            domain.facts.touched.add("n")
+            domain.published.nodes.setdefault("n", GraphNode())
+            domain.facts.decided.setdefault("n", Decided(Rule.FIT, "", at_s))
+            await graph_store.save(connection, [domain], at_s)
+
+    for write, value, at_s in (
+        (written_now, 1.0, 1000.0),
+        (written_before, 0.0, 1003.0),
+        (written_now, 0.5, 1006.0),
+        (written_before, 1.0, 1009.0),
+    ):
+        await write(value, at_s)
+        async with database.reading() as connection:
+            view = await graph_store.node(connection, "n")
+            domain = (await graph_store.load(connection, ["d"]))["d"]
+        assert view is not None
+        assert view.readings == {"cpn.health": {-1: (value, at_s)}}
+        assert domain.facts.readings["n"] == view.readings
+    await database.close()

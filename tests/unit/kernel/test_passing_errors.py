@@ -31,6 +31,9 @@ def wrapped(kind: type[sa.exc.DBAPIError], original: Exception, *, invalidated: 
         wrapped(sa.exc.InterfaceError, asyncpg.InterfaceError("connection is closed")),
         wrapped(sa.exc.ProgrammingError, asyncpg.UndefinedTableError("42P01"), invalidated=True),
         wrapped(sa.exc.OperationalError, RuntimeError("no state is known")),
+        wrapped(sa.exc.NotSupportedError, asyncpg.InvalidCachedStatementError("0A000")),
+        asyncpg.AdminShutdownError("57P01"),
+        asyncpg.InterfaceError("connection is closed"),
     ],
     ids=repr,
 )
@@ -47,6 +50,9 @@ def test_passes(error: BaseException) -> None:
         wrapped(sa.exc.ProgrammingError, asyncpg.UndefinedTableError("42P01")),
         wrapped(sa.exc.DBAPIError, asyncpg.NumericValueOutOfRangeError("22003")),
         wrapped(sa.exc.OperationalError, asyncpg.InvalidPasswordError("28P01")),
+        wrapped(sa.exc.NotSupportedError, asyncpg.FeatureNotSupportedError("0A000")),
+        asyncpg.UndefinedTableError("42P01"),
+        asyncpg.DataError("invalid input for query argument $1"),
     ],
     ids=repr,
 )
