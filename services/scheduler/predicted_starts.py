@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from meridian.database import Database, is_passing
+from services.scheduler.collector import held_off
 from services.scheduler.core.asked_starts import follow, next_asked
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.prospect import prospects
@@ -73,7 +74,7 @@ class PredictedStarts:
             return
         self._asked_at_s = now_s
         copy, policy = self._live.for_questions(), self._live.policy
-        found = await asyncio.to_thread(prospects, copy, policy, now_s, [unit.key])
+        found = await asyncio.to_thread(held_off()(prospects), copy, policy, now_s, [unit.key])
         for said in found.values():
             self.record.asked(said, now_s)
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from services.scheduler.collector import held_off
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.collector import held_off
 from services.scheduler.core.decide import Decisions, Placement, Snapshot, Waiting, decide
 from services.scheduler.core.kept_courses import KeptCourses
 from services.scheduler.core.policy import Policy

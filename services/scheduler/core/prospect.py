@@ -32,7 +32,6 @@ from functools import partial
 import numpy as np
 
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.collector import held_off
 from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.decide import decide
 from services.scheduler.core.kept_courses import Drawn, KeptCourses
@@ -119,7 +118,6 @@ def ahead_of(order: Collection[PendingUnit], key: UnitKey) -> Ahead:
     return Ahead(units, accelerators)
 
 
-@held_off()
 def prospects(
     cluster: Cluster,
     policy: Policy,

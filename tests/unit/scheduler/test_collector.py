@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.scheduler.core.collector import held_off
+from services.scheduler.collector import held_off
 
 
 @pytest.fixture(autouse=True)
