@@ -86,7 +86,7 @@ class _Told:
     def spans(self, said: Floats, median: Floats, elapsed: Floats) -> Spans:
         """A band is known where what is expected and what is said are finite."""
         known = (self.expected > 0) & (self.expected < np.inf) & (said < np.inf)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             above = np.where((self.high < np.inf) & (self.expected > 0), self.high / self.expected, 1.0)
             below = np.where((self.low > 0) & (self.expected < np.inf), self.expected / self.low, 1.0)
         longest = np.where(self.limit > elapsed + LEAST_S, self.limit, np.inf)
