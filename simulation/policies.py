@@ -145,7 +145,7 @@ register(
         " predicted run times, the shortest first",
     )
 )
-_WORTH = (("worth_moving", (("micro_units", 5_000_000.0),)),)
+_WORTH = (("worth_moving", (("micro_units", 20_000_000.0),)),)
 
 for _setting in (
     Setting(
