@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -93,6 +93,13 @@ class Room:
     # How often so far the turn of a unit came that was refused for now and kept its place: its nodes are held for it, or its place
     # is gone. All the rest may look then as it did when the unit was refused.
     turns: int = 0
+
+
+def nodes_by_free(blocks: Mapping[DeviceKind, Sequence[int]]) -> dict[DeviceKind, tuple[int, ...]]:
+    """`Room.nodes_by_free`, from how many of each model are wholly free on each usable node."""
+    return {
+        kind: tuple(sizes.count(size) for size in range(max(sizes, default=-1) + 1)) for kind, sizes in blocks.items()
+    }
 
 
 class OwnScheduler(ABC):

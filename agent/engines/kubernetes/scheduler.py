@@ -22,7 +22,16 @@ from agent.engines.kubernetes.api import KubernetesRefusedError, KubernetesSilen
 from agent.engines.kubernetes.cluster import Cluster
 from agent.engines.kubernetes.manifests import Manifest, job_manifests
 from agent.engines.kubernetes.places import PlacesError, all_bound, rank_places, why_not_yet
-from agent.engines.own_scheduler import Constraints, DeviceKind, Held, OwnScheduler, Refusal, Room, UnitName
+from agent.engines.own_scheduler import (
+    Constraints,
+    DeviceKind,
+    Held,
+    OwnScheduler,
+    Refusal,
+    Room,
+    UnitName,
+    nodes_by_free,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -165,11 +174,7 @@ class KubernetesScheduler(OwnScheduler):
                     total[kind] += count
                     blocks[kind].append(min(free, count))
                     free -= blocks[kind][-1]
-        counts = {
-            kind: tuple(sizes.count(size) for size in range(max(sizes, default=-1) + 1))
-            for kind, sizes in blocks.items()
-        }
-        return Room(total, counts, free_cpus, total_cpus, int(free_memory), counted, turns=self._turns)
+        return Room(total, nodes_by_free(blocks), free_cpus, total_cpus, int(free_memory), counted, turns=self._turns)
 
     async def run(self) -> None:
         """Look after what waits, until cancelled: take it up when its pods have nodes, give it back when nobody wants it, renew what

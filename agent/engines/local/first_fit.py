@@ -10,7 +10,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agent.engines.base import RankPlacement
-from agent.engines.own_scheduler import Constraints, DeviceKind, Held, OwnScheduler, Refusal, Room, UnitName
+from agent.engines.own_scheduler import (
+    Constraints,
+    DeviceKind,
+    Held,
+    OwnScheduler,
+    Refusal,
+    Room,
+    UnitName,
+    nodes_by_free,
+)
 from meridian.hardware.accelerator_types import is_meant
 
 WHOLE = 1000
@@ -97,13 +106,13 @@ class FirstFit(OwnScheduler):
         free = self._free()
         up = [node for node in self._nodes.values() if node.node_id in free]
         kinds = dict.fromkeys(kind for node in self._nodes.values() for kind in node.devices)
-        counts: dict[DeviceKind, tuple[int, ...]] = {}
-        for kind in kinds:
-            sizes = [sum(left == WHOLE for _, left in _devices(node, free[node.node_id], kind)) for node in up]
-            counts[kind] = tuple(sizes.count(size) for size in range(max(sizes, default=-1) + 1))
+        blocks = {
+            kind: [sum(left == WHOLE for _, left in _devices(node, free[node.node_id], kind)) for node in up]
+            for kind in kinds
+        }
         return Room(
             {kind: sum(node.devices.count(kind) for node in up) for kind in kinds},
-            counts,
+            nodes_by_free(blocks),
             sum(item.cpus for item in free.values()),
             sum(node.cpus for node in up),
             sum(item.memory_bytes for item in free.values()),

@@ -25,7 +25,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent.engines.base import RankPlacement
-from agent.engines.own_scheduler import Constraints, DeviceKind, Held, OwnScheduler, Refusal, Room, UnitName
+from agent.engines.own_scheduler import (
+    Constraints,
+    DeviceKind,
+    Held,
+    OwnScheduler,
+    Refusal,
+    Room,
+    UnitName,
+    nodes_by_free,
+)
 from agent.engines.slurm import folder, words
 from agent.engines.slurm.allocation import allocation_options, hosts_of
 from agent.engines.slurm.cluster import Cluster, SlurmRefusedError, SlurmSilentError
@@ -165,12 +174,8 @@ class SlurmScheduler(OwnScheduler):
                 indices = [index for index, other in enumerate(kinds) if other == kind]
                 total[kind] += len(indices)
                 blocks[kind].append(sum(index not in taken for index in indices))
-        counts = {
-            kind: tuple(sizes.count(size) for size in range(max(sizes, default=-1) + 1))
-            for kind, sizes in blocks.items()
-        }
         memory_bytes = int(free_memory_mib * 2**20)
-        return Room(total, counts, free_cpus, total_cpus, memory_bytes, turns=self._turns)
+        return Room(total, nodes_by_free(blocks), free_cpus, total_cpus, memory_bytes, turns=self._turns)
 
     async def run(self) -> None:
         """Look after what waits in the queue, until cancelled: take it up when it begins, give it back when nobody wants it."""

@@ -26,7 +26,8 @@ from agent.engines.kubernetes.scheduler import PodRules
 from agent.engines.own_scheduler import Constraints, Held, Refusal, UnitName
 from agent.node import proc
 from tests.integration.kubernetes.control_plane import GPU, GPUS, NAMESPACE, NODES, PATIENCE_S, ControlPlane
-from tests.integration.kubernetes.domain import H100, KubernetesDomain, kubernetes_domain
+from tests.integration.kubernetes.domain import KubernetesDomain, kubernetes_domain
+from tests.integration.own_scheduler_domain import H100
 
 pytestmark = pytest.mark.slow
 

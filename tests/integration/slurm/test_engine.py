@@ -24,8 +24,9 @@ from agent.engines.slurm.allocation import Site
 from agent.engines.slurm.scheduler import QueueRules
 from agent.node import proc
 from meridian.clock import SystemClock
+from tests.integration.own_scheduler_domain import H100
 from tests.integration.slurm.cluster import GPUS, NODES, PATIENCE_S, SlurmCluster
-from tests.integration.slurm.domain import H100, SlurmDomain, slurm_domain
+from tests.integration.slurm.domain import SlurmDomain, slurm_domain
 
 ONE = Constraints(1, cpus=1, memory_bytes=2**28, accelerators=1, accelerator_types=("H100",), time_limit_s=600)
 SLEEP = "import time\nprint('up', flush=True)\ntime.sleep(600)"
