@@ -109,6 +109,10 @@ class Ranking:
         return Candidate(self.places[place], self.totals.item(place), self.fits.item(place), parts)
 
 
+NO_RANKING = Ranking((), (), np.zeros((0, 0)), np.zeros(0), np.zeros(0, np.int64))
+"""Of an explanation for which nobody judged places."""
+
+
 def best_of(rankings: Sequence[Ranking]) -> Ranking:
     """One ranking of the same places out of several (one per accelerator model): each place as it looks at its best,
     that is with room for all ranks before some before none, then by score."""

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from meridian.bus import Bus
 from meridian.codec import Envelope
 from meridian.contracts.job.v1 import job_pb2
@@ -35,7 +33,7 @@ from services.scheduler.core.book import Draft
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import Blocked, Decisions
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.explanation import Explanation, Ranking
+from services.scheduler.core.explanation import NO_RANKING, Explanation
 from services.scheduler.core.idle_nodes import IDLE_NODES, idle_rules_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.run_times import RunTimes
@@ -264,10 +262,8 @@ class TwoLevelScheduler(LiveScheduler):
         self._metrics.decisions.labels("waiting").inc(len(step.waiting))
 
     def _why(self, reason: str) -> Explanation:
-        nothing = np.zeros((0, 0))
-        ranking = Ranking((), (), nothing, nothing, nothing.astype(np.int64))
         return Explanation(
-            self.policy.version, 0, (), (), ranking, blocked=reason, found=reason, found_stage="capacity"
+            self.policy.version, 0, (), (), NO_RANKING, blocked=reason, found=reason, found_stage="capacity"
         )
 
 

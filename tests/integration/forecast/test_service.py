@@ -328,7 +328,9 @@ async def test_estimates_over_http(stack: Environment) -> None:
         assert any("X1" in note for note in unknown["notes"])
         assert unknown["step_time"] is None
         step = found["step_time"]
-        parts = [value for name, value in step.items() if name.endswith("_s") and name not in ("step_s", "exposed_s")]
+        whole = ("step_s", "low_s", "high_s", "exposed_s")
+        parts = [value for name, value in step.items() if name.endswith("_s") and name not in whole]
+        assert step["low_s"] < step["step_s"] < step["high_s"]
         assert step["step_s"] == pytest.approx(sum(parts) + sum(step["exposed_s"].values()))
         assert step["recompute_s"] > 0
         assert step["chip"] == "a100-sxm4-80gb"

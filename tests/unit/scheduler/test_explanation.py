@@ -16,7 +16,7 @@ from meridian.cli.explanation import lines
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.cycle import run_cycle
 from services.scheduler.core.decide import Decisions, Placement, decide
-from services.scheduler.core.explanation import STAGES, Ranking, rederive, sentences, weighed, with_cause
+from services.scheduler.core.explanation import NO_RANKING, STAGES, Ranking, rederive, sentences, weighed, with_cause
 from services.scheduler.core.fleet import Domain, Fleet, Link, with_domain
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import Demand, UnitKey
@@ -303,3 +303,8 @@ def test_the_best_places_are_those_that_sorting_all_would_show(
     assert [(item.place, item.score, item.ranks_that_fit) for item in shown] == [
         (names[place], *reversed(rows[place])) for place in expected
     ]
+
+
+def test_an_explanation_for_which_nobody_judged_places_names_none() -> None:
+    assert NO_RANKING.feasible == 0
+    assert NO_RANKING.top(5) == ()

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from services.scheduler.core.admission import Gate
 from services.scheduler.core.choosing import Choice
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.deciding.decisions import Blocked, Placement, Preempted
-from services.scheduler.core.explanation import Explanation, Ranking, best_of
+from services.scheduler.core.explanation import NO_RANKING, Explanation, best_of
 from services.scheduler.core.pending import Key, Lane, estimated_s
 from services.scheduler.core.placement import Candidates, would_do
 from services.scheduler.core.policy import Policy
@@ -23,10 +21,7 @@ from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
-_NOTHING = np.zeros((0, 0))
-_UNEXPLAINED = Explanation(
-    "", 0, (), (), Ranking((), (), _NOTHING, _NOTHING, _NOTHING.astype(np.int64)), blocked="not explained"
-)
+_UNEXPLAINED = Explanation("", 0, (), (), NO_RANKING, blocked="not explained")
 
 
 class State:
