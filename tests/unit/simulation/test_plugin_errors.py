@@ -157,7 +157,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call]:
         ),
         (
             "allocation: {scores: {test_wordy: 1}}",
-            r"policy test: an answer of the score 'test_wordy' could not be used on the empty network, before the first run, job a: IndexError: .*",
+            r"policy test: an answer of the score 'test_wordy' could not be used on the empty network, before the first run, job a: TypeError: .*",
         ),
     ],
 )
