@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ PATIENCE_S = 120.0
 E = TypeVar("E", bound=RunEvent)
 
 
-class OwnSchedulerDomain:
+class OwnSchedulerDomain(ABC):
     """See the module. Nodes are called as the domain's own scheduler calls them."""
 
     def __init__(self, scheduler: OwnScheduler, engine: Engine, book: RunBook) -> None:
@@ -49,9 +50,9 @@ class OwnSchedulerDomain:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.book.close()
 
+    @abstractmethod
     def engine_tasks(self) -> list[asyncio.Task[Any]]:
         """What of the engine must be ended for a crash."""
-        raise NotImplementedError
 
     async def _read(self) -> None:
         async for delivery in self.engine.events():

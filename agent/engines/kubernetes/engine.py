@@ -26,8 +26,8 @@ from agent.engines.kubernetes.manifests import IMAGE_VARIABLE, Manifest, OrderEr
 from agent.engines.kubernetes.scheduler import KubernetesScheduler
 from agent.engines.local.gang import Cause, Gang
 from agent.engines.own_scheduler import UnitName
+from agent.engines.run_records import request_of, stand_in
 from agent.engines.slurm import folder
-from agent.engines.slurm.following import request_of, stand_in
 from agent.run_book import BegunRun, RunBook
 from meridian.clock import Clock
 from meridian.errors import MeridianError

@@ -11,8 +11,8 @@ from agent.engines.kubernetes.pod_log import PodLog
 from agent.engines.local.gang import Cause
 from agent.engines.own_scheduler import UnitName
 from agent.engines.recorded_runs import Run
+from agent.engines.run_records import launch_record, stop_record
 from agent.engines.slurm import folder
-from agent.engines.slurm.following import launch_record, stop_record
 
 LAUNCH, STOP, READ = "launch.json", "stop.json", "read.json"
 

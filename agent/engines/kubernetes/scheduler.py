@@ -15,9 +15,8 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from agent.engines.base import RankPlacement
 from agent.engines.kubernetes.api import KubernetesRefusedError, KubernetesSilentError
 from agent.engines.kubernetes.cluster import Cluster
 from agent.engines.kubernetes.manifests import Manifest, job_manifests
@@ -26,12 +25,12 @@ from agent.engines.own_scheduler import (
     Constraints,
     DeviceKind,
     Held,
-    OwnScheduler,
     Refusal,
     Room,
     UnitName,
     nodes_by_free,
 )
+from agent.engines.queued_scheduler import QueuedPlace, QueuedScheduler
 
 _log = logging.getLogger(__name__)
 
@@ -56,21 +55,13 @@ class PodRules:
 
 
 @dataclass(slots=True)
-class _Place:
-    """A Job of ours. ``given``: it is a grant, ``kept``: it waits though the unit was refused for now, ``asked``: somebody asks for
-    it at this moment."""
+class _Place(QueuedPlace):
+    """A Job, by its name."""
 
-    constraints: Constraints
     job: str
-    ranks: tuple[RankPlacement, ...] = ()
-    given: bool = False
-    kept: bool = False
-    asked: bool = False
-    ready_at_s: float | None = None
-    wrong: str = ""
 
 
-class KubernetesScheduler(OwnScheduler):
+class KubernetesScheduler(QueuedScheduler[_Place]):
     """See the module. ``devices`` are the accelerators of each node by index, as the domain declares them; ``in_runs`` the names of Jobs
     whose lease the engine renews."""
 
@@ -82,13 +73,15 @@ class KubernetesScheduler(OwnScheduler):
         *,
         emulated: bool = False,
     ) -> None:
+        super().__init__(
+            devices,
+            cluster.settings.node_names,
+            answer_s=rules.answer_s,
+            most_queued=rules.most_queued,
+            emulated=emulated,
+        )
         self._cluster = cluster
         self._rules = rules
-        self._devices = devices
-        self._emulated = emulated
-        self._places: dict[UnitName, _Place] = {}
-        self._turns = 0
-        self._stray: dict[str, float] = {}
         self._renewed_s: dict[str, float] = {}
         self.in_runs: set[str] = set()
 
@@ -100,7 +93,7 @@ class KubernetesScheduler(OwnScheduler):
             assert job.unit is not None
             if job.unit in held:
                 known = held[job.unit]
-                self._places[job.unit] = _Place(known.constraints, job.name, known.ranks, given=True)
+                self._places[job.unit] = _Place(known.constraints, job.name, ranks=known.ranks, given=True)
             elif not job.leaving:
                 await self._delete(job.name)
 
@@ -108,41 +101,14 @@ class KubernetesScheduler(OwnScheduler):
         """A run that this domain did not give: where Kubernetes has no Job of it there is nothing to hold."""
         job = self._cluster.job(self._cluster.job_name(name))
         if job is not None and not job.leaving:
-            self._places[name] = _Place(held.constraints, job.name, held.ranks, given=True)
-
-    async def release(self, name: UnitName) -> None:
-        place = self._places.get(name)
-        if place is not None:
-            self._forget(name, place)
-            await self._delete(place.job)
-
-    async def place(self, name: UnitName, constraints: Constraints) -> tuple[RankPlacement, ...] | Refusal:
-        return (await self.place_all({name: constraints}))[name]
-
-    async def place_all(
-        self, wanted: Mapping[UnitName, Constraints]
-    ) -> dict[UnitName, tuple[RankPlacement, ...] | Refusal]:
-        for name in list(self._places):
-            if any(other.key == name.key and other.epoch > name.epoch for other in wanted):
-                await self.release(name)
-        until_s = asyncio.get_running_loop().time() + self._rules.answer_s
-        asked = await asyncio.gather(*(self._ask_for(*item, until_s) for item in wanted.items()))
-        answers: dict[UnitName, tuple[RankPlacement, ...] | Refusal] = {}
-        gone = []
-        for name, place in zip(wanted, asked, strict=True):
-            answers[name] = place if isinstance(place, Refusal) else await self._decide(place)
-            if isinstance(place, _Place) and not place.given and not place.kept and self._places.get(name) is place:
-                self._forget(name, place)
-                gone.append(place.job)
-        await asyncio.gather(*map(self._delete, gone))
-        return answers
+            self._places[name] = _Place(held.constraints, job.name, ranks=held.ranks, given=True)
 
     # --- what is told ----------------------------------------------------------------------------------------------
 
     def room(self) -> Room:
         """What nodes allow less what pods on them ask for, and what we hold for nobody yet. While fewer than ``most_queued`` units wait,
         all that is up counts as free: one more may wait for it."""
-        may_queue = sum(place.kept for place in self._places.values()) < self._rules.most_queued
+        may_queue = self._may_queue
         unclaimed = {place.job for place in self._places.values() if place.ranks and place.kept}
         used: dict[str, dict[str, float]] = {}
         for pod in self._cluster.pods():
@@ -189,7 +155,7 @@ class KubernetesScheduler(OwnScheduler):
                     place.ready_at_s is not None
                     and asyncio.get_running_loop().time() - place.ready_at_s > self._rules.claim_s
                 )
-                if place.kept and not place.asked and (place.wrong or late):
+                if self._waits(name, place) and (place.wrong or late):
                     _log.info("Job %s: %s", place.job, place.wrong or "nobody asks for it any more; it is given back")
                     self._forget(name, place)
                     await self._delete(place.job)
@@ -199,8 +165,7 @@ class KubernetesScheduler(OwnScheduler):
     # --- steps -----------------------------------------------------------------------------------------------------
 
     def _forget(self, name: UnitName, place: _Place) -> None:
-        del self._places[name]
-        self._turns += place.kept
+        super()._forget(name, place)
         self._renewed_s.pop(place.job, None)
 
     async def _ask_for(self, name: UnitName, constraints: Constraints, until_s: float) -> _Place | Refusal:
@@ -237,21 +202,20 @@ class KubernetesScheduler(OwnScheduler):
             self._forget(name, place)
             await self._delete(place.job)
             if not await self._gone(place.job, until_s):
-                return Refusal(place.wrong or f"Kubernetes: {await self._why(place)}")
+                return Refusal(place.wrong or await self._why(place))
         return Refusal(said)
 
     def _manifests(self, name: UnitName, constraints: Constraints) -> tuple[Manifest, ...] | Refusal:
-        if constraints.accelerators and constraints.real_accelerators and self._emulated:
-            return Refusal("the domain's accelerators are emulated, and real ones are asked for")
+        asked = self._in_own_names(constraints)
+        if isinstance(asked, Refusal):
+            return asked
         settings = self._cluster.settings
-        names = settings.node_names
-        avoided = frozenset(names[node_id] for node_id in constraints.excluded_nodes if node_id in names)
         return job_manifests(
             settings.domain_id,
             name,
-            replace(constraints, excluded_nodes=avoided),
+            asked,
             settings.site,
-            {names[node_id]: kinds for node_id, kinds in self._devices.items()},
+            {self._node_names[node_id]: kinds for node_id, kinds in self._devices.items()},
             hold_s=math.ceil(self._rules.abandon_s),
             grace_s=math.ceil(self._rules.grace_s),
         )
@@ -278,35 +242,21 @@ class KubernetesScheduler(OwnScheduler):
         pods = self._cluster.pods_of(place.job)
         if job.suspended or not all_bound(pods, place.constraints.ranks):
             return
-        taken: dict[str, set[int]] = {}
-        for rank in (rank for other in self._places.values() for rank in other.ranks):
-            taken.setdefault(rank.node_id, set()).update(rank.accelerator_indices)
         try:
-            place.ranks = rank_places(place.constraints, pods, self._cluster.node_id, taken)
+            place.ranks = rank_places(place.constraints, pods, self._cluster.node_id, self._taken())
         except PlacesError as error:
             place.wrong = f"what Kubernetes gave cannot be used: {error}"
             return
         place.ready_at_s = asyncio.get_running_loop().time()
 
-    async def _decide(self, place: _Place) -> tuple[RankPlacement, ...] | Refusal:
-        """Whether the Job of a unit is a grant now, or the unit waits for it; else it is to be deleted."""
-        place.asked = False
-        if place.wrong:
-            self._turns += place.kept
-            place.kept = False
-            return Refusal(place.wrong)
-        if place.ranks:
-            place.given, place.kept = True, False
-            return place.ranks
-        kept = sum(other.kept for other in self._places.values() if other is not place)
-        place.kept = kept < self._rules.most_queued
-        stays = "; it keeps its place in the queue" if place.kept else ""
-        return Refusal(f"Kubernetes: {await self._why(place)}{stays}")
+    def _hopeless(self, place: _Place) -> bool:
+        return False  # kube-scheduler tries everything again
 
     async def _why(self, place: _Place) -> str:
         job, pods = self._cluster.job(place.job), self._cluster.pods_of(place.job)
         needs_word = job is not None and not job.suspended and len(pods) < job.ranks
-        return why_not_yet(job, pods, await self._cluster.complaint(place.job) if needs_word else "")
+        word = await self._cluster.complaint(place.job) if needs_word else ""
+        return f"Kubernetes: {why_not_yet(job, pods, word)}"
 
     def _look_after(self, place: _Place) -> None:
         had = bool(place.ranks)
@@ -330,15 +280,14 @@ class KubernetesScheduler(OwnScheduler):
                 _log.warning("Job %s is not renewed: %s", place.job, error)
 
     async def _delete_stray(self) -> None:
-        now_s = asyncio.get_running_loop().time()
         held = {place.job for place in self._places.values()} | self.in_runs
         found = [job.name for job in self._cluster.jobs() if not job.leaving and job.name not in held]
-        self._stray = {name: self._stray.get(name, now_s) for name in found}
-        for name, since_s in list(self._stray.items()):
-            if now_s - since_s >= STRAY_S:
-                self._stray[name] = now_s
-                _log.warning("Job %s is held for nobody; it is deleted", name)
-                await self._delete(name)
+        for name in self._strayed(found, STRAY_S):
+            _log.warning("Job %s is held for nobody; it is deleted", name)
+            await self._delete(name)
+
+    async def _let_go(self, place: _Place) -> None:
+        await self._delete(place.job)
 
     async def _delete(self, job: str) -> None:
         """One that is in a run the engine deletes at its end."""

@@ -21,11 +21,12 @@ from agent.engines.base import FailureKind, LaunchRequest, NodeState, NodeStatus
 from agent.engines.launching import launch_message
 from agent.engines.local.gang import Cause, Gang
 from agent.engines.own_scheduler import UnitName
+from agent.engines.run_records import launch_record, request_of, stand_in
 from agent.engines.slurm import folder
 from agent.engines.slurm.cluster import Cluster, SlurmSilentError
 from agent.engines.slurm.engine_settings import SlurmEngineSettings
 from agent.engines.slurm.followed_runs import CANCEL_AFTER_S, FollowedRuns
-from agent.engines.slurm.following import FollowedRun, launch_record, request_of, stand_in
+from agent.engines.slurm.following import FollowedRun
 from agent.node import wire
 from agent.run_book import BegunRun, RunBook
 from meridian.clock import Clock

@@ -14,10 +14,11 @@ from dataclasses import replace
 from agent.engines.base import Delivery, FailureKind, RunFinished, RunStarted, RunState
 from agent.engines.local.gang import Cause, RankEnd, Turn
 from agent.engines.recorded_runs import RecordedRuns, identity
+from agent.engines.run_records import stop_record
 from agent.engines.slurm import folder
 from agent.engines.slurm.cluster import Cluster, SlurmSilentError
 from agent.engines.slurm.engine_settings import SlurmEngineSettings
-from agent.engines.slurm.following import FollowedRun, News, stop_record
+from agent.engines.slurm.following import FollowedRun, News
 from agent.engines.slurm.last_signs import nothing_runs, reaches, silence_limit_s
 from agent.engines.slurm.verdict import cause_of, cause_of_silence
 from agent.engines.slurm.words import QueuedJob

@@ -21,20 +21,19 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from agent.engines.base import RankPlacement
 from agent.engines.own_scheduler import (
     Constraints,
     DeviceKind,
     Held,
-    OwnScheduler,
     Refusal,
     Room,
     UnitName,
     nodes_by_free,
 )
+from agent.engines.queued_scheduler import QueuedPlace, QueuedScheduler
 from agent.engines.slurm import folder, words
 from agent.engines.slurm.allocation import allocation_options, hosts_of
 from agent.engines.slurm.cluster import Cluster, SlurmRefusedError, SlurmSilentError
@@ -61,22 +60,14 @@ class QueueRules:
 
 
 @dataclass(slots=True)
-class _Place:
-    """A job of ours in Slurm, of which Slurm's words count that were asked for after ``since_s``. ``given``: it is a grant. ``kept``:
-    it waits in the queue though the unit was refused for now. ``asked``: somebody asks for it at this moment."""
+class _Place(QueuedPlace):
+    """A job in Slurm, of which Slurm's words count that were asked for after ``since_s``."""
 
-    constraints: Constraints
     job: int
     since_s: float = float("-inf")
-    ranks: tuple[RankPlacement, ...] = ()
-    given: bool = False
-    kept: bool = False
-    asked: bool = False
-    ready_at_s: float | None = None
-    wrong: str = ""
 
 
-class SlurmScheduler(OwnScheduler):
+class SlurmScheduler(QueuedScheduler[_Place]):
     """See the module. ``devices`` are the accelerators of each node by index, as the domain declares them."""
 
     def __init__(
@@ -87,14 +78,15 @@ class SlurmScheduler(OwnScheduler):
         *,
         emulated: bool = False,
     ) -> None:
+        super().__init__(
+            devices,
+            cluster.settings.node_names,
+            answer_s=rules.answer_s,
+            most_queued=rules.most_queued,
+            emulated=emulated,
+        )
         self._cluster = cluster
         self._rules = rules
-        self._devices = devices
-        self._emulated = emulated
-        self._places: dict[UnitName, _Place] = {}
-        self._turns = 0
-        # Since when jobs of ours are seen that nobody holds.
-        self._stray: dict[int, float] = {}
 
     # --- what is asked ---------------------------------------------------------------------------------------------
 
@@ -115,44 +107,16 @@ class SlurmScheduler(OwnScheduler):
             if self._cluster.unit_of(job) == name and not job.ended and not job.waits:
                 self._places[name] = _Place(held.constraints, job.number, ranks=held.ranks, given=True)
 
-    async def release(self, name: UnitName) -> None:
-        place = self._places.get(name)
-        if place is not None:
-            self._forget(name, place)
-            await self._let_go(place)
-
-    async def place(self, name: UnitName, constraints: Constraints) -> tuple[RankPlacement, ...] | Refusal:
-        return (await self.place_all({name: constraints}))[name]
-
-    async def place_all(
-        self, wanted: Mapping[UnitName, Constraints]
-    ) -> dict[UnitName, tuple[RankPlacement, ...] | Refusal]:
-        for name in list(self._places):
-            if any(other.key == name.key and other.epoch > name.epoch for other in wanted):
-                await self.release(name)
-        new = not wanted.keys() <= self._places.keys()
-        until_s = asyncio.get_running_loop().time() + self._rules.answer_s
-        asked = await asyncio.gather(*(self._ask_for(*item, until_s) for item in wanted.items()))
-        if new:
-            with contextlib.suppress(SlurmSilentError):  # the answer tells what is left, not what was there before
-                await self._cluster.look_at_nodes()
-        answers: dict[UnitName, tuple[RankPlacement, ...] | Refusal] = {}
-        gone = []
-        # Nothing happens between these: places in the queue are kept for those that come first.
-        for name, place in zip(wanted, asked, strict=True):
-            answers[name] = place if isinstance(place, Refusal) else self._decide(place)
-            if isinstance(place, _Place) and not place.given and not place.kept:
-                self._forget(name, place)
-                gone.append(place)
-        await asyncio.gather(*(self._let_go(place) for place in gone))
-        return answers
+    async def _look_again(self) -> None:
+        with contextlib.suppress(SlurmSilentError):  # the answer tells what is left, not what was there before
+            await self._cluster.look_at_nodes()
 
     # --- what is told ----------------------------------------------------------------------------------------------
 
     def room(self) -> Room:
         """Free by Slurm's word, and what we hold for nobody yet. While fewer than ``most_queued`` units wait, all that is up
         counts as free: one more may wait for it."""
-        may_queue = sum(place.kept for place in self._places.values()) < self._rules.most_queued
+        may_queue = self._may_queue
         unclaimed = [place for place in self._places.values() if place.ranks and place.kept]
         total: dict[DeviceKind, int] = dict.fromkeys((kind for kinds in self._devices.values() for kind in kinds), 0)
         blocks: dict[DeviceKind, list[int]] = {kind: [] for kind in total}
@@ -163,7 +127,7 @@ class SlurmScheduler(OwnScheduler):
                 continue
             ours = [(place, rank) for place in unclaimed for rank in place.ranks if rank.node_id == node_id]
             held = {index for _, rank in ours for index in rank.accelerator_indices}
-            taken = set() if may_queue else set(_taken(node, kinds)) - held
+            taken = set() if may_queue else set(_busy(node, kinds)) - held
             total_cpus += node.cpus
             free_cpus += node.cpus - (0 if may_queue else node.cpus_in_use)
             free_memory_mib += node.memory_mib - (0 if may_queue else node.memory_in_use_mib)
@@ -196,13 +160,6 @@ class SlurmScheduler(OwnScheduler):
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
-    def _waits(self, name: UnitName, place: _Place) -> bool:
-        return place.kept and not place.asked and self._places.get(name) is place
-
-    def _forget(self, name: UnitName, place: _Place) -> None:
-        del self._places[name]
-        self._turns += place.kept
-
     async def _ask_for(self, name: UnitName, constraints: Constraints, until_s: float) -> _Place | Refusal:
         """Submit, way after way, and wait until one begins; the last one stays in the queue. What is there is looked at again."""
         known = self._places.get(name)
@@ -212,11 +169,9 @@ class SlurmScheduler(OwnScheduler):
                 await self._take_up(name, known)
             return known
         settings = self._cluster.settings
-        if constraints.accelerators and constraints.real_accelerators and self._emulated:
-            return Refusal("the domain's accelerators are emulated, and real ones are asked for")
-        node_names = settings.node_names
-        avoided = frozenset(node_names[node_id] for node_id in constraints.excluded_nodes if node_id in node_names)
-        asked = replace(constraints, excluded_nodes=avoided)
+        asked = self._in_own_names(constraints)
+        if isinstance(asked, Refusal):
+            return asked
         ways = allocation_options(asked, settings.site, self._cluster.job_name(name))
         if isinstance(ways, Refusal):
             return ways
@@ -252,8 +207,7 @@ class SlurmScheduler(OwnScheduler):
                 await self._take_up(name, place)
             except SlurmSilentError as error:
                 _log.warning("%s", error.detail)
-            job = self._cluster.jobs.get(place.job)
-            if place.ranks or place.wrong or (job is not None and job.hopeless):
+            if place.ranks or place.wrong or self._hopeless(place):
                 return
             if asyncio.get_running_loop().time() + LOOK_EVERY_S > until_s:
                 return
@@ -274,11 +228,8 @@ class SlurmScheduler(OwnScheduler):
             return
         try:
             given = await self._cluster.given(place.job)
-            taken: dict[str, set[int]] = {}
-            for rank in (rank for other in self._places.values() for rank in other.ranks):
-                taken.setdefault(rank.node_id, set()).update(rank.accelerator_indices)
             nodes, tasks = hosts_of(held["nodes"]), words.tasks_of(held["tasks"])
-            place.ranks = rank_places(place.constraints, nodes, tasks, given, self._cluster.node_id, taken)
+            place.ranks = rank_places(place.constraints, nodes, tasks, given, self._cluster.node_id, self._taken())
         except SlurmSilentError as error:
             _log.warning("%s", error.detail)
             return
@@ -287,33 +238,21 @@ class SlurmScheduler(OwnScheduler):
             return
         place.ready_at_s = asyncio.get_running_loop().time()
 
-    def _decide(self, place: _Place) -> tuple[RankPlacement, ...] | Refusal:
-        """Whether the job of a unit is a grant now, or the unit waits for it; else it is to be let go."""
-        place.asked = False
-        if place.wrong:
-            self._turns += place.kept
-            place.kept = False
-            return Refusal(place.wrong)
-        if place.ranks:
-            place.given, place.kept = True, False
-            return place.ranks
-        return self._not_now(place)
-
-    def _not_now(self, place: _Place) -> Refusal:
-        """The unit waits in Slurm's queue: say why and until when, and keep its place or not."""
+    def _hopeless(self, place: _Place) -> bool:
         job = self._cluster.jobs.get(place.job)
-        kept = sum(other.kept for other in self._places.values() if other is not place)
-        place.kept = (job is None or not job.hopeless) and kept < self._rules.most_queued
+        return job is not None and job.hopeless
+
+    async def _why(self, place: _Place) -> str:
+        """Why the unit waits in Slurm's queue, and until when."""
+        job = self._cluster.jobs.get(place.job)
         if job is None:
-            why = f"Slurm does not show job {place.job} in its queue"
-        elif job.hopeless:
-            why = f"Slurm would never begin it as it is asked for: {job.reason}"
-        elif job.waits:
+            return f"Slurm does not show job {place.job} in its queue"
+        if job.hopeless:
+            return f"Slurm would never begin it as it is asked for: {job.reason}"
+        if job.waits:
             start = f", expected to begin at {job.starts_at:%Y-%m-%dT%H:%M:%SZ}" if job.starts_at else ""
-            why = f"Slurm: job {place.job} waits for {job.reason or 'its turn'}{start}"
-        else:
-            why = f"Slurm began job {place.job}, but its batch step has not told so on {self._cluster.settings.shared_dir}"
-        return Refusal(f"{why}; it keeps its place in the queue" if place.kept else why)
+            return f"Slurm: job {place.job} waits for {job.reason or 'its turn'}{start}"
+        return f"Slurm began job {place.job}, but its batch step has not told so on {self._cluster.settings.shared_dir}"
 
     async def _look_after(self, name: UnitName, place: _Place) -> None:
         if not place.ranks and not place.wrong:
@@ -332,14 +271,10 @@ class SlurmScheduler(OwnScheduler):
             await self._let_go(place)
 
     async def _cancel_stray(self) -> None:
-        now_s = asyncio.get_running_loop().time()
         found = [job.number for job in self._cluster.jobs.values() if not job.ended and self._is_stray(job)]
-        self._stray = {number: self._stray.get(number, now_s) for number in found}
-        for number, since_s in list(self._stray.items()):
-            if now_s - since_s >= self._rules.stray_s:
-                self._stray[number] = now_s
-                _log.warning("job %d is held for nobody; it is cancelled", number)
-                await self._cluster.cancel(number)
+        for number in self._strayed(found, self._rules.stray_s):
+            _log.warning("job %d is held for nobody; it is cancelled", number)
+            await self._cluster.cancel(number)
 
     def _is_stray(self, job: words.QueuedJob) -> bool:
         name = self._cluster.unit_of(job)
@@ -393,7 +328,7 @@ def remove_old(shared_dir: Path, wanted: set[str], live: set[int]) -> None:
                 unit.rmdir()
 
 
-def _taken(node: words.SlurmNode, kinds: tuple[DeviceKind, ...]) -> frozenset[int]:
+def _busy(node: words.SlurmNode, kinds: tuple[DeviceKind, ...]) -> frozenset[int]:
     """Accelerators in use; where Slurm does not number them, the first ones stand for as many."""
     count = sum(node.used.values())
     return node.indices_in_use if len(node.indices_in_use) == count else frozenset(range(min(count, len(kinds))))

@@ -15,11 +15,12 @@ import pytest
 from agent.engines.base import FailureKind, LaunchRequest, NodeState, RankPlacement, RunFailed
 from agent.engines.local.gang import Gang
 from agent.engines.own_scheduler import Constraints, UnitName
+from agent.engines.run_records import launch_record
 from agent.engines.slurm import folder, followed_runs
 from agent.engines.slurm.engine import SlurmEngine
 from agent.engines.slurm.engine_settings import SlurmEngineSettings
 from agent.engines.slurm.followed_runs import CANCEL_AFTER_S
-from agent.engines.slurm.following import FollowedRun, launch_record
+from agent.engines.slurm.following import FollowedRun
 from agent.engines.slurm.scheduler import OLD_S, QueueRules, SlurmScheduler, remove_old
 from agent.engines.slurm.words import nodes_of
 from agent.run_book import RunBook

@@ -8,7 +8,7 @@ import pytest
 
 from agent.engines.base import FailureKind, LaunchRequest, RankPlacement, RunLimits
 from agent.engines.own_scheduler import Constraints
-from agent.engines.slurm.following import launch_record, request_of
+from agent.engines.run_records import launch_record, request_of
 from agent.engines.slurm.places import PlacesError, rank_places
 from agent.engines.slurm.step import with_own_devices
 from agent.engines.slurm.verdict import cause_of, cause_of_silence
