@@ -38,7 +38,7 @@ class Publication:
         planned = [
             item
             for domain in domains
-            for item in plan_updates(domain, now_s, self._pace, self._limits, self._judge_of(domain))
+            for item in plan_updates(domain, now_s, self._pace, self._limits, judge_of(domain, self._recogniser))
         ]
         counted = sum(item.kind is not ChangeKind.IMAGE for item in planned)
         version = await store.save(transaction.connection, domains, now_s, counted if planned else None)
@@ -58,15 +58,6 @@ class Publication:
                 )
         await change_log.add_changes(transaction.connection, changes)
         transaction.on_commit(lambda: self._count(planned))
-
-    def _judge_of(self, domain: TrackedDomain) -> Judge | None:
-        if not self._recogniser.name:
-            return None
-        if not domain.observed:
-            # Nothing new was seen; only facts change what stands, whoever follows the windows of this domain.
-            return Standing(domain.facts.decided, domain.published)
-        followed = self._recogniser.look(domain.facts)
-        return Heard(followed, self._recogniser.name) if followed is not None else None
 
     @staticmethod
     def _publish_states(transaction: Transaction, item: PlannedUpdate, version: int) -> None:
@@ -88,3 +79,19 @@ class Publication:
             self._measures.updates.labels(item.update.domain_id, item.kind.value).inc()
             for change in item.states:
                 self._measures.transitions.labels(change.state.name.lower(), change.decided.rule.value).inc()
+
+
+def judge_of(domain: TrackedDomain, recogniser: Recogniser) -> Judge | None:
+    """Who decides the states of its nodes now; None: the rules alone."""
+    if not recogniser.name:
+        return None
+    if not domain.observed:
+        # Nothing new was seen; only facts change what stands, whoever follows the windows of this domain.
+        return Standing(domain.facts.decided, domain.published)
+    followed = recogniser.look(domain.facts)
+    if followed is None:
+        return None
+    if followed.begins:
+        # After a start, or when another process followed this domain until now.
+        return Standing(domain.facts.decided, domain.published)
+    return Heard(followed, recogniser.name)

@@ -34,7 +34,7 @@ BY_MODEL = {
     NodeState.FAILING: Rule.MODEL_FAILING,
 }
 _STATE_BY_RULE = {rule: state for state, rule in BY_MODEL.items()}
-_ALARMS = frozenset({NodeState.DEGRADED, NodeState.FAILING})
+ALARMS = frozenset({NodeState.DEGRADED, NodeState.FAILING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Leaning:
         """After one more opinion; an unsure one counts as no state."""
         sure = opinion.confidence >= (limits or Limits()).sure
         state = opinion.state if sure else NodeState.UNSPECIFIED
-        return Leaning(state, self.times + 1 if state is self.state else 1, 0 if state in _ALARMS else self.calm + 1)
+        return Leaning(state, self.times + 1 if state is self.state else 1, 0 if state in ALARMS else self.calm + 1)
 
 
 def judged(
@@ -84,7 +84,7 @@ def judged(
         return rule
     said = f"{name} says {opinion.state.name.lower()} with confidence {opinion.confidence:.2f}"
     wanted = _permitted(rule, opinion)
-    alone = wanted in _ALARMS and rule.state not in _ALARMS
+    alone = wanted in ALARMS and rule.state not in ALARMS
     if opinion.confidence < (limits.certain if alone else limits.sure):
         decision = _with(rule, f"{said}: unsure, so the rule decides")
     elif wanted is None:
@@ -98,7 +98,7 @@ def judged(
     standing = _STATE_BY_RULE.get(before) if before is not None else None
     present = standing or rule.state
     # A load that comes and goes calls an alarm off with other words each time.
-    ended = present in _ALARMS and decision.state not in _ALARMS and leaning.calm >= limits.calm
+    ended = present in ALARMS and decision.state not in ALARMS and leaning.calm >= limits.calm
     if decision.state is present or ended or leaning.times >= _needed(decision.state, present, limits):
         return decision
     return rule if standing is None else Assessment(standing, BY_MODEL[standing], said)
@@ -110,15 +110,15 @@ def _permitted(rule: Assessment, opinion: Opinion) -> NodeState | None:
     if opinion.state is NodeState.FAILING and rule.rule is not Rule.HEALTH_POOR:
         return NodeState.DEGRADED
     # Poor health that the node itself reports is not talked away.
-    if rule.rule is Rule.HEALTH_POOR and opinion.state not in _ALARMS:
+    if rule.rule is Rule.HEALTH_POOR and opinion.state not in ALARMS:
         return NodeState.DEGRADED
     return opinion.state
 
 
 def _needed(wanted: NodeState, present: NodeState, limits: Limits) -> int:
-    if wanted in _ALARMS and present not in _ALARMS:
+    if wanted in ALARMS and present not in ALARMS:
         return 1
-    return limits.calm if present in _ALARMS else 2
+    return limits.calm if present in ALARMS else 2
 
 
 def _with(rule: Assessment, more: str) -> Assessment:

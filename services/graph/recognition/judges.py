@@ -1,4 +1,4 @@
-"""The judges of `services.graph.image`: one that has heard the model, and one for moments at which nothing new was seen."""
+"""The judges of `services.graph.image`: one that has heard the model, and one for moments at which it has not."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from services.graph.facts import Decided
 from services.graph.image import DomainImage
-from services.graph.node_state import Assessment, NodeState
-from services.graph.recognition.judgement import BY_MODEL, FACTS, Leaning, judged
+from services.graph.node_state import Assessment, NodeState, Rule
+from services.graph.recognition.judgement import ALARMS, BY_MODEL, FACTS, Leaning, judged
 from services.graph.recognition.recogniser import Followed
 
 _STATES = {rule: state for state, rule in BY_MODEL.items()}
@@ -33,16 +33,18 @@ class Heard:
 
 
 class Standing:
-    """What the model decided stands until the next observation, unless a fact contradicts."""
+    """What the model decided stands until it is heard again, unless a fact or the node's own poor health contradicts."""
 
     def __init__(self, decided: Mapping[str, Decided], published: DomainImage) -> None:
         self._decided = decided
         self._published = published
 
     def decide(self, node_id: str, rule: Assessment, before: Decided | None) -> Assessment:
-        """The state before, or the fact."""
+        """The state before, or what contradicts it."""
         state: NodeState | None = _STATES.get(before.rule) if before is not None else None
         if before is None or state is None or rule.rule in FACTS:
+            return rule
+        if rule.rule is Rule.HEALTH_POOR and state not in ALARMS:
             return rule
         return Assessment(state, before.rule, before.reason)
 

@@ -36,6 +36,11 @@ class Followed:
     # Of each node its sample, and what that was made of: figures are replaced when a reading changes.
     samples: dict[str, tuple[Figures, tuple[float, bool, bool], list[float]]] = field(default_factory=dict)
 
+    @property
+    def begins(self) -> bool:
+        """The window is shorter than the model may be asked about."""
+        return self.windows.count < LEAST_SAMPLES
+
     def samples_of(self, facts: DomainFacts, nodes: Sequence[resource_pb2.NodeInventory]) -> dict[str, list[float]]:
         """The sample of each node now; that of the observation before where nothing of it changed."""
         self.samples = {node.node_id: self._sampled(facts, node) for node in nodes}
@@ -87,7 +92,7 @@ class Recogniser:
             return followed
         followed.opinions = {}
         now_s = self._clock.monotonic_s()
-        if nodes and followed.windows.count >= LEAST_SAMPLES and now_s >= self._paused_until_s:
+        if nodes and not followed.begins and now_s >= self._paused_until_s:
             followed.opinions = self._ask(self._model, followed.windows, nodes)
             followed.leanings = {
                 node_id: followed.leanings.get(node_id, Leaning()).then(opinion)

@@ -1,4 +1,5 @@
-"""The newest samples of the nodes of one domain. In memory only: after a restart they fill again, and the rules serve meanwhile."""
+"""The newest samples of the nodes of one domain. In memory only: after a restart they fill again, and meanwhile what the
+model decided stands."""
 
 from __future__ import annotations
 

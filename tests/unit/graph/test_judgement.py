@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from services.graph.facts import Decided
+from services.graph.image import DomainImage
 from services.graph.node_state import Assessment, NodeState, Rule
 from services.graph.recognition.judgement import FACTS, Leaning, Limits, Opinion, judged
+from services.graph.recognition.judges import Standing
 
 FIT = Assessment(NodeState.HEALTHY, Rule.FIT, "")
 HOT = Assessment(NodeState.DEGRADED, Rule.HOT, "an accelerator has 93 Cel")
@@ -145,3 +148,22 @@ def test_limits_are_settable() -> None:
     opinion, leaning = said(NodeState.DEGRADED, 0.7), Leaning(NodeState.DEGRADED, 1)
     assert judged(FIT, opinion, leaning, None, "m", Limits(certain=0.8)).rule is Rule.FIT
     assert judged(FIT, opinion, leaning, None, "m", Limits(certain=0.7)).rule is Rule.MODEL_DEGRADED
+
+
+@pytest.mark.parametrize(
+    ("rule", "before", "expected"),
+    [
+        (FIT, Rule.MODEL_BUSY, Rule.MODEL_BUSY),
+        (HOT, Rule.MODEL_HEALTHY, Rule.MODEL_HEALTHY),
+        (POOR, Rule.MODEL_HEALTHY, Rule.HEALTH_POOR),
+        (POOR, Rule.MODEL_FAILING, Rule.MODEL_FAILING),
+        (Assessment(NodeState.UNREACHABLE, Rule.SUSPECTED, "late"), Rule.MODEL_BUSY, Rule.SUSPECTED),
+        (HOT, Rule.FIT, Rule.HOT),
+    ],
+)
+def test_what_stands_while_the_model_is_not_heard(rule: Assessment, before: Rule, expected: Rule) -> None:
+    standing = Standing({}, DomainImage())
+    found = standing.decide("a", rule, Decided(before, "as it was", 0.0))
+    assert found.rule is expected
+    assert found.reason == ("as it was" if expected is before else rule.reason)
+    assert standing.decide("a", rule, None) == rule

@@ -11,9 +11,12 @@ import pytest
 
 from learning.node_state.parity import CHECKED, TRACED, random_graph, rows_of
 from meridian.clock import VirtualClock
-from services.graph.facts import DomainFacts
-from services.graph.node_state import NodeState, Rule
+from services.graph.facts import Decided, DomainFacts
+from services.graph.image import build_image
+from services.graph.node_state import NodeState, Rule, Thresholds
+from services.graph.publication import judge_of
 from services.graph.recognition.features import INPUTS, QUANTITIES, SUMMARIES, WINDOW, Quantity, encoded, sample
+from services.graph.recognition.judges import Heard
 from services.graph.recognition.model import SHIPPED, ModelUnavailableError, NodeStateModel
 from services.graph.recognition.neighbourhood import Place, neighbourhood_of
 from services.graph.recognition.recogniser import LEAST_SAMPLES, Recogniser
@@ -189,6 +192,23 @@ def test_opinions_come_with_the_third_observation_and_once_for_each(model: NodeS
     assert set(followed.opinions) == {"a", "b"}
     assert recogniser.look(facts) is followed
     assert {leaning.times for leaning in followed.leanings.values()} == {1}
+
+
+def test_another_process_lets_stand_what_the_model_decided_until_it_has_seen_enough(model: NodeStateModel) -> None:
+    domain = TrackedDomain(DomainFacts("beijing"))
+    recogniser = Recogniser(model, VirtualClock(), slowest_s=60)
+    for second in range(LEAST_SAMPLES):
+        # As it is loaded: nodes "a" and "b" were given by the model to one who follows them no more.
+        domain.facts.decided = {"a": Decided(Rule.MODEL_BUSY, "as it was", 0.0)}
+        domain.observed = True
+        facts_at(second, domain.facts)
+        judge = judge_of(domain, recogniser)
+        after, decided = build_image(domain.facts, NOW_S + second, Thresholds(), judge)
+        assert set(after.nodes) == {"a", "b"}
+        if second < LEAST_SAMPLES - 1:
+            assert decided["a"].rule is Rule.MODEL_BUSY
+            assert decided["b"].rule is Rule.FIT  # of which the model has said nothing
+    assert isinstance(judge, Heard)
 
 
 def test_a_slow_model_is_left_alone(model: NodeStateModel) -> None:
