@@ -146,6 +146,7 @@ def layouts(
     others: tuple[tuple[str, int, float, float], ...],
 ) -> None:
     """Search the fastest layouts of a model on a pool of chips; only those that fit are shown."""
+    from services.forecast.cost_model import band_of
     from services.forecast.cost_model.layout import precision_named
     from services.forecast.cost_model.search import Work, best_layouts
 
@@ -155,8 +156,12 @@ def layouts(
         _mixed(shape, work, machine, accelerators, others, count=count, as_json=as_json)
         return
     found = best_layouts(shape, work, machine, accelerators, count=count)
+    bands = [band_of(shape, layout, machine) for layout, _ in found.best]
     if as_json:
-        bodies = [as_body(layout, item) for layout, item in found.best]
+        bodies = [
+            as_body(layout, item) | {"step_band_s": asdict(band)}
+            for (layout, item), band in zip(found.best, bands, strict=True)
+        ]
         click.echo(json.dumps({"possible": found.possible, "fitting": found.fitting, "layouts": bodies}, indent=2))
         return
     click.echo(f"{found.fitting} of {found.possible} possible layouts fit on {accelerators} x {machine.chip}")
@@ -166,6 +171,8 @@ def layouts(
             f"{item.step.total_s:9.3f} s  {_brief(layout)}  {item.memory.total / _GIB:.1f} GiB "
             f"({item.verdict.confidence:.0%} sure to fit)  {item.utilisation:.1%} of peak  most lost: {part}"
         )
+    for band in bands[:1]:
+        click.echo(f"the first: {_words_of(band)}")
     for note in dict.fromkeys(note for _, item in found.best for note in item.assumptions):
         click.echo(f"note: {note}")
 
@@ -295,18 +302,20 @@ def _largest_loss(found: Estimate) -> str:
     return f"{name} {losses[name] / found.step.total_s:.0%}"
 
 
-def _explain(model: str, machine: Machine, layout: TrainingLayout, found: Estimate, band: Band) -> None:
+def _words_of(band: Band) -> str:
     from services.forecast.cost_model import BAND_PROBABILITY
 
+    return f"{band.low_s:.3f} to {band.high_s:.3f} s with a probability of {BAND_PROBABILITY:.0%}, before a run is measured"
+
+
+def _explain(model: str, machine: Machine, layout: TrainingLayout, found: Estimate, band: Band) -> None:
     click.echo(
         f"{model}: {found.parameters / 1e9:.2f} B parameters on {layout.accelerators} x {machine.chip}, {_brief(layout)}"
     )
     click.echo(
         f"step {found.step.total_s:.3f} s, {found.tokens_per_s:.0f} tokens/s, {found.utilisation:.1%} of the peak"
     )
-    click.echo(
-        f"  {band.low_s:.3f} to {band.high_s:.3f} s with a probability of {BAND_PROBABILITY:.0%}, before a run is measured"
-    )
+    click.echo(f"  {_words_of(band)}")
     for name, seconds in _parts(found).items():
         if seconds > 0:
             click.echo(f"  {name:<16}{seconds:10.3f} s  {seconds / found.step.total_s:6.1%}")
