@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,6 +24,7 @@ class Issuer:
     answers: dict[tuple[str, str], tuple[int, Any]] = field(default_factory=dict)
     requests: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
     down: bool = False
+    time_s: Callable[[], float] = time.time
 
     def add_key(self, kid: str) -> OKPKey:
         key = OKPKey.generate_key("Ed25519", parameters={"kid": kid, "use": "sig", "alg": "EdDSA"})
@@ -40,7 +41,7 @@ class Issuer:
     ) -> str:
         """A token as identity issues it; a claim of None is left out."""
         key = key or self.keys[-1]
-        now = int(time.time())
+        now = int(self.time_s())
         body = {
             "iss": "meridian", "sub": f"client-of-{tenant}", "tenant": tenant, "scope": scope, "aud": "meridian",
             "jti": f"tok-{tenant}-{time.monotonic_ns()}", "iat": now, "exp": now + 600, **claims,

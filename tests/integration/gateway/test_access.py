@@ -136,10 +136,12 @@ async def test_limits_and_quota(database_url: str, redis_url: str, monkeypatch: 
         "MERIDIAN_GATEWAY_MAX_UNFINISHED_JOBS": "3",
         "MERIDIAN_GATEWAY_LOGIN_RATE_LIMIT": "1/minute",
     }
+    clock = clock_of_next_minute()
     with serving() as issuer:
+        issuer.time_s = lambda: clock.now().timestamp()
         async with (
             environment(database_url, redis_url=redis_url, identity_url=issuer.url) as env,
-            env.service("gateway", settings, clock=clock_of_next_minute()) as service,
+            env.service("gateway", settings, clock=clock) as service,
         ):
             headers = issuer.headers()
             batch = await service.http.post("/v1/jobs:batch", json={"jobs": [task_file()] * 4}, headers=headers)
@@ -173,6 +175,7 @@ async def test_without_redis_and_identity_the_gateway_says_what_it_cannot_do(dat
             env.service("gateway", {"MERIDIAN_GATEWAY_RATE_LIMIT": "2/minute"}, clock=clock) as service,
         ):
             issuer.down = True
+            issuer.time_s = lambda: clock.now().timestamp()
             headers = issuer.headers()
             answer = await service.http.get("/v1/jobs", headers=headers)
             assert answer.status_code == 503
