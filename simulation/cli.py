@@ -44,6 +44,7 @@ from simulation.policies import SETTINGS
 from simulation.reach import check_reach
 from simulation.report import Report
 from simulation.schedule import schedule_csv
+from simulation.suited import suited
 from simulation.traces import FORMATS, offered_load
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
@@ -237,6 +238,7 @@ def simulate(
         read = read_trace(trace, form, reader_options, jobs, span)
         node_size = int(reader_options.get("node_size", "8"))
         network = network_of(domains, read, accelerators=accelerators, node_size=node_size)
+        settings = tuple(suited(each, network, read) for each in settings)
         check_reach(network, read, settings)
         read, left_out = _fitting(network, read, settings, skip=skip_unfit)
         experiment = Experiment(

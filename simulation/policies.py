@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy
-from simulation.engine import Setting
+from simulation.setting import Setting, Suits
 
 _PLAIN = Policy(
     name="plain",
@@ -157,7 +157,9 @@ for _setting in (
         about="least effort until an end first, between predicted remaining run time and Gittins index, less by a factor of e for"
         " each day since submission, and the eldest first where it is a day or more; predictions of running jobs renewed every"
         " half hour; a job that runs for less than two minutes, or is less than 1.5 times as far back, is left alone, and large"
-        " gangs among those alike",
+        " gangs among those alike. Where rates differ between the network's accelerators it plans as completion-blind, elastic jobs as"
+        " elastic-exact",
+        suits=Suits(elastic="elastic-exact", unlike="completion-blind"),
     ),
     Setting(
         "meridian-local",

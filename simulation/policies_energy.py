@@ -29,7 +29,7 @@ for _name in ("first-fit", "least-loaded", "meridian"):
 register(
     with_policy(
         sleeping(
-            SETTINGS["meridian"],
+            replace(SETTINGS["meridian"], suits=None),
             "meridian-energy",
             "the order of meridian; where electricity is clean now and nodes are awake; idle nodes sleep",
         ),

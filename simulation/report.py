@@ -226,6 +226,11 @@ class Report:
         else:
             few = "; at least 5 are needed for figures to be published" if len(experiment.seeds) < 5 else ""
             notes.append(f"values are means over {len(experiment.seeds)} seeds, intervals a bootstrap over them{few}")
+        notes += [
+            f"{item.name} follows {item.follows} here, as rates of jobs differ with where they run"
+            for item in experiment.settings
+            if item.follows
+        ]
         if self.left_out:
             notes.append(f"{self.left_out} jobs that can never be placed were left out, for all policies")
         if any((cells["unfinished", "all"].value or 0) > 0 for cells in self.figures.values()):
