@@ -73,16 +73,15 @@ def philly_network(
     rtt_s: float = 0.03,
     price_micro_units_per_gib: int = 21475,
 ) -> Network:
-    """One domain per home domain of the trace, whole nodes in proportion to its demand (accelerator-seconds).
+    """One domain per home domain of the trace, nodes in proportion to its demand (accelerator-seconds).
 
     1. Every domain gets the nodes that its greatest job needs, so that it could also stand alone.
     2. Each further node goes to the domain with the greatest demand per node had (largest quotient, as D'Hondt's method).
+    3. Accelerators that are less than a node are one smaller node, with so much less of CPUs and memory.
 
-    The default price is 0.02 USD per GB. Raises `NetworkError`: accelerators are no multiple of ``node_size``, too few.
+    The default price is 0.02 USD per GB. Raises `NetworkError`: too few accelerators.
     """
     _check_at_least_one(accelerators=accelerators, node_size=node_size)
-    if accelerators % node_size:
-        raise NetworkError(f"{accelerators} accelerators are not whole nodes of {node_size}")
     demand: dict[str, float] = {}
     nodes: dict[str, int] = {}
     greatest = ""
@@ -98,16 +97,24 @@ def philly_network(
         if needed > max(nodes.values(), default=0):
             greatest = f"{trace.place(job.job_id)}job {job.job_id} needs {needed}"
         nodes[home] = max(nodes.get(home, 1), needed)
-    total = accelerators // node_size
+    total, rest = divmod(accelerators, node_size)
     if sum(nodes.values()) > total:
         raise NetworkError(
             f"the greatest jobs need {sum(nodes.values())} nodes, each domain for its own, but {accelerators} accelerators are "
-            f"{total}; {greatest}"
+            f"{total} of {node_size}; {greatest}"
         )
+
+    def neediest() -> str:
+        return max(sorted(demand), key=lambda home: demand[home] / (nodes[home] + 1))
+
     for _ in range(total - sum(nodes.values())):
-        neediest = max(sorted(demand), key=lambda home: demand[home] / (nodes[home] + 1))
-        nodes[neediest] += 1
-    made = [_plain_domain(home, nodes[home], node_size, cpus, memory_bytes, model) for home in sorted(nodes)]
-    return Network(
-        made, _mesh(made, bandwidth_bytes_per_s, rtt_s, price_micro_units_per_gib), name=f"{trace.name}-{accelerators}"
-    )
+        nodes[neediest()] += 1
+    made = {home: _plain_domain(home, nodes[home], node_size, cpus, memory_bytes, model) for home in sorted(nodes)}
+    if rest:
+        home, part = neediest(), rest / node_size
+        made[home].nodes.append(
+            SimNode(f"{home}-{nodes[home]}", home, cpus * part, int(memory_bytes * part), rest, model)
+        )
+    domains = list(made.values())
+    links = _mesh(domains, bandwidth_bytes_per_s, rtt_s, price_micro_units_per_gib)
+    return Network(domains, links, name=f"{trace.name}-{accelerators}")

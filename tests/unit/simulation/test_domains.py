@@ -290,14 +290,23 @@ def test_philly_network() -> None:
     wide = philly_network(Trace("t", [*jobs, _job("c", 2, 8, 0.1)]), accelerators=80)
     assert {domain.domain_id: len(domain.nodes) for domain in wide.domains} == {"a": 6, "b": 2, "c": 2}
     assert network.accelerators == wide.accelerators == 80
-    with pytest.raises(NetworkError, match="not whole nodes"):
-        philly_network(Trace("t", jobs), accelerators=81)
     with pytest.raises(
-        NetworkError, match="need 3 nodes, each domain for its own, but 16 accelerators are 2; job a-100 needs 1"
+        NetworkError, match="need 3 nodes, each domain for its own, but 16 accelerators are 2 of 8; job a-100 needs 1"
     ):
         philly_network(Trace("t", jobs), accelerators=16)
     with pytest.raises(NetworkError, match="job a-100 has ranks of 7 accelerators: nodes have 4"):
         philly_network(Trace("t", jobs), accelerators=80, node_size=4)
+
+
+def test_accelerators_that_are_less_than_a_node_are_a_smaller_one() -> None:
+    # As above; the next quotient is b's, 210/3 = 70, or a's, 700/8 = 87.5: a gets the smaller node.
+    jobs = [_job("a", 1, 7, 100), _job("b", 1, 2, 105), _job("c", 1, 8, 1)]
+    network = philly_network(Trace("t", jobs), accelerators=86, cpus=64.0, memory_bytes=1024)
+    assert {domain.domain_id: len(domain.nodes) for domain in network.domains} == {"a": 8, "b": 2, "c": 1}
+    assert network.accelerators == 86
+    small = network.domains[0].nodes[-1]
+    assert (small.node_id, small.accelerators, small.cpus, small.memory_bytes) == ("a-7", 6, 48.0, 768)
+    assert len({node.node_id for node in network.nodes}) == 11
 
 
 def test_a_file_that_is_no_mapping(tmp_path: Path) -> None:
