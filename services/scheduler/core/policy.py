@@ -67,10 +67,12 @@ class Policy:
         "accelerator",
         "real_accelerator",
         "port",
+        "runs_there",
         "anti_affinity",
         "capacity",
     )
     scores: tuple[tuple[str, float], ...] = (
+        ("throughput", 2.0),
         ("price", 1.0),
         ("carbon", 0.5),
         ("spread", 1.0),

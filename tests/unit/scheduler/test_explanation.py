@@ -159,7 +159,7 @@ def test_the_printed_reason_makes_the_choice_again(seed: int, discipline: str) -
 def test_the_random_clusters_have_choices_to_make() -> None:
     """Otherwise the property above would say nothing: units with rivals, spans and several nodes occur."""
     rivals = spans = many = beside = 0
-    for seed in range(60):
+    for seed in range(80):
         cluster, policy = a_random_cluster(seed, "easy")
         decisions = decide(cluster, policy, 100.0)
         for item in decisions.placed:
