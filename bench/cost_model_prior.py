@@ -36,7 +36,7 @@ _WIDER = 0.3
 GRID = tuple(
     Prior(amplitude, reach, noise, common, _WIDER, kind)
     for amplitude, reach, noise, kind, common in itertools.product(
-        (0.06, 0.08), (3.0, 4.0, 6.0, 8.0), (0.03, 0.045), (1.0, 2.0, 4.0, 6.0), (0.05, 0.1, 0.2)
+        (0.06, 0.08), (3.0, 4.0, 6.0, 8.0), (0.03, 0.045), (1.0, 2.0, 4.0), (0.05, 0.1, 0.2)
     )
 )
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     type=click.IntRange(0),
     default=0,
     show_default=True,
-    help="Of the drawings: each leaves a fifth of a group out of the choice of those runs.",
+    help="Of the drawings: in each, four random runs of a group for each that calibrates (at most 80 %) can be chosen.",
 )
 @result_option
 @click.option("--rows", "list_rows", is_flag=True, help="Also list each run: predicted, measured, what was derived.")

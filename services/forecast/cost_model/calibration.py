@@ -82,7 +82,7 @@ class Prior:
         return Hypotheses(common, wider, probability / probability.sum())
 
 
-PRIOR = Prior(amplitude=0.06, reach=6.0, noise=0.03, common=0.1, wider=0.3, kind=4.0)
+PRIOR = Prior(amplitude=0.06, reach=6.0, noise=0.03, common=0.1, wider=0.3, kind=2.0)
 
 
 @dataclass(frozen=True, slots=True)

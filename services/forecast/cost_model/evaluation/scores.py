@@ -16,9 +16,10 @@ from services.forecast.cost_model.memory import memory_of, verdict
 from services.forecast.cost_model.probes import Telling
 from services.forecast.cost_model.step_time import step_time
 
-# Draws of the runs that can be measured, of so large a share of a group; the score is their mean.
+# Draws of the runs that can be measured; the score is their mean. A draw has four for each that is measured, so that it shows
+# what hangs on which they are, and at most this share of a group.
 DRAWS = 20
-_AVAILABLE = 0.8
+_FOR_EACH, _AVAILABLE = 4, 0.8
 # An error of exactly the limit is within it.
 _ROUNDING = 1e-9
 
@@ -152,8 +153,8 @@ def telling_of(groups: Sequence[Sequence[int]], traits: Sequence[Traits], prior:
 
 
 def drawn_available(groups: Sequence[Sequence[int]], count: int, draws: np.random.Generator) -> list[list[int]]:
-    """Of each group, which of its runs can be measured: a random part of them, at least ``count``."""
-    enough = [max(count, math.ceil(_AVAILABLE * len(members))) for members in groups]
+    """Of each group, which of its runs can be measured: a random few of them, at least ``count``."""
+    enough = [max(count, min(_FOR_EACH * count, math.ceil(_AVAILABLE * len(members)))) for members in groups]
     return [
         np.sort(draws.choice(len(members), size, replace=False)).tolist()
         for members, size in zip(groups, enough, strict=True)

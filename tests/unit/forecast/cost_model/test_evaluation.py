@@ -263,7 +263,7 @@ def test_constant_mfu_of_the_calibrating_runs_sees_no_others() -> None:
 
 
 def test_drawings_measure_what_tells_most_of_what_they_make_available() -> None:
-    """Ten runs of two groups; a drawing leaves a fifth of each out of the choice. No measured time changes the choice."""
+    """Ten runs of two groups; a drawing makes four fifths of each available, and no more than twelve. No measured time changes the choice."""
     rows = [{**BASE, "gbs": str(64 * n), "group": group} for group in "ab" for n in (1, 2, 3, 4, 5)]
     rows += [
         {**BASE, "mbs": mbs, "tp": tp, "group": "a"} for mbs, tp in (("2", "1"), ("4", "1"), ("1", "2"), ("1", "4"))
@@ -282,6 +282,10 @@ def test_drawings_measure_what_tells_most_of_what_they_make_available() -> None:
         assert measured == np.flatnonzero(np.isnan(same.predicted_s)).tolist()
         available = drawn_available(groups, 3, again)
         assert [len(each) for each in available] == [8, 4]
+        assert [len(each) for each in drawn_available([list(range(40)), [0, 1, 2]], 3, np.random.default_rng(2))] == [
+            12,
+            3,
+        ]
         probes = probes_of(groups, telling, available, 3)
         assert measured == sorted(position for chosen, _ in probes for position in chosen)
         for (chosen, others), members, possible in zip(probes, groups, available, strict=True):
@@ -332,18 +336,24 @@ def test_the_command_prints_and_writes_every_measure(tmp_path: Path) -> None:
     assert found["cost_model", "memory_verdict_precision_share", "all"]["n"] == 2
 
 
-def test_the_command_names_the_runs_to_measure(tmp_path: Path) -> None:
-    """By lines of the file, as many as are asked for, before anything was measured: fully sharded runs (tp 1) are of another kind
-    than the others, and the middle of either tells most of it."""
+@pytest.mark.parametrize("times", [("",) * 6, ("9", "8", "7", "99", "8", "7")])
+def test_the_command_names_the_runs_to_measure(tmp_path: Path, times: tuple[str, ...]) -> None:
+    """By lines of the file, as many as are asked for, whatever was measured: fully sharded runs (tp 1) are of another kind than
+    the others, so one of each."""
     layouts = [(1, 1), (1, 2), (1, 4), (2, 1), (4, 1), (8, 1)]
-    lines = [f"A100-SXM4-80GB,llama2-7b,8,4096,{tp},1,{mbs},64,bf16,full,,,seven," for tp, mbs in layouts]
+    lines = [
+        f"A100-SXM4-80GB,llama2-7b,8,4096,{tp},1,{mbs},64,bf16,full,{time},,seven,"
+        for (tp, mbs), time in zip(layouts, times, strict=True)
+    ]
     arguments = [str(_file(tmp_path, [*lines, ROWS[3]])), "--calibrate", "2", "--measure"]
     answer = CliRunner().invoke(cost_model, arguments)
     assert answer.exit_code == 0, answer.output
-    assert answer.stdout.splitlines() == [
-        "eight: line 8 (llama3-8b)",
-        "seven: line 6 (llama2-7b), line 3 (llama2-7b)",
-    ]
+    of_one, of_seven = answer.stdout.splitlines()
+    assert of_one == "eight: line 8 (llama3-8b)"
+    group, chosen = of_seven.split(": ")
+    numbers = [int(each.removeprefix("line ").removesuffix(" (llama2-7b)")) for each in chosen.split(", ")]
+    assert group == "seven"
+    assert sorted(number in {2, 3, 4} for number in numbers) == [False, True]
 
 
 def test_the_same_seed_gives_the_same_figures(tmp_path: Path) -> None:
