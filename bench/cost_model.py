@@ -271,6 +271,7 @@ def prior_rows(name: str, prior: Prior) -> list[Figure]:
     values = (
         ("amplitude_ln", prior.amplitude),
         ("reach_steps_count", prior.reach),
+        ("other_kind_steps_count", prior.kind),
         ("noise_ln", prior.noise),
         ("common_discrepancy_probability", prior.common),
     )

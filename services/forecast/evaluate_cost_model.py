@@ -24,12 +24,24 @@ if TYPE_CHECKING:
     type=click.IntRange(0, 64),
     default=3,
     show_default=True,
-    help="Measured runs of each group that calibrate, spread over what the model expects of them; they are not scored.",
+    help="Runs of each group that calibrate: those that tell most of its others, whatever they take; they are not scored.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the choice of those runs.")
+@click.option(
+    "--measure",
+    "only_choose",
+    is_flag=True,
+    help="Name the runs of each group to measure, as many as calibrate, the one that tells most first; and stop.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Of the drawings: in each, four random runs of a group for each that calibrates (at most 80 %) can be chosen.",
+)
 @result_option
 @click.option("--rows", "list_rows", is_flag=True, help="Also list each run: predicted, measured, what was derived.")
-def cost_model(rows_path: Path, probes: int, seed: int, out: Path | None, list_rows: bool) -> None:
+def cost_model(rows_path: Path, probes: int, only_choose: bool, seed: int, out: Path | None, list_rows: bool) -> None:
     """Predict the step time and memory of each run in ROWS.csv and compare with what was measured.
 
     Columns: accelerator, n_accel, seq, tp, pp, vpp, dp, cp, ep, mbs, gbs, precision, recompute, step_s, mem_gib ("oom"
@@ -59,6 +71,9 @@ def cost_model(rows_path: Path, probes: int, seed: int, out: Path | None, list_r
     if not runs:
         raise refused("ROWS.csv", f"{rows_path.name}: none of {len(rejected)} rows can be used")
     _say_what_was_assumed(runs)
+    if only_choose:
+        _say_what_to_measure(runs, probes)
+        return
     rows = rows_of(runs, rejected, fitted(), probes, np.random.default_rng(seed))
     write_result(out, [rows_path], seed, rows)
     if list_rows:
@@ -85,6 +100,15 @@ def _say_what_was_assumed(runs: list[Run]) -> None:
     assumed = Counter(note for run in runs for note in assumptions_of(run.shape, run.layout, run.machine))
     for note, count in sorted(assumed.items()):
         click.echo(f"{note} ({count} rows)", err=True)
+
+
+def _say_what_to_measure(runs: list[Run], count: int) -> None:
+    from services.forecast.cost_model.efficiency import fitted
+    from services.forecast.cost_model.evaluation.scores import to_measure
+
+    for group, positions in to_measure(runs, fitted(), count).items():
+        chosen = ", ".join(f"line {runs[position].line} ({runs[position].model})" for position in positions)
+        click.echo(f"{group or 'all rows'}: {chosen}")
 
 
 def _list(runs: list[Run]) -> None:

@@ -4,9 +4,9 @@ ln(measured) = ln(predicted) + discrepancy + noise (Kennedy and O'Hagan 2001, do
 what formulas and shared parameters leave out. It is a Gaussian process with mean zero: the same for runs that are alike,
 independent for runs that have nothing in common, so a measured run corrects its like and leaves the rest as predicted.
 
-1. Runs are compared by their ``Traits``: a step of a factor of two in a size (hidden, sequence, micro batch, groups, nodes,
-   chunks) counts one, another kind (chip, precision, recomputation, ...) counts one. The covariance falls by e over
-   ``Prior.reach`` such steps (Rasmussen and Williams 2006, section 4.2.1, exponential).
+1. Runs are compared by their ``Traits``: a factor of two in a size (hidden, sequence, micro batch, groups, nodes, chunks)
+   is a step, another kind (chip, precision, recomputation, ...) is ``Prior.kind`` steps. The covariance falls by e over
+   ``Prior.reach`` steps (Rasmussen and Williams 2006, section 4.2.1, exponential).
 2. Time that waits for the chip and time that waits for the host have discrepancies of their own: a run that waits for the
    host says nothing of one that does not.
 3. How wide discrepancies are, and whether all runs of a group share one (software that reaches less of a chip than is assumed),
@@ -17,6 +17,7 @@ independent for runs that have nothing in common, so a measured run corrects its
    reweighting (Gelman et al. 2013, Bayesian Data Analysis, section 17.2).
 
 No parameter of the model moves. The widths in ``PRIOR`` were chosen over published families (`bench/cost_model_prior.py`).
+Which runs to measure: ``probes``.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Prior:
     """Standard deviations of logarithms of times, and how far a discrepancy reaches (in steps, see above); all above 0.
 
     ``common`` is the probability that all runs of a group share a discrepancy, ``wider`` that of each step of wider
-    discrepancies relative to the one before; both from 0 to 1.
+    discrepancies relative to the one before; both from 0 to 1. ``kind`` is how many steps another kind counts.
     """
 
     amplitude: float
@@ -65,6 +66,7 @@ class Prior:
     noise: float
     common: float = 0.0
     wider: float = 0.0
+    kind: float = 1.0
 
     def hypotheses(self) -> Hypotheses:
         """All combinations of a common discrepancy and widths that are possible."""
@@ -80,7 +82,7 @@ class Prior:
         return Hypotheses(common, wider, probability / probability.sum())
 
 
-PRIOR = Prior(amplitude=0.06, reach=4.0, noise=0.03, common=0.1, wider=0.3)
+PRIOR = Prior(amplitude=0.06, reach=6.0, noise=0.03, common=0.1, wider=0.3, kind=2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,24 +123,36 @@ def traits_of(shape: ModelShape, layout: TrainingLayout, machine: Machine, effic
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """Steps between runs (rows) and measured runs (columns), and the share of time that waits for the same thing."""
+    """Between runs (rows) and measured runs (columns): steps in sizes, the number of kinds that differ, and the share of time
+    that waits for the same thing."""
 
     steps: np.ndarray
+    unlike: np.ndarray
     shared: np.ndarray
 
     @classmethod
     def of(cls, runs: Sequence[Traits], measured: Sequence[Traits]) -> Likeness:
         """Of each run to each measured run."""
-        sizes, other_sizes = (np.array([each.sizes for each in some]) for some in (runs, measured))
-        steps = np.abs(sizes[:, None] - other_sizes[None]).sum(axis=2)
-        unlike = [[sum(a != b for a, b in zip(r.kinds, m.kinds, strict=True)) for m in measured] for r in runs]
-        chip, other = (np.array([each.chip_share for each in some]) for some in (runs, measured))
-        return cls(steps + np.array(unlike), np.outer(chip, other) + np.outer(1 - chip, 1 - other))
+        sizes, other_sizes = (np.array([each.sizes for each in some]).T for some in (runs, measured))
+        steps, unlike = (np.zeros((len(runs), len(measured))) for _ in range(2))
+        for size, other in zip(sizes, other_sizes, strict=True):
+            steps += np.abs(size[:, None] - other)
+        for kinds in zip(*(each.kinds for each in (*runs, *measured)), strict=True):
+            number = {kind: position for position, kind in enumerate(dict.fromkeys(kinds))}
+            of_kind = np.array([number[kind] for kind in kinds])
+            unlike += of_kind[: len(runs), None] != of_kind[len(runs) :]
+        chip, others = (np.array([each.chip_share for each in some]) for some in (runs, measured))
+        return cls(steps, unlike, np.outer(chip, others) + np.outer(1 - chip, 1 - others))
+
+    def near(self, prior: Prior) -> np.ndarray:
+        """Covariance of the discrepancies that fall off with steps."""
+        away = self.steps + prior.kind * self.unlike
+        return np.asarray(prior.amplitude**2 * self.shared * np.exp(-away / prior.reach))
 
     def covariance(self, prior: Prior, hypotheses: Hypotheses) -> np.ndarray:
         """Of the discrepancies, by hypothesis (first axis)."""
-        near = prior.amplitude**2 * self.shared * np.exp(-self.steps / prior.reach)
-        return np.asarray(hypotheses.wider[:, None, None] ** 2 * near + hypotheses.common[:, None, None] ** 2)
+        wider, common = (each[:, None, None] ** 2 for each in (hypotheses.wider, hypotheses.common))
+        return np.asarray(wider * self.near(prior) + common)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,8 +57,7 @@ def test_better_than_constant_mfu_fitted_to_these_very_rows(runs: list[Run], fam
     assert time_score(ours, measured).mape < time_score(baseline, measured).mape
 
 
-def test_three_measured_runs_help_on_average_and_hurt_hardly_a_family(runs: list[Run]) -> None:
-    """Ten dense runs of release 25.11 are of four chips, two models and three precisions, 7 % off cold: three tell the others nothing."""
+def test_three_measured_runs_help_on_average_and_hurt_no_family(runs: list[Run]) -> None:
     gains, left = [], []
     for family in sorted({family_of(run) for run in runs}):
         members = [run for run in runs if family_of(run) == family]
@@ -72,11 +71,10 @@ def test_three_measured_runs_help_on_average_and_hurt_hardly_a_family(runs: list
             before = time_score([cold[position] for position in scored], measured).mape
             after.append(time_score(draw.predicted_s[scored], measured).mape)
             each.append(before - after[-1])
-        gains.append((float(np.mean(each)), family))
+        gains.append(float(np.mean(each)))
         left.append(float(np.mean(after)))
-    assert all(gain > (-0.016 if family == "bridge-25.11-dense" else -0.002) for gain, family in gains)
-    # The better the estimates are without, the less there is to gain.
-    assert np.mean([gain for gain, _ in gains]) > 0.010
+    assert min(gains) > -0.002
+    assert np.mean(gains) > 0.014
     assert np.mean(left) < 0.06
 
 

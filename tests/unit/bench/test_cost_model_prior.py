@@ -10,7 +10,7 @@ from services.forecast.cost_model.evaluation.runs import Run, run_of
 from services.forecast.cost_model.evaluation.scores import predicted_steps
 from tests.unit.bench.published_row import ROW
 
-TIMID, BOLD = Prior(0.04, 2.0, 0.045, 0.05, 0.3), Prior(0.08, 4.0, 0.03, 0.4, 0.3)
+TIMID, BOLD = Prior(0.06, 3.0, 0.045, 0.05, 0.3, 4.0), Prior(0.08, 8.0, 0.03, 0.2, 0.3, 1.0)
 
 
 def _errors(**values: float) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,13 @@ from services.forecast.cost_model.calibration import PRIOR, Prior, Traits, corre
 from services.forecast.cost_model.efficiency import Efficiency
 from services.forecast.cost_model.evaluation.runs import Run
 from services.forecast.cost_model.memory import memory_of, verdict
+from services.forecast.cost_model.probes import Telling
 from services.forecast.cost_model.step_time import step_time
 
-# Draws of the runs that calibrate; the score is their mean.
+# Draws of the runs that can be measured; the score is their mean. A draw has four for each that is measured, so that it shows
+# what hangs on which they are, and at most this share of a group.
 DRAWS = 20
+_FOR_EACH, _AVAILABLE = 4, 0.8
 # An error of exactly the limit is within it.
 _ROUNDING = 1e-9
 
@@ -96,13 +99,18 @@ def calibrated_draws(
     draws: np.random.Generator,
     prior: Prior = PRIOR,
 ) -> list[Draw]:
-    """Per draw, each group's predictions after ``count`` of its runs are measured; smaller groups are left out."""
+    """Per draw, each group's predictions after ``count`` of its runs are measured; smaller groups are left out.
+
+    Measured are those that tell most of the group (``probes``) of a random part of it: not everything can be run.
+    """
     cold = np.asarray(predicted_steps(runs, efficiency))
     traits = traits_of_runs(runs, efficiency)
+    groups = groups_to_calibrate(runs, count)
+    telling = telling_of(groups, traits, prior)
     found = []
     for _ in range(DRAWS):
         predicted, constant, spread = (np.full(len(runs), np.nan) for _ in range(3))
-        for probes, others in drawn_probes(runs, cold, count, draws):
+        for probes, others in probes_of(groups, telling, drawn_available(groups, count, draws), count):
             changes = corrections(
                 [traits[position] for position in probes],
                 cold[probes].tolist(),
@@ -134,34 +142,45 @@ def traits_of_runs(runs: Sequence[Run], efficiency: Efficiency) -> list[Traits]:
     return [traits_of(run.shape, run.layout, run.machine, efficiency) for run in runs]
 
 
-def drawn_probes(
-    runs: Sequence[Run], cold_s: Sequence[float] | np.ndarray, count: int, draws: np.random.Generator
+def groups_to_calibrate(runs: Sequence[Run], count: int) -> list[list[int]]:
+    """Positions of the runs of each group of more than ``count``."""
+    return [members for members in by_group(runs).values() if len(members) > count]
+
+
+def telling_of(groups: Sequence[Sequence[int]], traits: Sequence[Traits], prior: Prior = PRIOR) -> list[Telling]:
+    """What the runs of each group tell of one another."""
+    return [Telling.of([traits[position] for position in members], prior) for members in groups]
+
+
+def drawn_available(groups: Sequence[Sequence[int]], count: int, draws: np.random.Generator) -> list[list[int]]:
+    """Of each group, which of its runs can be measured: a random few of them, at least ``count``."""
+    enough = [max(count, min(_FOR_EACH * count, math.ceil(_AVAILABLE * len(members)))) for members in groups]
+    return [
+        np.sort(draws.choice(len(members), size, replace=False)).tolist()
+        for members, size in zip(groups, enough, strict=True)
+    ]
+
+
+def probes_of(
+    groups: Sequence[Sequence[int]], telling: Sequence[Telling], available: Sequence[Sequence[int]], count: int
 ) -> list[tuple[list[int], list[int]]]:
-    """Positions of the ``count`` runs of each group that calibrate, and of its others; smaller groups are left out."""
-    rates = [run.model_flops / seconds / run.layout.accelerators for run, seconds in zip(runs, cold_s, strict=True)]
+    """Positions of the ``count`` runs of each group that calibrate, of those that are ``available``, and of its others."""
     found = []
-    for members in by_group(runs).values():
-        if len(members) <= count:
-            continue
-        chosen = spread_out([rates[position] for position in members], count, draws).tolist()
+    for members, told, possible in zip(groups, telling, available, strict=True):
+        chosen = told.most(count, possible)
         others = [position for index, position in enumerate(members) if index not in set(chosen)]
         found.append(([members[index] for index in chosen], others))
     return found
 
 
-def spread_out(values: Sequence[float], count: int, draws: np.random.Generator) -> np.ndarray:
-    """Positions of ``count`` values, one at random from the inner half of each of as many strata of equal size.
-
-    As someone would choose runs to measure who knows only what the model expects of them.
-    """
-    order = np.argsort(np.asarray(values), kind="stable")
-    edges = np.linspace(0, len(order), count + 1)
-    chosen = []
-    for low, high in itertools.pairwise(edges):
-        quarter = (high - low) / 4
-        inner = order[int(low + quarter) : max(int(high - quarter), int(low + quarter) + 1)]
-        chosen.append(int(draws.choice(inner)))
-    return np.asarray(chosen)
+def to_measure(runs: Sequence[Run], efficiency: Efficiency, count: int) -> dict[str, list[int]]:
+    """Positions of the ``count`` runs of each group that tell most of its others, the first the most."""
+    traits = traits_of_runs(runs, efficiency)
+    found = {}
+    for group, members in by_group(runs).items():
+        telling = Telling.of([traits[position] for position in members])
+        found[group] = [members[index] for index in telling.most(count, range(len(members)))]
+    return found
 
 
 def _least_seconds(run: Run) -> float:

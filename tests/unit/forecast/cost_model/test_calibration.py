@@ -33,6 +33,18 @@ def test_one_run_by_hand() -> None:
     assert math.log(unlike.factor) == pytest.approx(0.6846 * 0.05 * math.exp(-0.5), rel=1e-3)
 
 
+def test_another_kind_counts_as_many_steps_as_the_prior_says() -> None:
+    """A run of another chip, by a prior in which that is three steps, is told as much as one of three doublings more."""
+    apart = replace(WIDTHS, kind=3.0)
+    kind, size = (
+        corrections([RUN], [10.0], [11.0], [other], apart)[0]
+        for other in (_kind("h100"), replace(RUN, sizes=(15.0, 11.0)))
+    )
+    assert kind == size
+    nearer = corrections([RUN], [10.0], [11.0], [_kind("h100")], WIDTHS)[0]
+    assert 1.0 < kind.factor < nearer.factor
+
+
 def test_a_group_that_is_far_off_is_believed() -> None:
     places = [replace(RUN, sizes=(12.0, size)) for size in (9.0, 11.0, 13.0)]
     (found,) = corrections(places, [1.0] * 3, [1.5] * 3, [replace(RUN, sizes=(12.0, 12.0))])

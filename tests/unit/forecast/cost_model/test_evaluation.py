@@ -20,12 +20,16 @@ from services.forecast.cost_model.evaluation.runs import read_runs, run_of
 from services.forecast.cost_model.evaluation.scores import (
     calibrated_draws,
     constant_mfu,
+    drawn_available,
+    groups_to_calibrate,
     layout_regrets,
     memory_score,
     predicted_steps,
+    probes_of,
     ran_and_fits,
-    spread_out,
+    telling_of,
     time_score,
+    traits_of_runs,
     within_band,
 )
 from services.forecast.cost_model.layout import Recompute
@@ -258,12 +262,35 @@ def test_constant_mfu_of_the_calibrating_runs_sees_no_others() -> None:
         assert draw.constant_s[~used] == pytest.approx(each * work[~used])
 
 
-@given(st.lists(st.floats(0, 1e3), min_size=2, max_size=40), st.integers(1, 10), st.integers(0, 99))
-def test_calibrating_runs_are_different_ones(values: list[float], count: int, seed: int) -> None:
-    count = min(count, len(values) - 1)
-    chosen = spread_out(values, count, np.random.default_rng(seed)).tolist()
-    assert len(set(chosen)) == count
-    assert set(chosen) <= set(range(len(values)))
+def test_drawings_measure_what_tells_most_of_what_they_make_available() -> None:
+    """Ten runs of two groups; a drawing makes four fifths of each available, and no more than twelve. No measured time changes the choice."""
+    rows = [{**BASE, "gbs": str(64 * n), "group": group} for group in "ab" for n in (1, 2, 3, 4, 5)]
+    rows += [
+        {**BASE, "mbs": mbs, "tp": tp, "group": "a"} for mbs, tp in (("2", "1"), ("4", "1"), ("1", "2"), ("1", "4"))
+    ]
+    runs = [run_of(row) for row in rows]
+    other = [run_of({**row, "step_s": str(10 + 7 * (n % 5))}) for n, row in enumerate(rows)]
+    groups = groups_to_calibrate(runs, 3)
+    telling = telling_of(groups, traits_of_runs(runs, fitted()))
+    draws, again = np.random.default_rng(2), np.random.default_rng(2)
+    for draw, same in zip(
+        calibrated_draws(runs, fitted(), 3, draws),
+        calibrated_draws(other, fitted(), 3, np.random.default_rng(2)),
+        strict=True,
+    ):
+        measured = np.flatnonzero(np.isnan(draw.predicted_s)).tolist()
+        assert measured == np.flatnonzero(np.isnan(same.predicted_s)).tolist()
+        available = drawn_available(groups, 3, again)
+        assert [len(each) for each in available] == [8, 4]
+        assert [len(each) for each in drawn_available([list(range(40)), [0, 1, 2]], 3, np.random.default_rng(2))] == [
+            12,
+            3,
+        ]
+        probes = probes_of(groups, telling, available, 3)
+        assert measured == sorted(position for chosen, _ in probes for position in chosen)
+        for (chosen, others), members, possible in zip(probes, groups, available, strict=True):
+            assert set(chosen) <= {members[index] for index in possible}
+            assert sorted([*chosen, *others]) == members
 
 
 def _file(folder: Path, lines: list[str], header: str = COLUMNS, end: str = "\n") -> Path:
@@ -307,6 +334,26 @@ def test_the_command_prints_and_writes_every_measure(tmp_path: Path) -> None:
     assert found["cost_model", "layout_regret_mean_ratio", "group=seven"]["n"] == 1
     assert found["cost_model", "memory_mape_ratio", "group=seven"]["n"] == 1
     assert found["cost_model", "memory_verdict_precision_share", "all"]["n"] == 2
+
+
+@pytest.mark.parametrize("times", [("",) * 6, ("9", "8", "7", "99", "8", "7")])
+def test_the_command_names_the_runs_to_measure(tmp_path: Path, times: tuple[str, ...]) -> None:
+    """By lines of the file, as many as are asked for, whatever was measured: fully sharded runs (tp 1) are of another kind than
+    the others, so one of each."""
+    layouts = [(1, 1), (1, 2), (1, 4), (2, 1), (4, 1), (8, 1)]
+    lines = [
+        f"A100-SXM4-80GB,llama2-7b,8,4096,{tp},1,{mbs},64,bf16,full,{time},,seven,"
+        for (tp, mbs), time in zip(layouts, times, strict=True)
+    ]
+    arguments = [str(_file(tmp_path, [*lines, ROWS[3]])), "--calibrate", "2", "--measure"]
+    answer = CliRunner().invoke(cost_model, arguments)
+    assert answer.exit_code == 0, answer.output
+    of_one, of_seven = answer.stdout.splitlines()
+    assert of_one == "eight: line 8 (llama3-8b)"
+    group, chosen = of_seven.split(": ")
+    numbers = [int(each.removeprefix("line ").removesuffix(" (llama2-7b)")) for each in chosen.split(", ")]
+    assert group == "seven"
+    assert sorted(number in {2, 3, 4} for number in numbers) == [False, True]
 
 
 def test_the_same_seed_gives_the_same_figures(tmp_path: Path) -> None:
