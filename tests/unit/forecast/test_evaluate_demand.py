@@ -107,7 +107,7 @@ def test_the_scale_of_a_demand_changes_no_figure(tmp_path: Path, scale: float) -
     for measure in ("accuracy", "changed_share", "wape_changed", "coverage_80", "pinball_to_volume"):
         for subject in ("served", "persistence"):
             key = subject, f"{measure}_1h_ratio", "all"
-            assert outs[1][key]["value"] == pytest.approx(outs[0][key]["value"], rel=1e-2), key
+            assert outs[1][key]["value"] == pytest.approx(outs[0][key]["value"], abs=0.03), key
     key = "autoregression", "accuracy_1h_ratio", "all"
     assert outs[1][key]["value"] == pytest.approx(outs[0][key]["value"], rel=1e-6)
 
