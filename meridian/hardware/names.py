@@ -24,7 +24,7 @@ _MAKERS = {
     "cambricon": "cambricon 寒武纪",
     "hygon": "hygon 海光",
     "iluvatar": "iluvatar corex 天数智芯 天数",
-    "metax": "沐曦",
+    "metax": "metax 沐曦",
     "biren": "biren 壁仞 壁仞科技",
     "kunlunxin": "kunlunxin 昆仑",
     "enflame": "enflame 燧原 燧原科技",
@@ -35,7 +35,7 @@ _MAKERS = {
 }
 _MAKER = {word: vendor for vendor, words in _MAKERS.items() for word in words.split()}
 # Of these a cloud may be meant, whose chips are of any maker.
-_NEUTRAL = "google aws gpu gpus accelerator accelerators card chip cloud 加速卡 训练卡 推理卡 单卡"
+_NEUTRAL = "google aws npu gpu gpus accelerator accelerators card chip cloud 加速卡 训练卡 推理卡 单卡"
 _VENDOR_WORDS = frozenset((*_MAKER, *_NEUTRAL.split()))
 _SPLIT_AFTER = (
     "英伟达",
@@ -72,7 +72,9 @@ _LEAST_VISIBLE = 0.92
 """Of a chip's memory, at least so much is what tools report in MiB: some of it is kept for error correction."""
 # Behind the generation of a slice stands the number of its TensorCores, from v5e and v6e on that of its chips.
 _CORES_PER_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v5p": 2, "v5e": 1, "v5litepod": 1, "v6e": 1}
-_SLICE = re.compile(rf"^(?:google\s+)?(?:cloud[\s-]+)?(?:tpu[\s_-]*)?({'|'.join(_CORES_PER_CHIP)})[-_](\d{{1,5}})$")
+_SLICE = re.compile(
+    rf"^(?:(\d{{1,4}})\s*x[\s-]*)?(?:google\s+)?(?:cloud[\s-]+)?(?:tpu[\s_-]*)?({'|'.join(_CORES_PER_CHIP)})[-_](\d{{1,5}})$"
+)
 _BRACKETS = re.compile(r"\((?:r|tm|c|\d+\s*w)\)|[®™]", re.IGNORECASE)
 
 
@@ -99,7 +101,7 @@ def _words(name: str) -> list[str]:
     for word in _SPLIT_AFTER:
         text = text.replace(word, f" {word} ")
     text = re.sub(r"(?<![a-z0-9])(\d{1,5})[x×*](?=[a-z])(?!x?large)", r" \1x ", text)
-    text = re.sub(r"(?<![a-z0-9])(\d{1,2})\s*卡|\((\d{1,3})[\s-]*gpus?\)|\((\d{1,5})x\)", r" x\1\2\3 ", text)
+    text = re.sub(r"(?<![a-z0-9])(\d{1,2})(?:\s*卡|-gpus?(?![a-z0-9]))|\((\d{1,3})\s+gpus?\)", r" \1\2x ", text)
     text = re.sub(r"(\d{1,3})[-.](\d{1,3})[-.](\d{1,3})[-.](\d{1,3})(?!\d)", r" \1.\2.\3.\4 ", text)
     text = re.sub(r"(?<=\d)\s*g(?:i?b)?(?![a-z0-9])", "gb", text)
     text = re.sub(r"(?<![a-z0-9.])(\d+)\s+gb", r"\1gb", text)
@@ -163,10 +165,11 @@ def _look_up(
         return Resolution(name, machine[0], machine[1], is_machine=True)
     tpu = _SLICE.match(name.strip().lower()) if found is None else None
     if tpu is not None:
-        chip = aliases.get("tpu" + tpu[1].replace("litepod", "e"))
-        chips, left = divmod(int(tpu[2]), _CORES_PER_CHIP[tpu[1]])
-        if chip is not None and chips and not left:
-            return Resolution(name, chip[0], chips, is_machine=True)
+        slices, generation, size = int(tpu[1] or 1), tpu[2], int(tpu[3])
+        chip = aliases.get("tpu" + generation.replace("litepod", "e"))
+        chips, left = divmod(size, _CORES_PER_CHIP[generation])
+        if chip is not None and slices * chips and not left:
+            return Resolution(name, chip[0], slices * chips, is_machine=True)
     if found is None:
         for rest, counted in _without_labels(words):
             words, count = rest, counted
