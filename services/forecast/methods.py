@@ -158,8 +158,8 @@ class _Smoothing:
 class RollingMedian:
     """The median of the last ``windows``, taken anew every ``refit``: what demand that comes and goes mostly is, often nothing.
 
-    Of all constants it has the least absolute error; of demand that stays it knows less than the last value does. With less
-    than half of its windows known it says nothing.
+    Of all constants it has the least absolute error; of demand that moves all the time it knows less than the last value
+    does. It says nothing where less than half of its windows are known, or less than half of those are just the median.
     """
 
     windows: int = 144
@@ -195,7 +195,8 @@ class _Median:
         known = np.count_nonzero(~np.isnan(values), axis=0)
         last, series = np.maximum(known - 1, 0), np.arange(past.series)
         middle = (values[last // 2, series] + values[(last + 1) // 2, series]) / 2
-        return np.where(2 * known >= windows, middle, np.nan)
+        usual = 2 * np.count_nonzero(values == middle, axis=0) >= known
+        return np.where(usual & (2 * known >= windows), middle, np.nan)
 
     def rearrange(self, rows: Rows) -> None:
         self._median = rearranged(self._median, rows, np.nan)

@@ -51,10 +51,10 @@ def test_methods_by_hand() -> None:
 
 
 def test_the_median_is_that_of_its_windows_and_is_taken_anew_in_turn() -> None:
-    values = np.array([[9.0, 1.0, 5.0, 3.0, np.nan, 2.0, np.nan, np.nan, np.nan]])
+    values = np.array([[9.0, 1.0, 1.0, 5.0, np.nan, 1.0, np.nan, np.nan, np.nan]])
     every = forecast_history(RollingMedian(4, refit=1), values, 2)[0]
-    # Two of four known are enough, one is not; the mean of the two in the middle.
-    np.testing.assert_array_equal(every, [np.nan, 5, 5, 4, 3, 3, 2.5, np.nan, np.nan])
+    # At 1, 5 is the mean of the two in the middle and no value that was there; two of four known are enough, one is not.
+    np.testing.assert_array_equal(every, [np.nan, np.nan, 1, np.nan, 1, 1, np.nan, np.nan, np.nan])
     seldom = forecast_history(RollingMedian(4, refit=3), values, 2)[0]
     np.testing.assert_array_equal(seldom, np.repeat(every[::3], 3))
 
