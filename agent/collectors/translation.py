@@ -276,7 +276,9 @@ class Translator:
             return replace(reading, statistic=alternative.statistic)
         why = _telling(failures)
         reason = why.reason
-        if why.kind is UnknownKind.NO_REFERENCE and model:
+        if why.kind is UnknownKind.NO_REFERENCE and device.partition:
+            reason = f"the peak of a part is not known: {model or 'unknown model'}, part {device.partition}"
+        elif why.kind is UnknownKind.NO_REFERENCE and model:
             reason = f"{reason}: {model}"
         return self._unknown(device, metric, why.kind, reason, now)
 

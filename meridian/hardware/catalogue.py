@@ -55,6 +55,7 @@ class Catalogue:
             self._aliases.setdefault(canonical(chip.id), (chip.id,))
         memory = {chip.id: chip.value("memory") for chip in chips.values()}
         self._memory_gib = {chip_id: None if size is None else size / GIBI for chip_id, size in memory.items()}
+        self._vendors = {chip.id: chip.vendor.lower() for chip in chips.values()}
         self._families = {ids: name for name, ids in sorted(self._aliases.items(), reverse=True) if len(ids) > 1}
 
     def __iter__(self) -> Iterator[Chip]:
@@ -75,7 +76,7 @@ class Catalogue:
 
     def resolve(self, name: str) -> Resolution:
         """What ``name`` stands for; a family whose members are alike resolves to the family."""
-        found = resolve(name, self._aliases, self._memory_gib, self._machines)
+        found = resolve(name, self._aliases, self._memory_gib, self._machines, self._vendors)
         if found.chip_id is None and not found.candidates:
             family_of_id = self._family_with_id(name.strip())
             if family_of_id is not None:

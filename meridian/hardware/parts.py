@@ -17,7 +17,7 @@ _PROFILE = re.compile(r"(?:([1-9])c\.)?([1-9])g\.")
 # Compute slices of the whole chip; NVIDIA, "MIG User Guide", supported profiles. Of other chips the share is not known.
 _SLICES = {
     "a30": 4, "a100": 7, "a800": 7, "h20": 7, "h100": 7, "h200": 7, "h800": 7, "gh200": 7, "b100": 7, "b200": 7,
-    "gb200": 7,
+    "gb200": 7, "b300": 7, "gb300": 7,
 }  # fmt: skip
 
 

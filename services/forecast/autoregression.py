@@ -21,6 +21,8 @@ from services.forecast.past import Array, Past, Rows, rearranged
 LAGS = (1, 2, 3, 6, 12, 36, 144)
 _GAINS = np.array([0.0, 0.5, 1.0])[:, None, None]
 _RIDGE = 1e-2
+# Of series without any movement, whose sums of squares are zero.
+_LEAST_RIDGE = 1e-250
 _MEMORY = 1440.0
 
 
@@ -139,8 +141,8 @@ class _Fit:
         for weight, feature in zip(self._weights, features, strict=True):
             missed -= weight * feature
         missed = np.abs(missed)
-        size = np.maximum(missed.mean(axis=0), 1e-12)
-        trust = np.where(usable, np.minimum(1.0, size / np.maximum(missed, 1e-12)), 0.0)
+        size = np.broadcast_to(missed.mean(axis=0), missed.shape)
+        trust = np.where(usable, np.divide(size, missed, out=np.ones_like(missed), where=missed > size), 0.0)
         fade = np.exp(-refit / _MEMORY)
         count = len(features)
         self._gram *= fade
@@ -159,7 +161,9 @@ class _Fit:
         count = len(self._gram)
         gram = np.ascontiguousarray(np.moveaxis(self._gram, -1, 0))
         mean = np.trace(gram, axis1=1, axis2=2)[:, None, None] / count
-        solved = np.linalg.solve(gram + (_RIDGE * mean + 1e-9) * np.eye(count), self._cross.T[:, :, None])
+        solved = np.linalg.solve(
+            gram + np.maximum(_RIDGE * mean, _LEAST_RIDGE) * np.eye(count), self._cross.T[:, :, None]
+        )
         self._weights = np.ascontiguousarray(solved[:, :, 0].T)
 
     def rearrange(self, rows: Rows) -> None:

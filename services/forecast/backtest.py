@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.forecast.autoregression import Autoregression
-from services.forecast.methods import DampedTrend, Method, Persistence, SeasonalNaive
+from services.forecast.methods import DampedTrend, Method, Persistence, RollingMedian, SeasonalNaive
 from services.forecast.past import Array
 from services.forecast.rolling import Current, Policy, Rolling, Structural
 from services.forecast.settling import Settling
@@ -23,6 +23,7 @@ def standard_methods(window_s: float, periods_s: tuple[float, ...], windows: int
         DampedTrend(0.5, 0.0, 1.0, "smoothing"),
         DampedTrend(0.6, 0.2, 0.9, "damped_trend"),
         Settling(),
+        RollingMedian(),
     ]
     seasons = {period_s: round(period_s / window_s) for period_s in periods_s}
     seasons = {period_s: period for period_s, period in seasons.items() if period >= 2 and 2 * period <= windows}

@@ -22,6 +22,7 @@ from services.forecast.rolling import Policy
 SERVED = "served"
 TEST_SHARE = 0.2
 CHANGED = 0.10
+_ROUNDING = 1e-12
 # As the service is set by default.
 SEASONS_S = (3600.0, 86_400.0)
 # A last value older than this many windows (or the horizon) is no origin to forecast from.
@@ -43,7 +44,7 @@ class Scored:
 
     ``origin`` is the last value known; ``forecasts`` by method, ``served`` among them; ``low`` and ``high`` bound the 80 %
     band of what serves and ``low_last`` and ``high_last`` that of persistence, NaN where there is none. ``missing``
-    targets were measured but had no forecast.
+    targets were measured but had no forecast. ``largest`` is the largest value of the whole series.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Scored:
     low_last: Array
     high_last: Array
     missing: int
+    largest: float
 
 
 def check_horizon(series: Series, horizon_s: float) -> None:
@@ -122,6 +124,7 @@ def _score_alike(series: Sequence[Series], horizon_s: float, policy: Policy | No
             low_last[row, both[row]],
             high_last[row, both[row]],
             int(measured[row].sum() - both[row].sum()),
+            float(np.nanmax(values[row])),
         )
         for row, one in enumerate(series)
     ]
@@ -166,7 +169,7 @@ class Sums:
         known = np.isfinite(made)
         value, error = scored.value[known], np.abs(scored.value - made)[known]
         last = np.abs(scored.value - scored.origin)[known]
-        changed = last > CHANGED * np.maximum(np.abs(scored.origin[known]), 1e-12)
+        changed = last > CHANGED * np.abs(scored.origin[known]) + _rounding(scored)
         pinball, inside, banded = _band_sums(scored, method)
         return cls(
             float(error.sum()),
@@ -183,6 +186,11 @@ class Sums:
         )
 
 
+def _rounding(scored: Scored) -> float:
+    """What sums of the series' values may be off by; demand has no unit of its own."""
+    return _ROUNDING * scored.largest
+
+
 def _band_sums(scored: Scored, method: str) -> tuple[float, int, int]:
     if method == SERVED:
         low, high = scored.low, scored.high
@@ -193,7 +201,8 @@ def _band_sums(scored: Scored, method: str) -> tuple[float, int, int]:
     known: NDArray[np.bool_] = np.isfinite(low) & np.isfinite(high)
     value, low, high = scored.value[known], low[known], high[known]
     # Demand is counted: a bound that is hit exactly is inside.
-    inside = int(np.sum((value >= low - 1e-9) & (value <= high + 1e-9)))
+    near = _rounding(scored)
+    inside = int(np.sum((value >= low - near) & (value <= high + near)))
     losses = [
         np.maximum(level * (value - bound), (level - 1) * (value - bound))
         for level, bound in ((0.1, low), (0.5, scored.forecasts[method][known]), (0.9, high))

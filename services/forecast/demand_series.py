@@ -60,16 +60,48 @@ class DemandTable:
 class _Samples:
     def __init__(self) -> None:
         self.rows: list[tuple[float, float, float]] = []
+        # Behind one first row, each earlier than the one before, with their lines: the newest may stand first.
+        self.earlier: list[tuple[tuple[float, float, float], int]] = []
         self.seen = 0
         self.contradicting = 0
         # The highest time from which times went back to the first.
         self.begun_again_after = -math.inf
 
+    def add(self, row: tuple[float, float, float], line: int, aside: LeftAside) -> None:
+        """Take a row that is later than all before it, or, as long as none was, earlier; leave any other aside."""
+        last = self.earlier[-1][0] if self.earlier else self.rows[-1] if self.rows else None
+        if last is not None and row[0] == last[0]:
+            self.contradicting += 1
+            aside.add("time is there twice", line)
+        elif len(self.rows) == 1 and row[0] < (last or row)[0]:
+            self.earlier.append((row, line))
+        else:
+            self._in_order(aside)
+            if not self.rows or row[0] > self.rows[-1][0]:
+                self.rows.append(row)
+                return
+            self.contradicting += 1
+            if row[0] <= self.rows[0][0] and len(self.rows) > 1:
+                self.begun_again_after = self.rows[-1][0]
+            aside.add("time is there twice" if row[0] == self.rows[-1][0] else "time goes back", line)
+
+    def _in_order(self, aside: LeftAside) -> None:
+        """What was taken for newest first is not."""
+        self.contradicting += len(self.earlier)
+        for _, line in self.earlier:
+            aside.add("time goes back", line)
+        self.earlier.clear()
+
+    def close(self) -> None:
+        """No row follows: what stood newest first is put in order."""
+        self.rows[:0] = [row for row, _ in reversed(self.earlier)]
+        self.earlier.clear()
+
 
 def read_demand(path: Path) -> DemandTable:
     """Read ``path``. Left aside and counted are lines without a time, with a value that is no finite number from 0 to
-    `LARGEST_VALUE`, and those not after the last line of their series; a capacity that is no such number is taken for none, and
-    counted. InvalidTableError where a column is missing."""
+    `LARGEST_VALUE`, and those not after the last line of their series, unless it stands newest first throughout; a capacity that
+    is no such number is taken for none, and counted. InvalidTableError where a column is missing."""
     aside, unread = LeftAside(), cells_taken_for_empty()
     found: dict[str, _Samples] = {}
     for line, cells in lines_of(path, NEEDED, OPTIONAL, aside):
@@ -80,6 +112,7 @@ def read_demand(path: Path) -> DemandTable:
     series: list[Series] = []
     unusable: dict[str, str] = {}
     for name, samples in found.items():
+        samples.close()
         one = _windows(name, samples)
         if isinstance(one, str):
             unusable[name] = one
@@ -101,13 +134,8 @@ def _take(samples: _Samples, cells: dict[str, str], line: int, aside: LeftAside,
         aside.add("value is negative", line)
     elif value > LARGEST_VALUE:
         aside.add(f"value is larger than {LARGEST_VALUE:g}", line)
-    elif samples.rows and time_s <= samples.rows[-1][0]:
-        samples.contradicting += 1
-        if time_s <= samples.rows[0][0] and len(samples.rows) > 1:
-            samples.begun_again_after = samples.rows[-1][0]
-        aside.add("time is there twice" if time_s == samples.rows[-1][0] else "time goes back", line)
     else:
-        samples.rows.append((time_s, value, _capacity(cells.get("capacity", ""), line, unread)))
+        samples.add((time_s, value, _capacity(cells.get("capacity", ""), line, unread)), line, aside)
 
 
 def _capacity(text: str, line: int, unread: LeftAside) -> float:

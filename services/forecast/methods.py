@@ -152,3 +152,51 @@ class _Smoothing:
     def rearrange(self, rows: Rows) -> None:
         self._level = rearranged(self._level, rows, np.nan)
         self._trend = rearranged(self._trend, rows, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RollingMedian:
+    """The median of the last ``windows``, taken anew every ``refit``: what demand that comes and goes mostly is, often nothing.
+
+    Of all constants it has the least absolute error; of demand that moves all the time it knows less than the last value
+    does. It says nothing where less than half of its windows are known, or less than half of those are just the median.
+    """
+
+    windows: int = 144
+    name: str = "median"
+    refit: int = 6
+
+    @property
+    def reach(self) -> int:
+        """All but the newest of its windows."""
+        return self.windows - 1
+
+    def start(self, horizons: tuple[int, ...], series: int) -> Forecaster:
+        """No median yet."""
+        return _Median(self, len(horizons), series)
+
+
+class _Median:
+    def __init__(self, method: RollingMedian, horizons: int, series: int) -> None:
+        self._method, self._horizons = method, horizons
+        self._median: Array = np.full(series, np.nan)
+        self._to_go = 0
+
+    def advance(self, past: Past) -> Array:
+        if self._to_go == 0:
+            self._median, self._to_go = self._of(past), self._method.refit
+        self._to_go -= 1
+        return np.broadcast_to(self._median, (self._horizons, past.series))
+
+    def _of(self, past: Past) -> Array:
+        windows = self._method.windows
+        # NaN sorts behind all numbers.
+        values = np.sort(past.run(windows - 1, 0), axis=0)
+        known = np.count_nonzero(~np.isnan(values), axis=0)
+        last, series = np.maximum(known - 1, 0), np.arange(past.series)
+        middle = (values[last // 2, series] + values[(last + 1) // 2, series]) / 2
+        usual = 2 * np.count_nonzero(values == middle, axis=0) >= known
+        return np.where(usual & (2 * known >= windows), middle, np.nan)
+
+    def rearrange(self, rows: Rows) -> None:
+        self._median = rearranged(self._median, rows, np.nan)

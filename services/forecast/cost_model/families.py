@@ -21,6 +21,7 @@ _KINDS = {
     "encoder-decoder": "an encoder with a decoder",
     "perception": "an encoder of images, sound or short texts",
     "other-layers": _OTHER_LAYERS,
+    "other-blocks": "has layers that are not one attention, then one feed-forward or its experts",
 }
 # Fields that only other models have.
 _MARKS = {

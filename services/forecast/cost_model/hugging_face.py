@@ -24,9 +24,9 @@ _LARGEST = 10_000_000
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _HIDDEN = ("hidden_size", "n_embd", "d_model", "n_embed")
 _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
-_KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv")
+_KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "num_key_value_heads_per_layer")
 _HEAD_SIZE = ("head_dim", "kv_channels", "attention_head_dim")
-_FFN = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
+_FFN = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "ff_intermediate_size")
 _VOCABULARY = ("padded_vocab_size", "vocab_size")
 _EXPERT_FFN = ("moe_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size")
 _SHARED_COUNT = ("n_shared_experts", "moe_num_shared_experts", "num_shared_experts", "num_shared_expert")
@@ -77,8 +77,10 @@ class _Fields:
             raise self._wrong("tie_word_embeddings", f"{tied!r} is neither true nor false")
         layers, hidden = self._needed(*_LAYERS), self._needed(*_HIDDEN)
         experts = self.count(*EXPERTS) or self._inner("ffn_config", "moe_num_experts")
-        latent = LatentAttention.of(config, self._wrong)
         heads = self._needed(*_HEADS)
+        if self._type == "minicpm3" and config.get("v_head_dim") is None:
+            config = {**config, "v_head_dim": hidden // heads}
+        latent = LatentAttention.of(config, self._wrong)
         ffn, expert_ffn, shared = self._feed_forwards(hidden, experts)
         with_experts = self._layers_with_experts(layers) if experts else 0
         predicting = self.count("num_nextn_predict_layers")
@@ -204,6 +206,10 @@ class _Fields:
         kinds = config.get("layer_types")
         if isinstance(kinds, list):
             return sum("sliding" in str(kind) for kind in kinds[:layers])
+        letters = config.get("sliding_window_pattern")
+        if isinstance(letters, str) and letters and set(letters) <= {"L", "G"}:
+            # EXAONE 4: local and global layers in turn.
+            return sum(letters[layer % len(letters)] == "L" for layer in range(layers))
         pattern = self.count("sliding_window_pattern") or _WINDOWED_ALL_BUT_EACH.get(self._type, 0)
         if pattern:
             # Every so manieth layer sees the whole sequence; 1: none does.

@@ -72,6 +72,16 @@ def test_instances_that_dcgm_tells_are_parts_with_their_share() -> None:
     assert observed({}, _readings(_translator(), WHOLE + SMALL + LARGE)) == {("n1", 0): PARTS}
 
 
+def test_of_a_part_the_peak_is_missing_and_not_the_chip() -> None:
+    text = SMALL + 'DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{gpu="0",UUID="GPU-aa",GPU_I_ID="7",GPU_I_PROFILE="1g.10gb",modelName="NVIDIA H100 80GB HBM3"} 0.5\n'  # fmt: skip
+    (told,) = [
+        item for item in _readings(_translator(), text) if item.metric is Metric.COMPUTE_EFFECTIVE and item.partition
+    ]
+    assert told.value is None
+    assert told.kind is UnknownKind.NO_REFERENCE
+    assert told.reason.startswith("the peak of a part is not known")
+
+
 def test_an_accelerator_is_whole_again_once_its_exporter_tells_no_parts_of_it(tmp_path: Path) -> None:
     translator, book = _translator(), PartBook(tmp_path / "parts.json")
     assert book.observe(_readings(translator, WHOLE + SMALL + LARGE))

@@ -41,7 +41,7 @@ def test_figures_by_hand() -> None:
     value, origin = np.array([10.0, 20.0, 0.0, 30.0]), np.array([10.0, 10.0, 20.0, 29.0])
     made = np.array([11.0, 16.0, 10.0, 30.0])
     nothing = np.full(4, math.nan)
-    scored = Scored("s", value, origin, {"served": made}, made - 4, made + 4, nothing, nothing, 0)
+    scored = Scored("s", value, origin, {"served": made}, made - 4, made + 4, nothing, nothing, 0, 30.0)
     sums = Sums.of(scored, "served")
     assert (sums.error, sums.volume, sums.error_last) == (15.0, 60.0, 31.0)
     # Changed by more than 10 % of the last value: the second and the third; 29 to 30 is less.
@@ -50,7 +50,7 @@ def test_figures_by_hand() -> None:
     assert (sums.inside, sums.banded) == (3, 4)
     # Pinball of 0.1, 0.5, 0.9 at 10 in [7, 15] about 11: 0.3, 0.5, 0.5; the mean over the levels.
     none = nothing[:1]
-    one = Scored("s", value[:1], origin[:1], {"served": made[:1]}, made[:1] - 4, made[:1] + 4, none, none, 0)
+    one = Scored("s", value[:1], origin[:1], {"served": made[:1]}, made[:1] - 4, made[:1] + 4, none, none, 0, 30.0)
     first = Sums.of(one, "served")
     assert first.pinball == pytest.approx((0.3 + 0.5 + 0.5) / 3)
 
@@ -83,6 +83,35 @@ def test_units_do_not_change_the_figures(tmp_path: Path) -> None:
     assert outs[0] == outs[1]
 
 
+def test_a_series_that_stands_newest_first_is_the_same(tmp_path: Path) -> None:
+    lines = daily("a", 100)
+    newest_first = table(tmp_path / "newest.csv", [lines[-1], *lines[::-1]])
+    (series,) = read_demand(table(tmp_path / "d.csv", lines)).series
+    read = read_demand(newest_first)
+    np.testing.assert_array_equal(read.series[0].values, series.values)
+    assert read.left_aside.total == 1
+    # One step back is no order: the lines before it count, those that go back do not.
+    read = read_demand(table(tmp_path / "step.csv", [lines[1], lines[0], *lines[2:]]))
+    np.testing.assert_array_equal(read.series[0].values, series.values[1:])
+    assert read.left_aside.sentences() == ["1 line left aside: time goes back (line 3)"]
+
+
+@pytest.mark.parametrize("scale", [1e-14, 1e-7, 1e13])
+def test_the_scale_of_a_demand_changes_no_figure(tmp_path: Path, scale: float) -> None:
+    values = [(name, t, float(value)) for name, t, value in (line.split(",") for line in daily("a", 400))]
+    outs = []
+    for name, factor in (("one", 1.0), ("scaled", scale)):
+        lines = [f"{series},{t},{value * factor!r}" for series, t, value in values]
+        run(table(tmp_path / f"{name}.csv", lines), "--horizon", "1h", "--json", tmp_path / name)
+        outs.append(figures(tmp_path / name))
+    for measure in ("accuracy", "changed_share", "wape_changed", "coverage_80", "pinball_to_volume"):
+        for subject in ("served", "persistence"):
+            key = subject, f"{measure}_1h_ratio", "all"
+            assert outs[1][key]["value"] == pytest.approx(outs[0][key]["value"], abs=0.03), key
+    key = "autoregression", "accuracy_1h_ratio", "all"
+    assert outs[1][key]["value"] == pytest.approx(outs[0][key]["value"], rel=1e-6)
+
+
 def test_samples_that_come_as_they_like_are_gathered_in_longer_windows(tmp_path: Path) -> None:
     times = np.sort(np.random.default_rng(0).uniform(0, 10 * 86400, 2400))
     path = table(
@@ -107,20 +136,22 @@ def test_what_cannot_be_used_is_counted_and_listed(tmp_path: Path) -> None:
     lines += [f"empty,{600 * t}," for t in range(100)]
     lines += [f"constant,{600 * t},7" for t in range(100)]
     lines += [f"zero,{600 * t},0" for t in range(100)]
-    lines += [f"backwards,{600 * (100 - t)},3" for t in range(100)]
+    lines += [f"mixed,{600 * (37 * t % 101)},3" for t in range(100)]
     lines += [f"coarse,{7200 * t},{t % 5}" for t in range(100)]
     lines += [f"holes,{600 * t * (1 if t < 60 else 40)},3" for t in range(100)]
     path = table(tmp_path / "d.csv", lines)
     result = run(path, "--horizon", "1h", "--json", tmp_path / "out.json")
     assert result.exit_code == 0, result.output
     found = figures(tmp_path / "out.json")
-    assert found["series", "lines_left_aside_count", "all"]["value"] == 7 + 100 + 99
+    latest = np.maximum.accumulate([37 * t % 101 for t in range(100)])
+    aside = 100 - len(np.unique(latest))
+    assert found["series", "lines_left_aside_count", "all"]["value"] == 7 + 100 + aside
     for said in ("time is there twice (line 202)", "value is negative (line 204)", "no series (line 208)"):
         assert said in result.output
     for name, reason in {
         "short": "10 usable values",
         "empty": "no usable value",
-        "backwards": "repeat or go back",
+        "mixed": "repeat or go back",
         "coarse": "a value every 7200 s",
         "holes": "hold no value",
     }.items():

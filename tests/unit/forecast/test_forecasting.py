@@ -13,7 +13,7 @@ from services.forecast.backtest import Backtest, forecast_all, replayed, standar
 from services.forecast.evaluate import SERVED, evaluate, main, read_series
 from services.forecast.history import History
 from services.forecast.ledger import Subject, SubjectKind
-from services.forecast.methods import DampedTrend, Persistence, SeasonalNaive, forecast_history
+from services.forecast.methods import DampedTrend, Persistence, RollingMedian, SeasonalNaive, forecast_history
 from services.forecast.rolling import Policy, Rolling, Structural
 
 CHANCE = np.random.default_rng(3)
@@ -29,6 +29,7 @@ def test_seasons_that_do_not_fit_twice_are_not_tried() -> None:
         "smoothing",
         "damped_trend",
         "settling",
+        "median",
         "seasonal_3600s",
         "autoregression",
     ]
@@ -47,6 +48,28 @@ def test_methods_by_hand() -> None:
     # alpha 1, beta 1, no damping: the line goes on.
     line = forecast_history(DampedTrend(1.0, 1.0, 1.0, "x"), values, 3)
     assert line[0].tolist() == [1.0, 5.0, 6.0, 7.0, 8.0]
+
+
+def test_the_median_is_that_of_its_windows_and_is_taken_anew_in_turn() -> None:
+    values = np.array([[9.0, 1.0, 1.0, 5.0, np.nan, 1.0, np.nan, np.nan, np.nan]])
+    every = forecast_history(RollingMedian(4, refit=1), values, 2)[0]
+    # At 1, 5 is the mean of the two in the middle and no value that was there; two of four known are enough, one is not.
+    np.testing.assert_array_equal(every, [np.nan, np.nan, 1, np.nan, 1, 1, np.nan, np.nan, np.nan])
+    seldom = forecast_history(RollingMedian(4, refit=3), values, 2)[0]
+    np.testing.assert_array_equal(seldom, np.repeat(every[::3], 3))
+
+
+def test_demand_that_comes_in_single_windows_is_forecast_as_what_it_mostly_is() -> None:
+    chance = np.random.default_rng(0)
+    values = np.where(chance.random((6, 600)) < 0.1, chance.integers(1, 64, (6, 600)), 0.0)
+    test = Backtest.of(values, 1, METHODS, Policy())
+    error = np.nansum(np.abs(test.served_errors()[:, 480:]))
+    last = np.abs(values[:, 480:] - values[:, 479:-1]).sum()
+    assert error < 0.6 * last
+    # Demand that stays is left to its last value.
+    stays = np.repeat(chance.integers(1, 64, (6, 20)), 30, axis=1).astype(float)
+    test = Backtest.of(stays, 1, METHODS, Policy())
+    assert np.nansum(np.abs(test.served_errors()[:, 480:])) <= np.abs(stays[:, 480:] - stays[:, 479:-1]).sum()
 
 
 @settings(max_examples=15, deadline=None)

@@ -241,3 +241,72 @@ def test_types_of_cloud_machines(name: str, chip_id: str | None, count: int | No
 )
 def test_names_of_cards_and_laptops(name: str, chip_id: str | None) -> None:
     assert standard().resolve(name).chip_id == chip_id
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Tesla M4", "of another maker"),
+        ("NVIDIA Tesla T10", "of another maker"),
+        ("AMD H100 PCIe", "of another maker"),
+        ("NVIDIA MI300X", "of another maker"),
+        # A generation behind a name is no label of the machine: these are chips of their own.
+        ("Trainium v3", "not in the alias table"),
+        ("Gaudi v3", "not in the alias table"),
+        ("TPU v9", "not in the alias table"),
+    ],
+)
+def test_a_maker_or_generation_that_the_chip_has_not_is_another_chip(name: str, reason: str) -> None:
+    found = standard().resolve(name)
+    assert found.chip_id is None
+    assert reason in found.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "chip_id", "count"),
+    [
+        ("AWS A100-SXM4-80GB", "a100-sxm4-80gb", None),
+        ("128 x TPU v4", "tpu-v4", 128),
+        ("思元 370-X4", "mlu370-x4", None),
+        ("Dell MLU370-X8 x8", "mlu370-x8", 8),
+        ("A100 40G PCIe 8卡", "a100-pcie-40gb", 8),
+        ("NVIDIA H100-SXM-80GB (8x)", "h100-sxm5-80gb", 8),
+        ("H100 SXM5 (8-GPU)", "h100-sxm5-80gb", 8),
+        ("NVIDIA HGX H100 8-GPU", "h100-sxm5-80gb", 8),
+        ("GB300 NVL72 (72 GPUs)", "gb300", 72),
+        ("8卡 A100 SXM4 80GB", "a100-sxm4-80gb", 8),
+        ("Ascend NPU 910B3", "ascend-910b3", None),
+        ("MetaX MXC500 64GB", "metax-c500", None),
+        ("AMD Instinct MI325X OAM", "mi325x", None),
+        ("NVIDIA B300 SXM6 AC (275040 MiB)", "b300-sxm", None),
+        ("NVIDIA GB300-288GB", "gb300", None),
+        ("MTT S80", "mtt-s80", None),
+        ("摩尔线程 MTT S80", "mtt-s80", None),
+    ],
+)
+def test_labels_are_taken_away_no_further_than_to_the_first_alias(name: str, chip_id: str, count: int | None) -> None:
+    found = standard().resolve(name)
+    assert (found.chip_id, found.count) == (chip_id, count)
+
+
+@pytest.mark.parametrize(
+    ("name", "chip_id", "count"),
+    [
+        ("v5p-64", "tpu-v5p", 32),
+        ("TPU v4-4096", "tpu-v4", 2048),
+        ("cloud-tpu-v3-2048", "tpu-v3", 1024),
+        ("v5litepod-16", "tpu-v5e", 16),
+        ("v6e-256", "tpu-v6e", 256),
+        ("4x v6e-256", "tpu-v6e", 1024),
+        ("ct6e-standard-8t", "tpu-v6e", 8),
+        ("p6e-gb200.36xlarge", "gb200", 4),
+        ("BM.GPU.MI355X.8", "mi355x", 8),
+        ("v4-7", None, None),
+        ("v5p-0", None, None),
+        ("v9-8", None, None),
+    ],
+)
+def test_slices_of_tpus_and_machines_say_how_many_chips(name: str, chip_id: str | None, count: int | None) -> None:
+    found = standard().resolve(name)
+    assert (found.chip_id, found.count) == (chip_id, count)
+    assert found.is_machine is (chip_id is not None)

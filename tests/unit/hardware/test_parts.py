@@ -15,6 +15,7 @@ from meridian.hardware.parts import compute_share, is_asked_for, part_index, par
         ("A100-SXM4-40GB", "1c.3g.20gb", 1 / 7),
         ("A100-SXM4-40GB", "1g.5gb+me", 1 / 7),
         ("A30", "2g.12gb", 1 / 2),
+        ("NVIDIA B300 SXM6 AC", "1g.34gb", 1 / 7),
         ("A30", "7g.80gb", None),
         ("RTX PRO 6000", "1g.24gb", None),
         ("H100", "vf", None),

@@ -202,6 +202,35 @@ PUBLISHED: dict[str, tuple[dict[str, Any], float]] = {
         },
         21.83,
     ),
+    "Phi 3 small": (
+        {
+            "model_type": "phi3small",
+            "num_hidden_layers": 32,
+            "hidden_size": 4096,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "ff_intermediate_size": 14336,
+            "vocab_size": 100352,
+        },
+        7.39,
+    ),
+    "MiniCPM 2B": (_llama(40, 2304, 36, 5760, 122753, model_type="minicpm", num_key_value_heads=36), 2.725),
+    "MiniCPM3 4B": (
+        _llama(
+            62,
+            2560,
+            40,
+            6400,
+            73448,
+            model_type="minicpm3",
+            num_key_value_heads=40,
+            q_lora_rank=768,
+            kv_lora_rank=256,
+            qk_nope_head_dim=64,
+            qk_rope_head_dim=32,
+        ),
+        4.074,
+    ),
     "Command R": (_llama(40, 8192, 64, 22528, 256000, model_type="cohere"), 34.98),
 }
 
@@ -270,12 +299,27 @@ LLAMA = _llama(32, 4096, 32, 11008, 32000)
         ({"layer_types": ["full_attention", "linear_attention"]}, "layer_types"),
         ({"attn_type_list": [0, 1]}, "attn_type_list"),
         ({"state_size": 16}, "state_size"),
+        ({"num_key_value_heads_per_layer": [4] * 16 + [2] * 16}, "num_key_value_heads_per_layer"),
+        ({"sliding_window": 4096, "sliding_window_pattern": "LLX"}, "sliding_window_pattern"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder"),
         ({"type_vocab_size": 2}, "type_vocab_size"),
         ({"block_configs": [{}]}, "block_configs"),
         *(
             ({"model_type": name}, "model_type")
-            for name in ("mamba", "jamba", "qwen3_next", "t5", "bert", "roberta", "vit", "clip_text_model", "whisper")
+            for name in (
+                "mamba",
+                "jamba",
+                "qwen3_next",
+                "arctic",
+                "longcat_flash",
+                "step3_text",
+                "t5",
+                "bert",
+                "roberta",
+                "vit",
+                "clip_text_model",
+                "whisper",
+            )
         ),
     ],
 )
@@ -285,6 +329,11 @@ def test_an_error_names_the_field(changes: dict[str, Any], field: str) -> None:
             model_of_config(json.dumps(config))
         assert f"/model/{where}{field}" in [item.pointer for item in caught.value.errors]
         assert field in str(caught.value.detail)
+
+
+def test_heads_of_keys_that_are_listed_by_layer_are_one_number_where_they_are_alike() -> None:
+    config = {**LLAMA, "num_key_value_heads_per_layer": [4] * 32}
+    assert model_of_config(json.dumps(config)) == model_of_config(json.dumps({**LLAMA, "num_key_value_heads": 4}))
 
 
 @pytest.mark.parametrize(
@@ -305,6 +354,7 @@ def test_windows_are_those_of_the_layers_that_the_configuration_names() -> None:
     assert windows(layer_types=kinds) == (16, 1024)
     assert windows(layer_types=["full_attention"] * 32) == (0, 0)
     assert windows(sliding_window_pattern=6) == (27, 1024)
+    assert windows(sliding_window_pattern="LLLG") == (24, 1024)
     assert windows(model_type="gemma2") == (16, 1024)
     assert windows(model_type="mistral") == (32, 1024)
     assert windows(model_type="mistral", use_sliding_window=False) == (0, 0)
