@@ -340,9 +340,7 @@ def _opening(experiment: Experiment) -> str:
         load = f", offered load {offered_load(trace, experiment.network):.2f}"
     except MeridianError:
         load = ""
-    skipped = sum(experiment.trace.skipped.values())
-    reasons = ", ".join(f"{reason}: {count}" for reason, count in experiment.trace.skipped.items())
-    lines = f" ({skipped} lines are no work: {reasons})" if skipped else ""
+    lines = f" ({experiment.trace.skipped_text()})" if experiment.trace.skipped else ""
     size = f"{len(experiment.network.domains)} domains, {experiment.network.accelerators} accelerators"
     return f"{len(trace.jobs)} jobs{lines}, {size}{load}"
 

@@ -269,6 +269,7 @@ class Simulation(Outages):
             open_jobs=list(self._jobs.values()),
             waiting=len(self.cluster.pending),
             running=len(self.cluster.running),
+            to_come=len(self.trace.jobs) - self.measures.arrivals,
             energy=self.energy.totals(max(self.now_s, self._start_s)),
             wan=self.wan,
             decision_s=self.decision_s,

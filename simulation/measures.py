@@ -114,6 +114,7 @@ class Measures:
         self._prices = {domain.domain_id: float(domain.price_micro_units) for domain in network.domains}
         self._domain_of_node = {node.node_id: node.domain_id for node in network.nodes}
         self.unfinished = 0
+        self.not_submitted = 0
         self._open = (0.0, 0.0, 0.0)
         """Accelerator-seconds held, lost and overhead of jobs that did not end."""
         self._deadlines: dict[object, float] = {}
@@ -229,12 +230,14 @@ class Measures:
         open_jobs: Sequence[SimulatedJob],
         waiting: int,
         running: int,
+        to_come: int,
         energy: Mapping[str, DomainEnergy],
         wan: Wan,
         decision_s: Sequence[float],
     ) -> None:
-        """The simulation is over; ``open_jobs`` have not ended."""
+        """The simulation is over; ``open_jobs`` have not ended, and so many ``to_come`` were not submitted yet."""
         self.unfinished = waiting + running
+        self.not_submitted = to_come
         self.preempted_runs += sum(item.interruptions for item in open_jobs)
         self._open = (
             sum(item.held_device_s for item in open_jobs),
@@ -280,6 +283,7 @@ class Measures:
         return {
             "jobs": float(len(self.jobs)),
             "unfinished": float(self.unfinished),
+            "not_submitted": float(self.not_submitted),
             "jct_mean_h": _mean(jct) / 3600.0,
             "jct_p50_h": _quantile(jct, 0.5) / 3600.0,
             "jct_p99_h": _quantile(jct, 0.99) / 3600.0,

@@ -70,6 +70,13 @@ class Trace:
     sha256: str = ""
     places: Mapping[str, tuple[str, int]] = field(default_factory=dict, compare=False, repr=False)
 
+    def skipped_text(self) -> str:
+        """For people: ``3 lines are no work: no processors: 1, zero duration: 2``; empty when nothing was left out."""
+        if not self.skipped:
+            return ""
+        reasons = ", ".join(f"{reason}: {count}" for reason, count in self.skipped.items())
+        return f"{sum(self.skipped.values())} lines are no work: {reasons}"
+
     def place(self, job_id: str) -> str:
         """Where a job stands, to begin an error with: ``trace.csv, line 7: ``, or nothing where that is not known."""
         found = self.places.get(job_id)

@@ -20,6 +20,7 @@ from simulation.model import Network
 _NAMES = {
     "jobs": "jobs_finished_count",
     "unfinished": "jobs_unfinished_count",
+    "not_submitted": "jobs_not_submitted_count",
     "slowdown_mean": "slowdown_mean_ratio",
     "used_share_of_held": "used_of_held_share",
     "deadline_misses": "deadline_misses_count",
@@ -92,6 +93,12 @@ class Report:
                 for (measure, part), value in self.comparisons[name].items()
             ]
             rows.append(Row(name, "jobs_left_out_count", float(self.left_out), baseline=baseline))
+            skipped = self.experiment.trace.skipped
+            rows.append(Row(name, "lines_left_out_count", float(sum(skipped.values())), baseline=baseline))
+            rows += [
+                Row(name, "lines_left_out_count", float(count), f"reason={reason}", baseline=baseline)
+                for reason, count in skipped.items()
+            ]
         return rows
 
     # -- tables ------------------------------------------------------------------------------------------------------
@@ -233,6 +240,10 @@ class Report:
         ]
         if self.left_out:
             notes.append(f"{self.left_out} jobs that can never be placed were left out, for all policies")
+        if experiment.trace.skipped:
+            notes.append(f"of the trace {experiment.trace.skipped_text()}")
+        if any((cells["not_submitted", "all"].value or 0) > 0 for cells in self.figures.values()):
+            notes.append("some jobs had not been submitted at the end; no figure knows them")
         if any((cells["unfinished", "all"].value or 0) > 0 for cells in self.figures.values()):
             notes.append("some jobs did not finish: times are those of the jobs that did; shorter may only mean fewer")
         declared = [item.name for item in experiment.settings if item.knowledge == "declared"]

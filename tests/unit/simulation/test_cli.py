@@ -269,6 +269,19 @@ def test_until_counts_what_did_not_finish(call: Call) -> None:
     assert lines["fifo", "b"]["finish_s"] == ""
 
 
+def test_every_line_of_the_trace_is_counted_once(call: Call) -> None:
+    """Of seven lines two are no work and one has no place; at 2.5 s FIFO has ended none, and d would come at 3 s."""
+    Path("trace.csv").write_text(TRACE + "huge,1,10,3,0\nnothing,1,0,1,0\nnone,1,0,1,0\n")
+    result = call(*policies("fifo"), "--until", "2.5", "--skip-unfit", "--json", "out.json", "--quiet")
+    assert result.exit_code == 0, result.output
+    counts = {measure: row["value"] for (_, measure, part), row in rows_of().items() if part == "all"}
+    names = ("jobs_finished", "jobs_unfinished", "jobs_not_submitted", "jobs_left_out", "lines_left_out")
+    assert [counts[f"{name}_count"] for name in names] == [0, 3, 1, 1, 2]
+    assert rows_of()["fifo", "lines_left_out_count", "reason=zero duration"]["value"] == 2
+    assert "of the trace 2 lines are no work: zero duration: 2" in result.stdout
+    assert "some jobs had not been submitted at the end" in result.stdout
+
+
 def test_policy_of_a_file(call: Call) -> None:
     Path("mine.yaml").write_text(
         "name: mine\nselection: {order: [shortest]}\nallocation: {filters: [up, domain, capacity]}\n"
