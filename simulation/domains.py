@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import yaml
 
 from meridian.errors import MeridianError
+from services.scheduler.marked_yaml import misread
 from simulation.model import UNKNOWN, Network, SimDomain, SimLink, SimNode
 from simulation.traces.errors import TraceError
 from simulation.traces.reading import MOST_WHOLE
@@ -76,6 +77,8 @@ class _Item:
 
     def number(self, least: float = 0.0, *, above: bool = False) -> float:
         value = self.plain()
+        if wrong := misread(self.node, value):
+            raise self.error(wrong)
         if isinstance(value, str):  # YAML 1.1 takes 1e9 for text
             try:
                 value = float(value)

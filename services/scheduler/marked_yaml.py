@@ -1,7 +1,8 @@
 """YAML that remembers where each value stood, so that an error can name the line. JSON is read as well.
 
-YAML 1.1 as PyYAML's safe loader resolves it, with three differences: a key given twice is an error, numbers in the form of
-JSON (``1e3``) are numbers, and only mappings, lists and plain scalars are read (no other tags, no merge keys).
+YAML 1.1 as PyYAML's safe loader resolves it, with four differences: a key given twice is an error, numbers in the form of
+JSON (``1e3``) are numbers, numbers to the base of 8 or 60 (``0120`` is 80 in YAML 1.1, and so is ``1:20``) are an error, and only
+mappings, lists and plain scalars are read (no other tags, no merge keys).
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ from services.scheduler.core.errors import PolicyError
 _MOST_VALUES = 50_000
 """Aliases may make a small text into a very large document."""
 _DEEPEST = 32
+_LONGEST = 2000
+"""Characters of a text about one problem."""
+_OTHER_BASE = re.compile(r"[-+]?0[0-7_]+|.*:.*")
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?[eE][-+]?\d+")
+_NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 _SCALARS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null")}
 
 
@@ -60,20 +65,34 @@ class Problems:
 
     def add(self, at: Marked, text: str) -> None:
         """Something is wrong with a value."""
-        self.found.append((at, text))
+        self.found.append((at, _clipped(text)))
 
     def raise_if_any(self) -> None:
         """PolicyError with every problem in the order of the lines; its detail names the first ones."""
         if not self.found:
             return
         ranked = sorted(self.found, key=lambda item: (item[0].line, item[0].column))
-        texts = [f"line {at.line}: {at.path}: {text}" if at.path else f"line {at.line}: {text}" for at, text in ranked]
+        texts = [
+            f"line {at.line}: {_clipped(at.path)}: {text}" if at.path else f"line {at.line}: {text}"
+            for at, text in ranked
+        ]
         prefix = f"{self.source}: " if self.source else ""
         more = f"; and {len(texts) - 3} more" if len(texts) > 3 else ""
         raise PolicyError(
             prefix + "; ".join(texts[:3]) + more,
-            errors=tuple(FieldError(at.pointer, text) for (at, _), text in zip(ranked, texts, strict=True)),
+            errors=tuple(FieldError(_clipped(at.pointer), text) for (at, _), text in zip(ranked, texts, strict=True)),
         )
+
+
+def misread(node: yaml.Node, value: Any) -> str:
+    """What is wrong with a number that nobody means as YAML 1.1 reads it: ``0120`` as 80, and ``1:20`` too. Empty for others."""
+    if isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS and _OTHER_BASE.fullmatch(node.value):
+        return f"{node.value!r} would be read as {value!r} (YAML 1.1); write a decimal number, or a text in quotes"
+    return ""
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 200]} ... {text[-100:]}"
 
 
 def read(text: str, source: str = "") -> Marked:
@@ -165,7 +184,10 @@ class _Reader:
                 return ""
             return text
         try:
-            return self._loader.construct_object(node)
+            value = self._loader.construct_object(node)
         except (ValueError, KeyError, yaml.YAMLError):
             self._problems.add(here, f"{node.value!r} does not read as a value")
             return None
+        if wrong := misread(node, value):
+            self._problems.add(here, wrong)
+        return value

@@ -258,6 +258,12 @@ CASES = {
     "a cycle of aliases": ("scores: &a\n  price: *a", "", "nested deeper than 32 levels"),
     "too deep": ("name: " + "[" * 2000, "", "nested deeper than"),
     "too many values": (MANY, "", "more than 50000 values"),
+    "a number to the base of 8": (
+        "name: x\ninterval_s: 0600",
+        "/interval_s",
+        "line 2: interval_s: '0600' would be read as 384 (YAML 1.1); write a decimal number",
+    ),
+    "a number to the base of 60": ("restarts: {exclusion_s: 1:20}", "/restarts/exclusion_s", "'1:20' would be read as 80"),
     "half a character": ('{"name": "\\ud800"}', "/name", "half a character"),
 }  # fmt: skip
 
@@ -266,6 +272,15 @@ CASES = {
 def test_what_is_wrong_is_named_with_its_path_and_line(text: str, pointer: str, said: str) -> None:
     found = wrong(text)
     assert any(said in detail and (not pointer or at == pointer) for at, detail in found), found
+
+
+def test_what_is_said_of_a_long_value_is_short() -> None:
+    for text in ("name: " + "a" * 100_000, "scores: {price: " + "9" * 100_000 + "}", "a" * 1000 + "b" * 9000 + ": 1"):
+        with pytest.raises(PolicyError) as caught:
+            parse(text)
+        assert len(caught.value.detail) < 5000
+        assert all(len(error.pointer) + len(error.detail) < 5000 for error in caught.value.errors)
+        assert "line 1: " in caught.value.detail
 
 
 def test_everything_wrong_is_said_at_once_in_the_order_of_lines() -> None:

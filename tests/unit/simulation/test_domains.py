@@ -139,6 +139,7 @@ def test_files_that_are_named_enter_the_digest(tmp_path: Path) -> None:
         ("    region: us-east-1", "    colour: red", 4, r"domains\[0\].colour: unknown key"),
         ("    security_level: 3", "    security_level: -3", 5, "must be at least 0: -3"),
         ("    security_level: 3", "    security_level: 3.5", 5, "not a whole number"),
+        ("    security_level: 3", "    security_level: 010", 5, r"'010' would be read as 8 \(YAML 1.1\)"),
         ("    security_level: 3", "    security_level: 1e30", 5, "must be at most 9223372036854775807: 1e"),
         ("{count: 1, cpus: 8}", "{count: 1000001, cpus: 8}", 31, r"nodes\[0\].count: must be at most 1000000"),
         ("{count: 1, cpus: 8}", "{count: 1, cpus: 8, memory_gib: 1e12}", 31, "memory_gib: must be at most 8.58993e"),
