@@ -311,8 +311,8 @@ class PolluxPlanner(_Lasting):
     """Pollux's fitness without its search over placements (`pollux_utility`), blind to types as the original.
 
     Steps: 1. goodput by number of devices, the mean over types by their size; 2. numbers by marginal gain over the whole pool;
-    3. jobs of the present number stay, the others, large before small, to the type with most free devices, with as many as
-    it has.
+    3. jobs of the present number stay, the others, large before small, to the type with most free devices of those on which
+    they run, with as many as it has.
     """
 
     name = "pollux-lite"
@@ -342,12 +342,13 @@ class PolluxPlanner(_Lasting):
         free = jobs.capacity - np.bincount(offered.kind[kept], offered.devices[kept], jobs.capacity.size)
         for job in np.lexsort((np.arange(wanted.size), -wanted)).tolist():
             if choice[job] < 0 < wanted[job]:
-                kind = int(free.argmax())
-                devices = min(int(wanted[job]), int(free[kind]))
-                place = column.get((kind, devices), -1)
-                if place >= 0 and this.goodput[job, place] > 0:
-                    choice[job] = place
-                    free[kind] -= devices
+                for kind in np.argsort(-free, kind="stable").tolist():
+                    devices = min(int(wanted[job]), int(free[kind]))
+                    place = column.get((kind, devices), -1)
+                    if place >= 0 and this.goodput[job, place] > 0:
+                        choice[job] = place
+                        free[kind] -= devices
+                        break
         return _keep_round(cluster, this, targets_of(this, choice, "Pollux's fitness"))
 
 

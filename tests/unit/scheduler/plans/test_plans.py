@@ -217,6 +217,15 @@ def test_a_second_job_gets_its_share(planner: str) -> None:
     assert sorted(item.unit.demand.ranks for item in held.running.values()) == [2, 2]
 
 
+@pytest.mark.parametrize("planner", ["sia", "elastic-exact", "greedy-elastic", "pollux-lite"])
+def test_a_job_that_runs_on_the_scarcest_type_alone_is_not_passed_over(planner: str) -> None:
+    # It can start at 60, where one v100 is free beside four t4; nothing else ever comes.
+    found = run(
+        {"t4": 4, "v100": 1}, [job("picky", 300.0)], rates({"picky": {"v100": 1.0}}), policy(planner, 60.0), "none"
+    )
+    assert found == {"picky": pytest.approx(360.0)}
+
+
 def test_exact_choice_by_hand() -> None:
     # Configurations: 1 or 2 of the first type (2 free), 1 of the second (1 free). Best: job 0 the pair (5), job 1 the other (3): 8;
     # greedily by value per device job 0 would take the second type (4) and job 1 one of the first (1).
