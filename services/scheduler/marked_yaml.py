@@ -103,7 +103,7 @@ def read(text: str, source: str = "") -> Marked:
     problems = Problems(source)
     loader: Any = None
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is None:
             problems.add(Marked(None), "the document is empty")
@@ -119,13 +119,41 @@ def read(text: str, source: str = "") -> Marked:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         problems.add(Marked(None, line=line), f"this is not YAML: {error.reason}")
-    except RecursionError:
-        problems.add(Marked(None), f"the document is nested deeper than {_DEEPEST} levels")
+    except _TooLargeError as error:
+        problems.add(Marked(None, line=error.mark.line + 1, column=error.mark.column + 1), error.text)
     finally:
         if loader is not None:
             loader.dispose()
     problems.raise_if_any()
     raise AssertionError
+
+
+class _TooLargeError(Exception):
+    """The document has more than is read; ``mark`` is where."""
+
+    def __init__(self, mark: yaml.Mark, text: str) -> None:
+        super().__init__(text)
+        self.mark, self.text = mark, text
+
+
+class _Loader(yaml.SafeLoader):
+    """Gives up where the document becomes too large, and not after all of it was read, which takes seconds."""
+
+    _depth = _values = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """A node with all below it."""
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        self._depth += 1
+        # Keys have a parent and no index.
+        self._values += parent is None or index is not None
+        if self._depth > _DEEPEST + 1:
+            raise _TooLargeError(mark, f"the document is nested deeper than {_DEEPEST} levels")
+        if self._values > _MOST_VALUES:
+            raise _TooLargeError(mark, f"the document has more than {_MOST_VALUES} values")
+        found: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return found
 
 
 class _Reader:

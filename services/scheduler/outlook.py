@@ -14,6 +14,7 @@ from typing import Any
 from services.scheduler.core.blockers import Holder, blockers
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.counterfactual import counterfactuals
+from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.kept_courses import KeptCourses, Said
 from services.scheduler.core.placement import would_do
 from services.scheduler.core.policy import Policy
@@ -155,20 +156,24 @@ def _held(item: Holder) -> Json:
     return {"accelerators": item.accelerators, "cpus": item.cpus, "until": until}
 
 
+def _changed(change: Json, cluster: Cluster, fleet: Fleet, policy: Policy) -> tuple[Cluster, Policy]:
+    """The question's cluster and policy with the change. A large document or many nodes take a while."""
+    changed = hypothesis(change, fleet, policy)
+    return as_it_would_be(cluster, fleet, changed), changed.policy
+
+
 async def what_if(
     live: LiveScheduler, spec: JobSpec, tenant_id: str, change: Json, record: TrackRecord, kept: KeptCourses
 ) -> Json:
     """See `what_if.answer`; ``change`` as in hypothesis.py, ``record`` moves the bands of predicted starts. ``kept`` serves
     questions about things as they are, where all of them are seen: any other is about a state of its own."""
     now_s, book, part = live.now_s(), live.book, live.seen_part
-    if change:
-        changed = hypothesis(change, book.fleet, live.policy)
-        cluster, policy = as_it_would_be(live.for_questions(), book.fleet, changed), changed.policy
-    else:
-        cluster, policy = live.for_questions(), live.policy
+    cluster, policy, fleet = live.for_questions(), live.policy, book.fleet
     job = Job("what-if", tenant_id, spec, units_of(spec), now_s)
     known = [book.run_times.estimate(job, unit, 0.0) for unit in job.units[:1000]]
     rows = live.known_of_domains(job.units[0].demand)
+    if change:
+        cluster, policy = await asyncio.to_thread(_changed, change, cluster, fleet, policy)
     found = await asyncio.to_thread(
         answer,
         cluster,

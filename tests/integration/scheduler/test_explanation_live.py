@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from threading import Event
 from typing import Any
 
+import pytest
 from google.protobuf import json_format
 
 from meridian.cli.explanation import MOST_LINES, lines
@@ -13,7 +16,11 @@ from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.run.v1.run_pb2 import Assignment, RunStarted
 from services.gateway.job_spec import to_spec
 from services.gateway.jobfile import JobFile
+from services.scheduler import outlook
 from services.scheduler.core.explanation import rederive
+from services.scheduler.core.fleet import Fleet
+from services.scheduler.core.policy import Policy
+from services.scheduler.hypothesis import Hypothesis, hypothesis
 from tests.harness import Environment, RunningService, environment
 from tests.integration.scheduler.messages import graph, report, submission
 from tests.integration.scheduler.test_service import starts, until
@@ -133,6 +140,32 @@ async def test_what_if_the_network_or_the_policy_were_another(database_url: str)
             problem = await service.http.post("/v1/what-if", json={"spec": SPEC, "change": change})
             assert problem.status_code == 422
             assert named in problem.json()["detail"]
+
+
+async def test_cycles_go_on_while_a_question_reads_a_large_document(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The document is read in a thread: a job that comes meanwhile is placed before the answer."""
+    reads, placed = Event(), Event()
+
+    def read(change: dict[str, Any], fleet: Fleet, policy: Policy) -> Hypothesis:
+        reads.set()
+        assert placed.wait(60)
+        return hypothesis(change, fleet, policy)
+
+    monkeypatch.setattr(outlook, "hypothesis", read)
+    async with scheduler(database_url) as (stack, service):
+        bus = stack.bus
+        await bus.publish(graph("beijing", 1))
+        await until(service, lambda body: len(body["items"]) == 1, "/v1/nodes")
+        body = {"spec": {**SPEC, "ranks": 1}, "change": {"policy": "name: other\n"}}
+        answer = asyncio.create_task(service.http.post("/v1/what-if", json=body))
+        assert await asyncio.to_thread(reads.wait, 60)
+        await bus.publish(submission("came", resources=Resources(cpus=1, accelerators=8)))
+        await bus.expect(Assignment, starts("came"))
+        placed.set()
+        # About things as they were when it was asked: the node was free.
+        assert (await answer).json()["placeable"]
 
 
 async def test_what_if_says_when_and_what_it_would_displace(database_url: str) -> None:

@@ -264,6 +264,8 @@ CASES = {
         "line 2: interval_s: '0600' would be read as 384 (YAML 1.1); write a decimal number",
     ),
     "a number to the base of 60": ("restarts: {exclusion_s: 1:20}", "/restarts/exclusion_s", "'1:20' would be read as 80"),
+    "too deep without an end": ("name: x\na: " + "[" * 50_000, "", "line 2: the document is nested deeper than 32 levels"),
+    "too many values without an end": ("a:\n - [" + "1," * 60_000, "", "line 2: the document has more than 50000 values"),
     "half a character": ('{"name": "\\ud800"}', "/name", "half a character"),
 }  # fmt: skip
 
