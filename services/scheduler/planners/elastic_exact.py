@@ -11,6 +11,14 @@ from services.scheduler.core.errors import PolicyError
 from services.scheduler.planners.checks import FloatArray, IntArray, numbers, whole_numbers
 
 _MOST_STATES = 2_000_000
+_MOST_ENTRIES = 100_000_000
+"""States times jobs: two bytes each."""
+
+
+def is_small(jobs: int, free: FloatArray) -> bool:
+    """Whether `exact_choice` has room for so many jobs over the free devices (T): an integer program has for more."""
+    states = math.prod(int(length) + 1 for length in free)
+    return states <= _MOST_STATES and states * jobs <= _MOST_ENTRIES
 
 
 def exact_choice(value: ArrayLike, kind: ArrayLike, devices: ArrayLike, free: ArrayLike) -> IntArray:

@@ -184,6 +184,29 @@ def most_jobs(value: FloatArray, kind: IntArray, devices: IntArray, free: FloatA
     return choice
 
 
+def greatest_value(
+    value: FloatArray, kind: IntArray, devices: IntArray, free: FloatArray, limits: Limits | None = None
+) -> tuple[IntArray, bool]:
+    """Each job's configuration (J), -1 for none, of the greatest sum of ``value`` (J, C; not above 0: not offered) within ``free`` (T),
+    and whether that is proven. When the solver ends without an answer it is the greedy choice (`greedy_allocation`)."""
+    best = best_of_all(value, kind, devices, free)
+    if best is None:
+        best = most_jobs(value, kind, devices, free)
+    if best is not None:
+        return best, True
+    row, column = np.nonzero(value > 0)
+    choice = np.full(len(value), -1, dtype=np.int64)
+    if not row.size:
+        return choice, True
+    program = _Program(value[row, column], row, kind[column], devices[column], free)
+    solution = program.solved(limits or Limits())
+    if solution.values is None:
+        return greedy_allocation(value, Configurations(kind, np.ones_like(kind), devices), free), solution.proven
+    chosen = solution.values > 0
+    choice[row[chosen]] = column[chosen]
+    return choice, solution.proven
+
+
 def alike_jobs(worth: float, devices: IntArray, free: float, *, limits: Limits | None = None) -> BoolArray:
     """Which of jobs (J) run that are ``worth`` the same over waiting, each on so many ``devices`` of one type, of which ``free`` are:
     what `sia_allocation` chooses, without its tables."""
@@ -251,25 +274,8 @@ def _solve(
     score[runs] = relative[runs] ** power
     # The value of a configuration over waiting: both signs of p become one maximisation.
     value = np.where(allowed, penalty - score if power < 0 else score + penalty, 0.0)
-    row, column = np.nonzero(value > 0)
-    choice = kept.copy()
-    proven = True
-    best = best_of_all(value, kind, devices, free)
-    if best is None:
-        best = most_jobs(value, kind, devices, free)
-    if best is not None:
-        choice = np.where(best >= 0, best, choice)
-    elif row.size:
-        program = _Program(value[row, column], row, kind[column], devices[column], free)
-        solution = program.solved(limits)
-        proven = solution.proven
-        if solution.values is None:
-            offered = Configurations(kind, np.ones_like(kind), devices)
-            greedy = greedy_allocation(value, offered, free)
-            choice = np.where(greedy >= 0, greedy, choice)
-        else:
-            chosen = solution.values > 0
-            choice[row[chosen]] = column[chosen]
+    best, proven = greatest_value(value, kind, devices, free, limits)
+    choice = np.where(best >= 0, best, kept)
     placed = np.flatnonzero(choice >= 0)
     waiting = jobs - placed.size
     total = float(score[placed, choice[placed]].sum())

@@ -21,11 +21,12 @@ from services.scheduler.core.planning import Target
 from services.scheduler.core.table import Bools, Floats, Ints
 from services.scheduler.core.waiting_unit import OrderContext
 from services.scheduler.planners.elastic import marginal_gain_allocation, pollux_utility
-from services.scheduler.planners.elastic_exact import exact_choice
+from services.scheduler.planners.elastic_exact import exact_choice, is_small
 from services.scheduler.planners.sia import (
     Configurations,
     alike_jobs,
     greatest_scale_up,
+    greatest_value,
     greedy_allocation,
     restart_factor,
     sia_allocation,
@@ -359,7 +360,8 @@ class ExactPlanner(_Lasting):
        on progress). What is measured is known, so a job begins with what is best instead of doubling round by round, each
        time with a restart (``growth`` 0).
     2. The present configuration is worth ``keep`` more: no restart for a small gain.
-    3. The choice of the greatest sum over all types at once (`exact_choice`).
+    3. The choice of the greatest sum over all types at once (`exact_choice`); with so many types, devices and jobs that its table
+       would not fit, by Sia's integer program (`greatest_value`).
     """
 
     name = "elastic-exact"
@@ -386,7 +388,10 @@ class ExactPlanner(_Lasting):
         value = np.where(holds & (value > 0), value * (1.0 + self._keep), value)
         kept, free = held_and_free(this)
         value = np.where(this.starting[:, None], 0.0, value)
-        choice = exact_choice(value, this.offered.kind, this.offered.devices, free)
+        if is_small(len(value), free):
+            choice = exact_choice(value, this.offered.kind, this.offered.devices, free)
+        else:
+            choice, _ = greatest_value(value, this.offered.kind, this.offered.devices, free)
         return _keep_round(
             cluster, this, targets_of(this, np.where(kept >= 0, kept, choice), "greatest worth of all types")
         )

@@ -11,8 +11,8 @@ from services.scheduler.core.decide import decide
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.waiting_unit import PendingUnit
-from services.scheduler.planners.elastic_exact import exact_choice
-from services.scheduler.planners.sia import configurations, sia_allocation
+from services.scheduler.planners.elastic_exact import exact_choice, is_small
+from services.scheduler.planners.sia import configurations, greatest_value, sia_allocation
 from services.scheduler.plans import catalogue
 from services.scheduler.plans.deadlines import DeadlinePlanner
 from services.scheduler.plans.elastic import ExactPlanner, SiaPlanner
@@ -250,6 +250,35 @@ def test_exact_choice_is_the_integer_program(seed: int) -> None:
     used = np.bincount(offered.kind[choice[picked]], offered.devices[choice[picked]], 2)
     assert (used <= capacity).all()
     assert 1.1 * 9 - value[picked, choice[picked]].sum() == pytest.approx(plan.objective, rel=2e-4)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_greatest_value_is_the_exact_choice(seed: int) -> None:
+    source = np.random.default_rng(seed)
+    offered = configurations([2, 1, 1], [4, 8, 2])
+    free = np.array([7.0, 6.0, 2.0])
+    value = source.uniform(-0.5, 1.0, (9, offered.devices.size)) * offered.devices**0.7
+    choice, proven = greatest_value(value, offered.kind, offered.devices, free)
+    assert proven
+    totals = []
+    for each in (choice, exact_choice(value, offered.kind, offered.devices, free)):
+        picked = np.flatnonzero(each >= 0)
+        assert (np.bincount(offered.kind[each[picked]], offered.devices[each[picked]], 3) <= free).all()
+        totals.append(value[picked, each[picked]].sum())
+    assert totals[0] == pytest.approx(totals[1], rel=2e-4)
+
+
+def test_ours_plans_for_more_types_than_its_table_holds() -> None:
+    # Over five types of 32 accelerators there are 33^5 states. Both get four of the type on which they are fastest at 60: 250 s.
+    models = [f"m{place}" for place in range(5)]
+    table = Throughputs()
+    for profile, fast in (("one", "m1"), ("two", "m4")):
+        for ranks in (1, 2, 4):
+            table.rates[profile, ranks] = {model: ranks * (1.0 if model == fast else 0.5) for model in models}
+    jobs = [job(name, 1000.0, min_ranks=1, max_ranks=4) for name in ("one", "two")]
+    assert not is_small(len(jobs), np.full(5, 32.0))
+    found = run(dict.fromkeys(models, 32), jobs, table, policy("elastic-exact", 60.0), "none")
+    assert found == {"one": pytest.approx(310.0), "two": pytest.approx(310.0)}
 
 
 # -- deadlines and the rolling program -------------------------------------------------------------------------------
