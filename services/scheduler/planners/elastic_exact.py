@@ -11,7 +11,7 @@ from services.scheduler.core.errors import PolicyError
 from services.scheduler.planners.checks import FloatArray, IntArray, numbers, whole_numbers
 
 _MOST_STATES = 2_000_000
-_MOST_ENTRIES = 100_000_000
+_MOST_ENTRIES = 10_000_000
 """States times jobs: two bytes each."""
 
 
