@@ -266,7 +266,7 @@ def test_network_made_for_a_trace() -> None:
         network_of(AUTO, cpus, accelerators=8)
     with pytest.raises(
         NetworkError,
-        match=r"greatest jobs need \d+ nodes, each domain for its own, but \d+ accelerators are \d+; job \S+ needs",
+        match=r"greatest jobs need \d+ nodes, each domain for its own, but \d+ accelerators are \d+ of \d+; job \S+ needs",
     ):
         network_of(AUTO, Trace("t", [job("x", 0.0, ranks=2, accelerators=8)]), accelerators=8)
 
