@@ -5,7 +5,7 @@ Filters say which nodes may take a rank, `ranks_that_fit` counts ranks per node,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, Self
 
 import numpy as np
@@ -118,10 +118,10 @@ class Judging:
             and self._weights_by_domain is None
             and all(hasattr(score, "node") for score, _ in self._scores.node if score.dynamic)
         )
-        # Reservations are made from what fits later.
-        self._puts_off = self._judges_one and self._groups is None and policy.discipline in {"greedy", "strict"}
-        self._put_off: list[Ints] = []
-        """Nodes that no score was asked about since they were touched, as nothing fits there: they are touched again before it does."""
+        # Reservations are made by how nodes were judged when there was no room.
+        self._by_domain = not self._asks_all and policy.discipline in {"greedy", "strict"}
+        """Whether nodes are judged when something is to be chosen in their domain, and not before."""
+        self._scored_in = [len(rows) for rows in view.taken_in]
         self._whole = sum(
             weight * value for (_, weight), (_, value) in zip(self._scores.domain_set, self._everywhere, strict=True)
         )
@@ -134,7 +134,7 @@ class Judging:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._view, other._limit = view, None
-        other._turned, other._put_off = list(self._turned), list(self._put_off)
+        other._turned, other._scored_in = list(self._turned), list(self._scored_in)
         other._rejecting = self._rejecting.on(view)
         other.fits, other.domain_fits = self.fits.copy(), self.domain_fits.copy()
         other._domain_parts, other._domain_totals = self._domain_parts.copy(), self._domain_totals.copy()
@@ -145,12 +145,16 @@ class Judging:
         """Look again at the nodes that were taken from since."""
         self._count()
         self._judge()
-        self._judge_put_off()
 
     def has_room(self) -> bool:
         """Whether all ranks fit now, by number alone; costs little, as no score is asked."""
         self._count()
         return self._most >= self._demand.ranks
+
+    def roomiest(self) -> int:
+        """Ranks that fit now in the domain with most room."""
+        self._count()
+        return int(self.domain_fits.max(initial=0))
 
     def _most_ranks(self) -> int:
         """Ranks that fit in the roomiest domain; in all together where they may be spread."""
@@ -246,38 +250,32 @@ class Judging:
         if self._scored == len(taken):
             return
         begin, self._scored = self._scored, len(taken)
-        self._judge_touched(begin)
+        if self._asks_all:
+            self._judge_nodes(np.arange(len(self._table.nodes)))
+        elif not self._by_domain:
+            self._judge_touched(self._touched(begin))
         for index, (domain_score, _) in enumerate(self._scores.domain):
             if domain_score.dynamic:
                 self._domain_parts[index] = self._of_domains(domain_score)
         self._domain_totals = self._weigh_domains()
 
-    def _judge_touched(self, begin: int) -> None:
-        found = self._touched(begin)
-        if self._judges_one and len(found) <= _FEW:
-            for row in found:
-                self._judge_node(row)
+    def _judge_in(self, domain: int) -> None:
+        """The same about the nodes of a domain, where they are judged by domain."""
+        if not self._by_domain:
             return
-        rows = self._touched_rows(begin)
-        if self._puts_off:
-            self._count()
-            room = self.fits[rows] > 0
-            _note(self._put_off, rows[~room])
-            rows = rows[room]
-        self._judge_nodes(rows)
+        touched = self._view.taken_in[domain]
+        begin, self._scored_in[domain] = self._scored_in[domain], len(touched)
+        if begin < len(touched):
+            self._judge_touched(set(touched[begin:]))
 
-    def _judge_put_off(self) -> None:
-        """Judge the nodes without room too."""
-        put_off = self._put_off
-        if put_off:
-            self._judge_nodes(_noted(put_off))
-            put_off.clear()
+    def _judge_touched(self, rows: Set[int]) -> None:
+        if self._judges_one and len(rows) <= _FEW:
+            for row in rows:
+                self._judge_node(row)
+        else:
+            self._judge_nodes(np.array(sorted(rows), dtype=np.int64))
 
     def _judge_nodes(self, rows: Ints) -> None:
-        if self._judges_one and len(rows) <= _FEW:
-            for row in rows.tolist():
-                self._judge_node(row)
-            return
         values: list[Floats] = []
         for part, (score, _) in zip(self._node_parts, self._scores.node, strict=True):
             if score.dynamic:
