@@ -20,9 +20,6 @@ from services.scheduler.core.state import Demand
 from services.scheduler.core.table import SLACK, UNBOUNDED, Bools, Floats, Ints
 from services.scheduler.core.view import View
 
-_NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
-_MOST_NOTED = 64
-"""Lists of nodes that are kept apart."""
 _FEW = 6
 """Up to so many touched nodes are counted again one by one, which is quicker than arrays are."""
 
@@ -30,20 +27,6 @@ _FEW = 6
 def _stack(values: list[Floats], size: int) -> Floats:
     """Rows as a matrix, also when there are none."""
     return np.array(values) if values else np.zeros((0, size))
-
-
-def _note(lists: list[Ints], rows: Ints) -> None:
-    """Add nodes, in order, to those that were noted before."""
-    if len(lists) >= _MOST_NOTED:
-        lists[:] = [_noted(lists)]
-    lists.append(rows)
-
-
-def _noted(lists: list[Ints]) -> Ints:
-    """All nodes that were noted, once each, in order."""
-    if len(lists) == 1:
-        return lists[0]
-    return np.unique(np.concatenate(lists)) if lists else _NO_ROWS
 
 
 class Judging:
@@ -83,7 +66,9 @@ class Judging:
         all_models = len(columns) == len(view.columns(demand))
         self._rejecting = Rejecting(view, demand, plugins.filters, policy.shown_nodes, fits > 0 if all_models else None)
         self._rejected_at = len(view.taken)
-        self._turned: list[Ints] = []
+        self._turned: set[int] = set()
+        self._lost = 0
+        """How many more nodes lost their last room than got their first since then."""
         """Nodes that got their first or lost their last room since rejections were said, where that is what they hang on."""
         self._rejects_full = all_models and self._rejecting.capacity_alone
         """Whether a node that is allowed is rejected just when no rank fits on it."""
@@ -134,7 +119,7 @@ class Judging:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._view, other._limit = view, None
-        other._turned, other._scored_in = list(self._turned), list(self._scored_in)
+        other._turned, other._scored_in = set(self._turned), list(self._scored_in)
         other._rejecting = self._rejecting.on(view)
         other.fits, other.domain_fits = self.fits.copy(), self.domain_fits.copy()
         other._domain_parts, other._domain_totals = self._domain_parts.copy(), self._domain_totals.copy()
@@ -169,8 +154,7 @@ class Judging:
         self._seen = end
         few = self._touched(begin)
         if self._one_by_one and len(few) <= _FEW:
-            changed = False
-            fits, turned = self.fits, []
+            changed, fits = False, self.fits
             for row in few:
                 fit = self._fit_of(row)
                 before = fits.item(row)
@@ -178,12 +162,11 @@ class Judging:
                     fits[row] = fit
                     self.domain_fits[self._table.node_domain.item(row)] += fit - before
                     changed = True
-                    if (fit > 0) is not (before > 0):
-                        turned.append(row)
+                    if (fit > 0) is not (before > 0) and self._rejects_full:
+                        self._turned.add(row)
+                        self._lost += 1 if before else -1
             if changed:
                 self._most = self._most_ranks()
-            if turned:
-                _note(self._turned, np.array(sorted(turned)))
             return
         rows = self._touched_rows(begin)
         fits = self._view.ranks_that_fit(self._demand, self._columns, rows)
@@ -197,7 +180,9 @@ class Judging:
             return
         changed_rows, fits, more = rows[places], fits[places], more[places]
         if self._rejects_full:
-            _note(self._turned, changed_rows[(fits > 0) != (fits > more)])
+            full, were_full = fits == 0, fits == more
+            self._turned.update(changed_rows[full | were_full].tolist())
+            self._lost += int(np.count_nonzero(full)) - int(np.count_nonzero(were_full))
         self.fits[changed_rows] = fits
         if self._groups is None or not self._demand.topology_required:
             np.add.at(self.domain_fits, self._table.node_domain[changed_rows], more)
@@ -350,8 +335,8 @@ class Judging:
         if self._rejected_at != len(taken):
             begin, self._rejected_at = self._rejected_at, len(taken)
             if self._rejects_full:
-                rows = _noted(self._turned)
-                self._rejecting.turned(self._touched(begin), rows, self.fits[rows] > 0)
+                self._rejecting.turned(self._touched(begin), self._turned, self._lost, self.fits)
+                self._lost = 0
             else:
                 self._rejecting.look_again(self._touched_rows(begin))
             self._turned.clear()

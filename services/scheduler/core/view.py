@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -297,30 +296,25 @@ class View:
 
     def _move_devices(self, row: int, demand: Demand, devices: tuple[int, ...], *, taking: bool) -> int:
         """Account for devices; returns how many stopped (or began) to be wholly free."""
-        free = self._free(row)
-        positions = self._positions_of(row)
-        pairs = self.table.devices_of[row]
-        milli, free_devices = self.device_milli[row], self.free_devices[row]
+        positions, pairs = self._positions_of(row), self.table.devices_of[row]
+        milli = self.device_milli[row]
         more = -demand.device_milli if taking else demand.device_milli
-        changed: dict[int, int] = {}
+        changed: list[tuple[int, int]] = []
         for index in devices:
             position = positions.get(index)
             if position is None:
                 continue  # the device left the fleet while it was held
             before = milli.item(position)
             milli[position] = after = before + more
-            pair = pairs[position]
-            if before == 1000 and after < 1000:
-                if pair in free:
-                    free.remove(pair)
-            elif before < 1000 and after >= 1000:
-                insort(free, pair)
-            else:
-                continue
-            changed[pair[1]] = changed.get(pair[1], 0) + 1
-        for column, count in changed.items():
-            free_devices[column] += -count if taking else count
-        return sum(changed.values())
+            if before == 1000 > after or before < 1000 <= after:
+                changed.append(pairs[position])
+        if changed:
+            free = self._free(row)
+            free[:] = [pair for pair in free if pair not in changed] if taking else sorted([*free, *changed])
+            columns = [column for _, column in changed]
+            for column in set(columns):
+                self.free_devices[row, column] += -columns.count(column) if taking else columns.count(column)
+        return len(changed)
 
     def _choose(self, row: int, demand: Demand, columns: Ints, preferred: Sequence[int]) -> tuple[int, ...]:
         if not demand.accelerators:
