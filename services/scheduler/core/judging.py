@@ -66,10 +66,8 @@ class Judging:
         all_models = len(columns) == len(view.columns(demand))
         self._rejecting = Rejecting(view, demand, plugins.filters, policy.shown_nodes, fits > 0 if all_models else None)
         self._rejected_at = len(view.taken)
-        self._turned: set[int] = set()
         self._lost = 0
         """How many more nodes lost their last room than got their first since then."""
-        """Nodes that got their first or lost their last room since rejections were said, where that is what they hang on."""
         self._rejects_full = all_models and self._rejecting.capacity_alone
         """Whether a node that is allowed is rejected just when no rank fits on it."""
         self._allowed = self._rejecting.allowed
@@ -119,7 +117,7 @@ class Judging:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._view, other._limit = view, None
-        other._turned, other._scored_in = set(self._turned), list(self._scored_in)
+        other._scored_in = list(self._scored_in)
         other._rejecting = self._rejecting.on(view)
         other.fits, other.domain_fits = self.fits.copy(), self.domain_fits.copy()
         other._domain_parts, other._domain_totals = self._domain_parts.copy(), self._domain_totals.copy()
@@ -162,9 +160,7 @@ class Judging:
                     fits[row] = fit
                     self.domain_fits[self._table.node_domain.item(row)] += fit - before
                     changed = True
-                    if (fit > 0) is not (before > 0) and self._rejects_full:
-                        self._turned.add(row)
-                        self._lost += 1 if before else -1
+                    self._lost += (fit == 0) - (before == 0)
             if changed:
                 self._most = self._most_ranks()
             return
@@ -180,9 +176,7 @@ class Judging:
             return
         changed_rows, fits, more = rows[places], fits[places], more[places]
         if self._rejects_full:
-            full, were_full = fits == 0, fits == more
-            self._turned.update(changed_rows[full | were_full].tolist())
-            self._lost += int(np.count_nonzero(full)) - int(np.count_nonzero(were_full))
+            self._lost += int(np.count_nonzero(fits == 0)) - int(np.count_nonzero(fits == more))
         self.fits[changed_rows] = fits
         if self._groups is None or not self._demand.topology_required:
             np.add.at(self.domain_fits, self._table.node_domain[changed_rows], more)
@@ -335,11 +329,10 @@ class Judging:
         if self._rejected_at != len(taken):
             begin, self._rejected_at = self._rejected_at, len(taken)
             if self._rejects_full:
-                self._rejecting.turned(self._touched(begin), self._turned, self._lost, self.fits)
+                self._rejecting.count_full(self._touched(begin), self._lost, self.fits)
                 self._lost = 0
             else:
                 self._rejecting.look_again(self._touched_rows(begin))
-            self._turned.clear()
         return self._rejecting.said()
 
     @property

@@ -7,7 +7,7 @@ few of them, and why; the reasons of nodes that nothing touched are not asked fo
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Self
@@ -104,9 +104,9 @@ class Rejecting:
             for place, _ in self._again:
                 self._move(place, rows[changed & (before == place)].tolist(), rows[changed & (now == place)].tolist())
 
-    def turned(self, touched: Set[int], rows: Iterable[int], more: int, fits: Ints) -> None:
-        """The same where what changes is said by the filter "capacity" alone: it rejects ``more`` nodes than it did. ``rows`` are
-        those of the allowed nodes of which it may say something else, ``fits`` (N) ranks fit on each node now."""
+    def count_full(self, touched: Set[int], more: int, fits: Ints) -> None:
+        """The same where what changes is said by the filter "capacity" alone: it rejects ``more`` nodes than it did, as ``fits``
+        (N) ranks fit on the nodes now."""
         self._forget(touched)
         told = self._told[self._again[0][0]]
         before = told.rows
@@ -114,7 +114,8 @@ class Rejecting:
             shown = self._first_of(lambda part: (fits[part] == 0) & (self._first[part] >= self._lasting))
         else:
             last = before[-1] if before and len(before) >= self._shown else len(fits)
-            come = [row for row in rows if row < last and not fits.item(row)]
+            full = [row for row in touched if row < last and not fits.item(row)]
+            come = [row for row in full if self._first.item(row) >= self._lasting]
             shown = sorted({*before, *come})[: self._shown] if come else before
         if more or shown != before:
             told.count += more
