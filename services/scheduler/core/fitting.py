@@ -11,7 +11,6 @@ import numpy.typing as npt
 from services.scheduler.core.state import Demand
 from services.scheduler.core.table import SLACK, UNBOUNDED, Floats, Ints, Table
 
-
 _FEW = 256
 """For so many nodes a slower division takes less than to ask whether a quick one is exact."""
 
