@@ -14,8 +14,6 @@ _STARTS = 8
 """Domains from which the search for a set of domains begins."""
 _FEW = 16
 """So many nodes are chosen one by one sooner than by sorting."""
-_MOST_UNSCORED = 512
-"""Touched nodes for which scores may be put off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class Choosing(Judging):
         """The best place for one unit now; None when it does not fit. ``limit`` (N) are the ranks that each node may take
         at most (what reservations leave). Nodes that the fleet says are asleep are taken only when the others do not suffice."""
         self._limit = limit
-        if not self.has_room() and len(self._view.taken) - self._scored < _MOST_UNSCORED:
+        if not self.has_room():
             return None
         self._judge()
         fits = self.fits if limit is None else np.minimum(self.fits, limit)
@@ -78,6 +76,7 @@ class Choosing(Judging):
         return self.most_ranks() >= self._demand.ranks
 
     def _nodes(self, domain: int, ranks: int, all_fits: Ints) -> list[tuple[int, int]]:
+        self._judge_in(domain)
         part = self._table.domain_slice[domain]
         fits, totals = all_fits[part], self._node_totals[part]
         if self._groups is not None and ranks > 1:

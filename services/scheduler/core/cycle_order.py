@@ -18,7 +18,7 @@ class Selection:
     1. The first units of the lanes of one tenant and queue stand in a heap of their own: what their keys owe to the tenant is
        the same for all of them at any moment, so this heap stays right whatever is placed.
     2. The first units of these heaps stand in a heap by their whole keys. `pop` takes the smallest; the next of its tenant
-       enters.
+       enters with the next `pop`, when what was placed counts for the tenant.
     3. When a tenant or queue was charged since an entry was made, its key may have grown: it is made anew and enters again.
     This is exact because within a cycle keys only grow (see `Order`); after a preemption all entries are made anew.
     """
@@ -35,6 +35,8 @@ class Selection:
         self._aside: list[int] = []
         self._charges: dict[str, int] = {}
         self._lane = -1
+        self._entering = -1
+        """The heap of whose tenant nothing stands in the other one, as a unit of it was popped last; -1: none."""
         number_of: dict[tuple[str, str], int] = {}
         if self._settled:
             # Nothing that is placed changes a key: one heap for all.
@@ -68,6 +70,9 @@ class Selection:
     def pop(self) -> PendingUnit | None:
         """The next unit; None when there is none left."""
         heap = self._heap
+        if self._entering >= 0:
+            self._enter(self._entering)
+            self._entering = -1
         while heap:
             _, _, key, group, stamp = heapq.heappop(heap)
             waiting = self._clean(group)
@@ -86,7 +91,7 @@ class Selection:
                 heapq.heapreplace(waiting, (*lane.entries[place + 1][:3], number))
             else:
                 heapq.heappop(waiting)
-            self._enter(group)
+            self._entering = group
             return unit
         return None
 
@@ -123,7 +128,7 @@ class Selection:
         heapq.heapify(waiting)
         self._groups[0] = waiting
         self._heap.clear()
-        self._enter(0)
+        self._entering = 0
 
     def rest(self) -> list[PendingUnit]:
         """The units of the last unit's lane that are still to come, in order."""
@@ -182,6 +187,7 @@ class Selection:
         fallen = [tell(unit, sign, self._context) for tell in self._told]
         if sign < 0 or any(fallen):
             self._heap.clear()
+            self._entering = -1
             for group in range(len(self._groups)):
                 self._enter(group)
 

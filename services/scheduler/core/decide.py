@@ -176,7 +176,7 @@ class _Cycle(Chances, ByPlan):
             lanes = self._with_room(cluster.pending.lanes.values() if lanes is None else lanes)
             if not lanes:
                 return partial
-            self._roomy = {lane.demand for lane in lanes}
+            self._roomy = {lane.demand: None for lane in lanes}
         elif self._may_leave_out:
             self._leaving_out = True
             lanes = self._with_a_chance(lanes)

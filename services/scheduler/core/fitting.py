@@ -11,6 +11,9 @@ import numpy.typing as npt
 from services.scheduler.core.state import Demand
 from services.scheduler.core.table import SLACK, UNBOUNDED, Floats, Ints, Table
 
+_FEW = 256
+"""For so many nodes a slower division takes less than to ask whether a quick one is exact."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Free:
@@ -50,11 +53,13 @@ def fits(table: Table, free: Free, demand: Demand, columns: Ints, rows: Any = sl
 
 def _times(free: Floats, amount: float) -> Ints:
     """How often a fraction goes into what is free, up to `UNBOUNDED`; what is less than `SLACK` counts as that much."""
-    ratio = (free + SLACK) / max(amount, SLACK)
-    whole = np.floor(ratio)
+    have, each = free + SLACK, max(amount, SLACK)
+    if len(have) > _FEW:
+        ratio = have / each
+        whole = np.floor(ratio)
     # Rounded up to a whole number it may be one too many; a division without rest is exact, and takes some times as long.
-    if (whole == ratio).any():
-        whole = (free + SLACK) // max(amount, SLACK)
+    if len(have) <= _FEW or (whole == ratio).any():
+        whole = have // each
     found: Ints = np.minimum(whole, UNBOUNDED).astype(np.int64)
     return found
 

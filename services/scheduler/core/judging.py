@@ -5,7 +5,7 @@ Filters say which nodes may take a rank, `ranks_that_fit` counts ranks per node,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, Self
 
 import numpy as np
@@ -20,9 +20,6 @@ from services.scheduler.core.state import Demand
 from services.scheduler.core.table import SLACK, UNBOUNDED, Bools, Floats, Ints
 from services.scheduler.core.view import View
 
-_NO_ROWS: Ints = np.zeros(0, dtype=np.int64)
-_MOST_NOTED = 64
-"""Lists of nodes that are kept apart."""
 _FEW = 6
 """Up to so many touched nodes are counted again one by one, which is quicker than arrays are."""
 
@@ -30,20 +27,6 @@ _FEW = 6
 def _stack(values: list[Floats], size: int) -> Floats:
     """Rows as a matrix, also when there are none."""
     return np.array(values) if values else np.zeros((0, size))
-
-
-def _note(lists: list[Ints], rows: Ints) -> None:
-    """Add nodes, in order, to those that were noted before."""
-    if len(lists) >= _MOST_NOTED:
-        lists[:] = [_noted(lists)]
-    lists.append(rows)
-
-
-def _noted(lists: list[Ints]) -> Ints:
-    """All nodes that were noted, once each, in order."""
-    if len(lists) == 1:
-        return lists[0]
-    return np.unique(np.concatenate(lists)) if lists else _NO_ROWS
 
 
 class Judging:
@@ -83,8 +66,8 @@ class Judging:
         all_models = len(columns) == len(view.columns(demand))
         self._rejecting = Rejecting(view, demand, plugins.filters, policy.shown_nodes, fits > 0 if all_models else None)
         self._rejected_at = len(view.taken)
-        self._turned: list[Ints] = []
-        """Nodes that got their first or lost their last room since rejections were said, where that is what they hang on."""
+        self._lost = 0
+        """How many more nodes lost their last room than got their first since then."""
         self._rejects_full = all_models and self._rejecting.capacity_alone
         """Whether a node that is allowed is rejected just when no rank fits on it."""
         self._allowed = self._rejecting.allowed
@@ -118,10 +101,10 @@ class Judging:
             and self._weights_by_domain is None
             and all(hasattr(score, "node") for score, _ in self._scores.node if score.dynamic)
         )
-        # Reservations are made from what fits later.
-        self._puts_off = self._judges_one and self._groups is None and policy.discipline in {"greedy", "strict"}
-        self._put_off: list[Ints] = []
-        """Nodes that no score was asked about since they were touched, as nothing fits there: they are touched again before it does."""
+        # Reservations are made by how nodes were judged when there was no room.
+        self._by_domain = not self._asks_all and policy.discipline in {"greedy", "strict"}
+        """Whether nodes are judged when something is to be chosen in their domain, and not before."""
+        self._scored_in = [len(rows) for rows in view.taken_in]
         self._whole = sum(
             weight * value for (_, weight), (_, value) in zip(self._scores.domain_set, self._everywhere, strict=True)
         )
@@ -134,7 +117,7 @@ class Judging:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._view, other._limit = view, None
-        other._turned, other._put_off = list(self._turned), list(self._put_off)
+        other._scored_in = list(self._scored_in)
         other._rejecting = self._rejecting.on(view)
         other.fits, other.domain_fits = self.fits.copy(), self.domain_fits.copy()
         other._domain_parts, other._domain_totals = self._domain_parts.copy(), self._domain_totals.copy()
@@ -145,12 +128,16 @@ class Judging:
         """Look again at the nodes that were taken from since."""
         self._count()
         self._judge()
-        self._judge_put_off()
 
     def has_room(self) -> bool:
         """Whether all ranks fit now, by number alone; costs little, as no score is asked."""
         self._count()
         return self._most >= self._demand.ranks
+
+    def roomiest(self) -> int:
+        """Ranks that fit now in the domain with most room."""
+        self._count()
+        return int(self.domain_fits.max(initial=0))
 
     def _most_ranks(self) -> int:
         """Ranks that fit in the roomiest domain; in all together where they may be spread."""
@@ -165,8 +152,7 @@ class Judging:
         self._seen = end
         few = self._touched(begin)
         if self._one_by_one and len(few) <= _FEW:
-            changed = False
-            fits, turned = self.fits, []
+            changed, fits = False, self.fits
             for row in few:
                 fit = self._fit_of(row)
                 before = fits.item(row)
@@ -174,12 +160,9 @@ class Judging:
                     fits[row] = fit
                     self.domain_fits[self._table.node_domain.item(row)] += fit - before
                     changed = True
-                    if (fit > 0) is not (before > 0):
-                        turned.append(row)
+                    self._lost += (fit == 0) - (before == 0)
             if changed:
                 self._most = self._most_ranks()
-            if turned:
-                _note(self._turned, np.array(sorted(turned)))
             return
         rows = self._touched_rows(begin)
         fits = self._view.ranks_that_fit(self._demand, self._columns, rows)
@@ -193,7 +176,7 @@ class Judging:
             return
         changed_rows, fits, more = rows[places], fits[places], more[places]
         if self._rejects_full:
-            _note(self._turned, changed_rows[(fits > 0) != (fits > more)])
+            self._lost += int(np.count_nonzero(fits == 0)) - int(np.count_nonzero(fits == more))
         self.fits[changed_rows] = fits
         if self._groups is None or not self._demand.topology_required:
             np.add.at(self.domain_fits, self._table.node_domain[changed_rows], more)
@@ -246,38 +229,32 @@ class Judging:
         if self._scored == len(taken):
             return
         begin, self._scored = self._scored, len(taken)
-        self._judge_touched(begin)
+        if self._asks_all:
+            self._judge_nodes(np.arange(len(self._table.nodes)))
+        elif not self._by_domain:
+            self._judge_touched(self._touched(begin))
         for index, (domain_score, _) in enumerate(self._scores.domain):
             if domain_score.dynamic:
                 self._domain_parts[index] = self._of_domains(domain_score)
         self._domain_totals = self._weigh_domains()
 
-    def _judge_touched(self, begin: int) -> None:
-        found = self._touched(begin)
-        if self._judges_one and len(found) <= _FEW:
-            for row in found:
-                self._judge_node(row)
+    def _judge_in(self, domain: int) -> None:
+        """The same about the nodes of a domain, where they are judged by domain."""
+        if not self._by_domain:
             return
-        rows = self._touched_rows(begin)
-        if self._puts_off:
-            self._count()
-            room = self.fits[rows] > 0
-            _note(self._put_off, rows[~room])
-            rows = rows[room]
-        self._judge_nodes(rows)
+        touched = self._view.taken_in[domain]
+        begin, self._scored_in[domain] = self._scored_in[domain], len(touched)
+        if begin < len(touched):
+            self._judge_touched(set(touched[begin:]))
 
-    def _judge_put_off(self) -> None:
-        """Judge the nodes without room too."""
-        put_off = self._put_off
-        if put_off:
-            self._judge_nodes(_noted(put_off))
-            put_off.clear()
+    def _judge_touched(self, rows: Set[int]) -> None:
+        if self._judges_one and len(rows) <= _FEW:
+            for row in rows:
+                self._judge_node(row)
+        else:
+            self._judge_nodes(np.array(sorted(rows), dtype=np.int64))
 
     def _judge_nodes(self, rows: Ints) -> None:
-        if self._judges_one and len(rows) <= _FEW:
-            for row in rows.tolist():
-                self._judge_node(row)
-            return
         values: list[Floats] = []
         for part, (score, _) in zip(self._node_parts, self._scores.node, strict=True):
             if score.dynamic:
@@ -352,11 +329,10 @@ class Judging:
         if self._rejected_at != len(taken):
             begin, self._rejected_at = self._rejected_at, len(taken)
             if self._rejects_full:
-                rows = _noted(self._turned)
-                self._rejecting.turned(self._touched(begin), rows, self.fits[rows] > 0)
+                self._rejecting.count_full(self._touched(begin), self._lost, self.fits)
+                self._lost = 0
             else:
                 self._rejecting.look_again(self._touched_rows(begin))
-            self._turned.clear()
         return self._rejecting.said()
 
     @property

@@ -50,7 +50,8 @@ class Candidates(Choosing):
         return self.fits if self._limit is None else np.minimum(self.fits, self._limit)
 
     def domain_ranking(self) -> Ranking:
-        """The domains as they were judged for the last choice."""
+        """The domains as they are now, with what the last choice was made from."""
+        self._count()
         return self._domain_ranking(self.domain_fits if self._limit is None else self._per_domain(self._fits_now()))
 
     def _domain_ranking(self, domain_fits: Ints) -> Ranking:
@@ -77,6 +78,7 @@ class Candidates(Choosing):
         )
 
     def _node_choice(self, domain: int, choice: Choice, all_fits: Ints) -> NodeChoice:
+        self._judge_in(domain)
         part = self._table.domain_slice[domain]
         chosen = tuple([(row - part.start, count) for row, count in choice.rows if part.start <= row < part.stop])
         ranks = sum(count for _, count in chosen)
@@ -177,7 +179,7 @@ def would_do(alternatives: Sequence[Candidates]) -> Candidates:
     there is none, the one that would hold most. The first of equals."""
 
     def worth(item: Candidates) -> tuple[int, int]:
-        return min(item.most_ranks(), item.demand.ranks), int(item.domain_fits.max(initial=0))
+        return min(item.most_ranks(), item.demand.ranks), item.roomiest()
 
     return max(alternatives, key=worth)
 

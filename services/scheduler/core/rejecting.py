@@ -7,7 +7,7 @@ few of them, and why; the reasons of nodes that nothing touched are not asked fo
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Self
@@ -104,18 +104,22 @@ class Rejecting:
             for place, _ in self._again:
                 self._move(place, rows[changed & (before == place)].tolist(), rows[changed & (now == place)].tolist())
 
-    def turned(self, touched: Set[int], rows: Ints, room: Bools) -> None:
-        """The same where what changes is said by the filter "capacity" alone: ``rows``, in order, are the nodes of which it may
-        say something else than it did, ``room`` is what it says."""
+    def count_full(self, touched: Set[int], more: int, fits: Ints) -> None:
+        """The same where what changes is said by the filter "capacity" alone: it rejects ``more`` nodes than it did, as ``fits``
+        (N) ranks fit on the nodes now."""
         self._forget(touched)
-        if not len(rows):
-            return
-        place, _ = self._again[0]
-        before = self._first[rows]
-        now = np.where(room, self._none, place)
-        changed = (before >= self._lasting) & (now != before)
-        self._first[rows[changed]] = now[changed]
-        self._move(place, rows[changed & room].tolist(), rows[changed & ~room].tolist())
+        told = self._told[self._again[0][0]]
+        before = told.rows
+        if before is None or (not touched.isdisjoint(before) and any(fits.item(row) for row in before)):
+            shown = self._first_of(lambda part: (fits[part] == 0) & (self._first[part] >= self._lasting))
+        else:
+            last = before[-1] if before and len(before) >= self._shown else len(fits)
+            full = [row for row in touched if row < last and not fits.item(row)]
+            come = [row for row in full if self._first.item(row) >= self._lasting]
+            shown = sorted({*before, *come})[: self._shown] if come else before
+        if more or shown != before:
+            told.count += more
+            told.rows, told.said, self._all = shown, None, None
 
     def _forget(self, touched: Set[int]) -> None:
         """The reasons of nodes that were touched may be others."""
@@ -159,18 +163,18 @@ class Rejecting:
         if not told.count:
             return Rejection(told.item.name, 0, ())
         if told.rows is None:
-            told.rows = self._first_rows(place)
+            told.rows = self._first_of(lambda part: self._first[part] == place)
         nodes, whys = self._view.table.nodes, told.whys
         for row in told.rows:
             if row not in whys:
                 whys[row] = nodes[row].node_id, told.item.why(self._view, self._demand, row)
         return Rejection(told.item.name, told.count, tuple([whys[row] for row in told.rows]))
 
-    def _first_rows(self, place: int) -> list[int]:
-        """The first nodes that count for a filter, as many as are shown."""
+    def _first_of(self, rejected: Callable[[slice], Bools]) -> list[int]:
+        """The first nodes of which ``rejected`` is true, as many as are shown."""
         found: list[int] = []
         for begin in range(0, len(self._first), _BLOCK):
             if len(found) >= self._shown:
                 break
-            found += (begin + np.flatnonzero(self._first[begin : begin + _BLOCK] == place)).tolist()
+            found += (begin + np.flatnonzero(rejected(slice(begin, begin + _BLOCK)))).tolist()
         return found[: self._shown]

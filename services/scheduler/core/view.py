@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,8 +15,8 @@ from services.scheduler.core.table import Bools, Floats, Ints, Table, sum_by
 
 
 class View:
-    """What is free. `take` gives capacity away, `give` puts it back; ``taken`` lists the nodes they touched, so that
-    judgements made before know what to look at again. ``generation`` grows when facts other than capacity changed: then
+    """What is free. `take` gives capacity away, `give` puts it back; ``taken`` lists the nodes they touched, ``taken_in`` the
+    same by domain, so that judgements made before know what to look at again. ``generation`` grows when facts other than capacity changed: then
     nothing that was judged before holds.
 
     `begin` starts a trial: everything taken and given after it is undone by `rollback`.
@@ -32,6 +31,7 @@ class View:
         self.free_resources = table.resources.copy()
         self.device_milli: Ints = np.where(table.device_columns >= 0, 1000, 0)
         self.taken: list[int] = []
+        self.taken_in: list[list[int]] = [[] for _ in table.domain_ids]
         self.generation = 0
         self.gives = 0
         """How often capacity came back: what had no room before and saw no more of it since has none now."""
@@ -78,7 +78,7 @@ class View:
                 for name, value in self.__dict__.items()
             }
         )
-        other.taken = list(self.taken)
+        other.taken, other.taken_in = list(self.taken), [list(rows) for rows in self.taken_in]
         other.labels = {label: dict(counts) for label, counts in self.labels.items()}
         other._free_lists = {row: list(pairs) for row, pairs in self._free_lists.items()}
         other._ports = {address: dict(ports) for address, ports in self._ports.items()}
@@ -217,17 +217,27 @@ class View:
         values = np.array(self.table.asleep if stated is None else stated, dtype=np.float64)
         values[list(rows)] = float(asleep)
         self.facts["asleep"] = values
-        self.taken.extend(rows)
+        self.note(rows)
 
     def touch(self, rows: Iterable[int]) -> None:
         """Something else than what is free changed on nodes, which may let somebody in: who waits looks again."""
-        self.taken.extend(rows)
+        self.note(rows)
         self.gives += 1
+
+    def note(self, rows: Iterable[int]) -> None:
+        """Nodes are to be looked at again."""
+        domain_of = self.table.node_domain
+        for row in rows:
+            self.taken.append(row)
+            self.taken_in[domain_of.item(row)].append(row)
 
     def touch_address(self, address: str) -> None:
         """A port on the address was taken or given back: who asks for it looks again."""
-        self.taken.extend(row for row, name in enumerate(self.table.addresses) if name == address)
+        self.note(self._on_address(address))
         self.gives += 1
+
+    def _on_address(self, address: str) -> list[int]:
+        return [row for row, name in enumerate(self.table.addresses) if name == address]
 
     @property
     def mark(self) -> tuple[int, int, int]:
@@ -243,6 +253,8 @@ class View:
     def forget_touched(self) -> None:
         """Start the list of touched nodes anew, when it has grown long; judgements made before are void."""
         self.taken.clear()
+        for rows in self.taken_in:
+            rows.clear()
         self.generation += 1
 
     def _move(self, row: int, demand: Demand, devices: tuple[int, ...], *, taking: bool) -> None:
@@ -256,6 +268,7 @@ class View:
         if demand.memory_bytes:
             self.free_memory_bytes[row] += sign * demand.memory_bytes
         self.taken.append(row)
+        self.taken_in[domain].append(row)
         for name, amount in demand.resources:
             # No node has what nobody needs to have (an amount of 0), nor what left the fleet while it was held.
             if name in self.table.resource_names:
@@ -279,34 +292,29 @@ class View:
         ports[port] = ports.get(port, 0) + (1 if taking else -1)
         if ports[port] <= 0:
             del ports[port]
-        self.taken.extend(other for other, name in enumerate(self.table.addresses) if name == address)
+        self.note(self._on_address(address))
 
     def _move_devices(self, row: int, demand: Demand, devices: tuple[int, ...], *, taking: bool) -> int:
         """Account for devices; returns how many stopped (or began) to be wholly free."""
-        free = self._free(row)
-        positions = self._positions_of(row)
-        pairs = self.table.devices_of[row]
-        milli, free_devices = self.device_milli[row], self.free_devices[row]
+        positions, pairs = self._positions_of(row), self.table.devices_of[row]
+        milli = self.device_milli[row]
         more = -demand.device_milli if taking else demand.device_milli
-        changed: dict[int, int] = {}
+        changed: list[tuple[int, int]] = []
         for index in devices:
             position = positions.get(index)
             if position is None:
                 continue  # the device left the fleet while it was held
             before = milli.item(position)
             milli[position] = after = before + more
-            pair = pairs[position]
-            if before == 1000 and after < 1000:
-                if pair in free:
-                    free.remove(pair)
-            elif before < 1000 and after >= 1000:
-                insort(free, pair)
-            else:
-                continue
-            changed[pair[1]] = changed.get(pair[1], 0) + 1
-        for column, count in changed.items():
-            free_devices[column] += -count if taking else count
-        return sum(changed.values())
+            if before == 1000 > after or before < 1000 <= after:
+                changed.append(pairs[position])
+        if changed:
+            free = self._free(row)
+            free[:] = [pair for pair in free if pair not in changed] if taking else sorted([*free, *changed])
+            columns = [column for _, column in changed]
+            for column in set(columns):
+                self.free_devices[row, column] += -columns.count(column) if taking else columns.count(column)
+        return len(changed)
 
     def _choose(self, row: int, demand: Demand, columns: Ints, preferred: Sequence[int]) -> tuple[int, ...]:
         if not demand.accelerators:

@@ -37,7 +37,7 @@ class Chances(Reserving):
             asked, known = self._some, True
         elif known and memory is not None and memory.unasked:
             asked = [lane for lane in asked if lane.fresh]
-        self._roomy = {lane.demand for lane in self._with_room(asked)}
+        self._roomy = {lane.demand: None for lane in self._with_room(asked)}
         self._unasked = not self._roomy
         return known
 
@@ -54,11 +54,16 @@ class Chances(Reserving):
         return out
 
     def _still_roomy(self, selection: Selection) -> bool:
-        """Take demands that have room no more out of the cycle, with all their lanes; False when none is left. Where units
-        may get reservations, those without room are asked until all are made."""
-        demands = self._roomy
-        full = {demand for demand in demands if not self._has_room(demand)}
-        demands -= full
+        """Whether a demand has room still: they are asked until one has, and those that have none are taken out of the cycle
+        with all their lanes. The others find out in their turn; where the cycle ends here, they are asked as well. Where
+        units may get reservations, those without room are asked until all are made."""
+        demands, full = self._roomy, set()
+        for demand in list(demands):
+            if not self._has_room(demand):
+                del demands[demand]
+                full.add(demand)
+            elif not self._has_done_enough:
+                break
         if self._reserving:
             return bool(demands) or not self._all_reserved
         if full and demands:

@@ -74,8 +74,8 @@ class State:
         self._unasked = False
         self._some: list[Lane] | None = None
         """The lanes of the partitions that are looked at, where that are not all."""
-        self._roomy: set[Demand] = set()
-        """Demands that have room by number, where only room counts."""
+        self._roomy: dict[Demand, None] = {}
+        """Demands that had room by number when they were asked last, where only room counts."""
         self._unbegun: list[RunningUnit] = []
 
     def _kept_ranking(self) -> KeptRanking | None:

@@ -101,7 +101,7 @@ class Rooms:
             self._least[:, row], self._most[:, row] = zip(*bounds, strict=True)
             self._gone[:, row] = 0.0
         self._untold[row] = set() if summary.own_scheduler else self._rooms.keys() - summary.ranks.keys()
-        view.taken.append(row)
+        view.note((row,))
 
     def keep(self, waiting: Iterable[Demand]) -> bool:
         """Keep room for classes, before anything is given away in a round. True when some domain has not told of one of them."""
@@ -109,7 +109,7 @@ class Rooms:
         if len(view.taken) > _MOST_TOUCHED:
             # Kept judgements count from the beginning of this list.
             self._rooms.clear()
-            view.taken.clear()
+            view.forget_touched()
         wanted = dict.fromkeys(waiting)
         new = [demand for demand in wanted if demand not in self._rooms]
         if new:
@@ -147,7 +147,7 @@ class Rooms:
         view.free_memory_bytes[row] -= demand.memory_bytes * ranks
         if demand.accelerators:
             self._take_devices(demand, room.columns.tolist(), row, ranks)
-        view.taken.append(row)
+        view.note((row,))
         self._taken[row].append((demand, ranks))
         self._given[row] = True
         drops, gone = self._effects_of(demand)
