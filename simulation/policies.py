@@ -125,7 +125,7 @@ _OURS = _core(
     preemptions=("order",),
     interval_s=1800.0,
     options=(
-        ("order", (("margin_s", 120.0), ("ratio", 1.5), ("smallest_first", True))),
+        ("order", (("margin_s", 120.0), ("ratio", 1.5), ("alike_ratio", 1.1), ("smallest_first", True))),
         ("shortest_effort", (("ceiling_s", 86_400.0), ("patience_s", 86_400.0))),
     ),
 )
