@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from services.scheduler.core.prediction import Features, RunTimePredictor
+from services.scheduler.core.prediction import Bursts, Features, RunTimePredictor
 from simulation.model import TraceJob
 
 KNOWLEDGE = ("exact", "declared", "predicted", "none")
@@ -76,16 +76,18 @@ class Predicted:
 
     def __init__(self) -> None:
         self._predictor = RunTimePredictor()
-        self._made: dict[str, tuple[Features, object]] = {}
+        self._bursts = Bursts()
+        self._features: dict[str, Features] = {}
+        self._made: dict[str, object] = {}
 
     def of(self, job: TraceJob, attained_s: float, now_s: float) -> Estimate:
         """The predicted run time: at submission, or given that it has run ``attained_s``."""
-        features = _features(job)
+        features = self._features_of(job)
         limit_s = math.inf if math.isnan(job.estimate_s) else job.estimate_s
         index = self._predictor.service_index(features, attained_s)
         if attained_s <= 0:
             found = self._predictor.predict(features, now_s)
-            self._made[job.job_id] = (features, found)
+            self._made[job.job_id] = found
         else:
             found = self._predictor.remaining(features, attained_s)
         return Estimate(
@@ -94,8 +96,16 @@ class Predicted:
 
     def ended(self, job: TraceJob, run_s: float, now_s: float) -> None:
         """Learn."""
-        features, found = self._made.pop(job.job_id, (_features(job), None))
+        features, found = self._features_of(job), self._made.pop(job.job_id, None)
+        del self._features[job.job_id]
         self._predictor.observe(features, max(run_s, 0.0), now_s, found)  # type: ignore[arg-type]
+
+    def _features_of(self, job: TraceJob) -> Features:
+        """Those at submission, which is when a job is first asked for."""
+        known = self._features.get(job.job_id)
+        if known is None:
+            known = self._features[job.job_id] = self._bursts.placed(_features(job))
+        return known
 
 
 def _features(job: TraceJob) -> Features:

@@ -125,7 +125,7 @@ _OURS = _core(
     preemptions=("order",),
     interval_s=1800.0,
     options=(
-        ("order", (("margin_s", 120.0), ("ratio", 1.5), ("smallest_first", True))),
+        ("order", (("margin_s", 120.0), ("ratio", 1.5), ("alike_ratio", 1.1), ("smallest_first", True))),
         ("shortest_effort", (("ceiling_s", 86_400.0), ("patience_s", 86_400.0))),
     ),
 )
@@ -156,9 +156,9 @@ for _setting in (
         refresh=True,
         about="least effort until an end first, between predicted remaining run time and Gittins index, less by a factor of e for"
         " each day since submission, and the eldest first where it is a day or more; predictions of running jobs renewed every"
-        " half hour; a job that runs for less than two minutes, or is less than 1.5 times as far back, is left alone, and large"
-        " gangs among those alike. Where rates differ between the network's accelerators it plans as completion-blind, elastic jobs as"
-        " elastic-exact",
+        " half hour; a job that runs for less than two minutes, or is less than 1.5 times as far back (1.1 times among jobs of"
+        " one tenant that ask for the same and name neither user nor program), is left alone, and large gangs among those alike."
+        " Where rates differ between the network's accelerators it plans as completion-blind, elastic jobs as elastic-exact",
         suits=Suits(elastic="elastic-exact", unlike="completion-blind"),
     ),
     Setting(

@@ -45,6 +45,7 @@ class Progress(World):
             max_ranks=job.max_ranks,
             restart_s=self._checkpoints.restart_s(job),
             work=max(item.total - item.done, 0.0),
+            nameless=not (job.user or job.name),
         )
         if self.levels is not None:
             self.levels.queued(unit, self.now_s)

@@ -69,7 +69,8 @@ class OrderPreemption:
     `Order`: ``scale``), the victim's must be at least so many times that of the waiting one; points in time, levels and priorities
     have none, so any difference is enough; with a ratio above 1 the age that breaks ties takes nobody off. Jobs of
     unknown length look ever longer as they run, so that those of like age overtake each other again and again; each
-    time costs a restart.
+    time costs a restart. ``alike_ratio`` takes the place of ``ratio`` between units of one tenant that ask for the same and name
+    neither user nor program: nothing but their predictions tells them apart.
 
     ``smallest_first`` decides between units that the first criterion does not put apart, by the ratio: of those that hold enough
     accelerators (CPUs, for a unit without accelerators) the one with fewest goes first, then those that hold too few, the
@@ -79,20 +80,29 @@ class OrderPreemption:
     name = "order"
     settled = True
 
-    def __init__(self, margin_s: float = 0.0, ratio: float = 1.0, *, smallest_first: bool = False) -> None:
+    def __init__(
+        self,
+        margin_s: float = 0.0,
+        ratio: float = 1.0,
+        *,
+        alike_ratio: float | None = None,
+        smallest_first: bool = False,
+    ) -> None:
         self.margin_s, self.ratio, self.smallest_first = margin_s, ratio, smallest_first
+        self.alike_ratio = ratio if alike_ratio is None else alike_ratio
 
     @property
     def steady(self) -> bool:
         """Not with a margin, which ends with time alone; a ratio is between keys that both change."""
-        return not self.margin_s and self.ratio == 1.0
+        return not self.margin_s and self.ratio == self.alike_ratio == 1.0
 
     def configured(self, options: Mapping[str, Any]) -> OrderPreemption:
-        """With ``margin_s`` (seconds, at least 0), ``ratio`` (at least 1) and ``smallest_first`` (true or false)."""
-        refuse_unknown(self.name, options, ("margin_s", "ratio", "smallest_first"))
+        """With ``margin_s`` (seconds, at least 0), ``ratio`` and ``alike_ratio`` (at least 1; without the second it is the first)
+        and ``smallest_first`` (true or false)."""
+        refuse_unknown(self.name, options, ("margin_s", "ratio", "alike_ratio", "smallest_first"))
         smallest_first = flag_of("options.order.smallest_first", options.get("smallest_first", False))
         amounts = {name: value for name, value in options.items() if name != "smallest_first"}
-        numbers = numbers_of(self.name, amounts, margin_s=0.0, ratio=1.0)
+        numbers = numbers_of(self.name, amounts, margin_s=0.0, ratio=1.0, alike_ratio=1.0)
         return OrderPreemption(**numbers, smallest_first=smallest_first)
 
     def victims(
@@ -107,8 +117,12 @@ class OrderPreemption:
             steady = context.now_s - item.since_s >= self.margin_s
             if steady and item.unit.preemptible and item.unit.key in left:
                 behind.append(item)
-        if self.ratio > 1.0:
-            behind = [item for item in behind if self._apart(orders, running_key(orders, item, context), own[0])]
+        if self.ratio > 1.0 or self.alike_ratio > 1.0:
+            behind = [
+                item
+                for item in behind
+                if self._apart(item.unit, unit, running_key(orders, item, context), own[0], orders)
+            ]
         if self.smallest_first and len(behind) > 1:
             behind = self._smallest_first(behind, unit, orders[0], context)
         return behind
@@ -140,14 +154,16 @@ class OrderPreemption:
 
     def _apart(
         self,
-        orders: Sequence[Order],
+        victim: PendingUnit,
+        unit: PendingUnit,
         theirs: Sequence[float | tuple[float, ...]],
         own: Sequence[float | tuple[float, ...]],
+        orders: Sequence[Order],
     ) -> bool:
-        """Whether the first criterion that differs puts them far enough behind."""
+        """Whether the first criterion that differs puts the victim far enough behind."""
         for plugin, their, ours in zip(orders, theirs, own, strict=True):
             if their != ours:
-                return _behind_by(self.ratio, plugin, their, ours)
+                return _behind_by(self.alike_ratio if _alike(victim, unit) else self.ratio, plugin, their, ours)
         return False
 
     def _smallest_first(
@@ -170,6 +186,11 @@ class OrderPreemption:
             held.sort(key=lambda pair: (pair[0] < wanted, pair[0] if pair[0] >= wanted else -pair[0]))
             found += [item for _, item in held]
         return found
+
+
+def _alike(one: PendingUnit, other: PendingUnit) -> bool:
+    """Whether nothing but predictions tells the two apart."""
+    return one.nameless and other.nameless and one.tenant_id == other.tenant_id and one.demand == other.demand
 
 
 def _behind_by(ratio: float, plugin: Order, their: float | tuple[float, ...], ours: float | tuple[float, ...]) -> bool:

@@ -24,7 +24,8 @@ class PendingUnit:
     ``attained_s`` is how long it ran already (progress that it kept), ``served_s`` how long it
     held nodes for that, restarts and lost work included, ``service_index`` what the predictor says about its worth (greater goes first).
     ``deadline_s`` and ``queued_at_s`` are times, ``value`` what finishing in time is worth. ``min_ranks`` and ``max_ranks``
-    other than 0 say that the number of ranks may change. ``restart_s`` is what an interruption costs it.
+    other than 0 say that the number of ranks may change. ``restart_s`` is what an interruption costs it. ``nameless``: its job
+    names neither user nor program.
     """
 
     key: UnitKey
@@ -49,6 +50,7 @@ class PendingUnit:
     restart_s: float = 0.0
     work: float = 0.0
     kind: str = "batch"
+    nameless: bool = False
 
     @property
     def devices(self) -> float:

@@ -162,9 +162,31 @@ def test_large_gangs_are_spared_among_units_beyond_a_ceiling() -> None:
     assert taken(4000.0) == []
 
 
+def test_another_ratio_among_units_that_nothing_but_predictions_tells_apart() -> None:
+    """Of 120 s all are 1.1 times the 105 s of the new one, none is 1.5 times that."""
+    units = [running(name, 120.0) for name in ("alike", "other size", "other tenant", "named")]
+    units = [replace(item, unit=replace(item.unit, nameless=item.unit.key.job_id != "named")) for item in units]
+    units[1] = replace(units[1], unit=replace(units[1].unit, demand=replace(units[1].unit.demand, cpus=9.0)))
+    units[2] = replace(units[2], unit=replace(units[2].unit, tenant_id="other"))
+    new = replace(waiting("new", 105.0), nameless=True)
+    options = {"ratio": 1.5, "alike_ratio": 1.1}
+    assert victims(new, units, "shortest_remaining", **options) == ["alike"]
+    assert victims(replace(new, nameless=False), units, "shortest_remaining", **options) == []
+    assert victims(replace(new, expected_s=110.0), units, "shortest_remaining", **options) == []
+    assert victims(new, units, "shortest_remaining", ratio=1.5) == []
+    assert len(victims(new, units, "shortest_remaining", ratio=1.1)) == 4
+    # The other way round too: among those alike more may be asked for.
+    assert len(victims(new, units, "shortest_remaining", alike_ratio=1.5)) == 3
+
+
 def test_smallest_first_is_true_or_false() -> None:
     with pytest.raises(PolicyError, match=r"options.order.smallest_first: true or false"):
         OrderPreemption().configured({"smallest_first": 1})
+
+
+def test_a_ratio_among_alike_below_one_is_refused() -> None:
+    with pytest.raises(PolicyError, match=r"options.order.alike_ratio: must be at least 1"):
+        OrderPreemption().configured({"alike_ratio": 0.5})
 
 
 @pytest.mark.parametrize(("ratio", "word"), [(0.99, "at least 1"), (math.nan, "finite"), (math.inf, "finite")])

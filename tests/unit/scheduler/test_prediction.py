@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from bench.run_time_prediction import (
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.prediction import (
     EXPERTS,
+    Bursts,
     Features,
     Prediction,
     PredictorSettings,
@@ -133,6 +135,46 @@ def test_an_expert_is_scored_on_what_it_said_at_submission() -> None:
     # Both jobs submitted when one job of 10 s was known: twice an error of 1.5 ln 100, at one job of history.
     assert first.state()["errors"][everyone : everyone + 2] == pytest.approx([1.5 * math.log(100), 2.0])
     assert second.state()["errors"][everyone + 1] == 1.0
+
+
+def test_places_in_bursts_by_hand() -> None:
+    bursts = Bursts()
+
+    def place(at_s: float, tenant: str = "a", accelerators: int = 1, user: str = "", name: str = "") -> int:
+        job = Features(tenant, user, name, accelerators=accelerators, submit_s=at_s)
+        placed = bursts.placed(job)
+        assert replace(placed, place=-1) == job
+        return placed.place
+
+    assert [place(at_s) for at_s in (0.0, 0.0, 900.0, 1800.0, 2700.5, 2701.0)] == [0, 1, 2, 3, 0, 1]
+    # Another tenant or size has a burst of its own; who names user or program has no place and moves nobody's.
+    assert [place(2702.0, "b"), place(2702.0, accelerators=8)] == [0, 0]
+    assert [place(2703.0, user="u"), place(2703.0, name="train"), place(2704.0)] == [-1, -1, 2]
+
+
+def test_places_tell_apart_what_nothing_else_does() -> None:
+    """Three bursts of 16 jobs alike but for their place: the first eight take 2000 s, the others 900."""
+    predictor, bursts = RunTimePredictor(), Bursts()
+    for burst in range(3):
+        jobs = [bursts.placed(Features("a", submit_s=burst * 10_000.0 + number)) for number in range(16)]
+        said = [predictor.predict(job) for job in jobs]
+        for job, answer in zip(jobs, said, strict=True):
+            predictor.observe(job, 2000.0 if job.place < 8 else 900.0, said=answer)
+    early, late = (predictor.predict(Features("a", place=place)) for place in (3, 12))
+    assert (early.evidence, early.n) == (late.evidence, late.n) == (EXPERTS[-1], 24)
+    assert early.median_s == pytest.approx(2000.0, rel=0.02)
+    assert late.median_s == pytest.approx(900.0, rel=0.02)
+    assert predictor.predict(Features("a")).evidence != EXPERTS[-1]
+
+
+def test_a_state_from_before_the_last_expert_goes_on() -> None:
+    predictor = taught(("a", 50.0), ("b", 70.0), ("a", 90.0))
+    state = predictor.state()
+    assert state["user_errors"]
+    fewer = len(EXPERTS) - 1
+    state["errors"] = state["errors"][: 2 * 6 * fewer]
+    state["user_errors"] = [[key, values[: 2 * fewer]] for key, values in state["user_errors"]]
+    assert json.dumps(RunTimePredictor.from_state(state).state()) == json.dumps(predictor.state())
 
 
 def test_remaining_time_of_survivors_by_hand() -> None:

@@ -1,5 +1,6 @@
 """Run-time prediction from finished jobs, for backfill, ordering, start times and reservations."""
 
+from services.scheduler.core.prediction.bursts import Bursts
 from services.scheduler.core.prediction.features import SHORTEST_S, Features, Prediction
 from services.scheduler.core.prediction.predictor import EXPERTS, PredictorSettings, RunTimePredictor
 from services.scheduler.core.prediction.service_index import ServiceIndex, gittins_indices
@@ -7,6 +8,7 @@ from services.scheduler.core.prediction.service_index import ServiceIndex, gitti
 __all__ = [
     "EXPERTS",
     "SHORTEST_S",
+    "Bursts",
     "Features",
     "Prediction",
     "PredictorSettings",

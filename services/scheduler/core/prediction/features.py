@@ -18,7 +18,9 @@ Vote = tuple[int, int, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """A job at submission. Empty texts and NaN mean "unknown"; ``estimate_s`` is the user's limit in seconds."""
+    """A job at submission. Empty texts, NaN and a ``place`` below 0 mean "unknown"; ``estimate_s`` is the user's limit in seconds,
+    ``place`` the number of jobs before it in its burst (`Bursts`).
+    """
 
     tenant: str = "default"
     user: str = ""
@@ -28,6 +30,7 @@ class Features:
     cpus: float = 0.0
     estimate_s: float = math.nan
     submit_s: float = 0.0
+    place: int = -1
 
 
 class Prediction(NamedTuple):

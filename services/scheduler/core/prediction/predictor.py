@@ -8,7 +8,7 @@ the weight of each follows its own past error, per user.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -64,9 +64,12 @@ EXPERTS = (
     "all jobs",
     "share of the estimate that this user uses",
     "share of the estimate that all use",
+    "jobs of the same tenant, size and place in a burst",
 )
-_EXACT, _SIZE, _USER, _TENANT, _NAME, _EVERYONE, _USER_SHARE, _SHARE = range(len(EXPERTS))
+_EXACT, _SIZE, _USER, _TENANT, _NAME, _EVERYONE, _USER_SHARE, _SHARE, _PLACE = range(len(EXPERTS))
 _ALL: Key = (_EVERYONE,)
+_PLACES = 8
+"""Places of a burst that are one group."""
 _BUCKETS = 6
 _MOST_IN, _MOST_OUT = 1.0, 5.0
 _LEAST_WEIGHT = 1e-200
@@ -208,6 +211,8 @@ class RunTimePredictor:
             groups.append(((_TENANT, tenant, *size), 0.0))
         if name:
             groups.append(((_NAME, name, *size), 0.0))
+        if job.place >= 0:
+            groups.append(((_PLACE, tenant, *size, job.place // _PLACES), 0.0))
         if job.estimate_s > 0:
             anchor = math.log(_limit_s(job))
             groups += [
@@ -322,8 +327,9 @@ class RunTimePredictor:
             made = cls(PredictorSettings(**state["settings"]))
             capacity = made.settings.capacity
             made._windows = {tuple(key): Window(capacity, logs, total) for key, logs, total in state["windows"]}
-            made._user_errors = {tuple(key): list(values) for key, values in state["user_errors"]}
-            made._errors = list(state["errors"])
+            # A state from before the last experts came: they begin as in a new predictor.
+            made._user_errors = {tuple(key): _filled(values, _NO_ERRORS) for key, values in state["user_errors"]}
+            made._errors = _filled(state["errors"], made._errors)
             made._offsets = list(state["offsets"])
             made._longest_s = float(state["longest_s"])
             made._index = ServiceIndex.from_state(state["index"])
@@ -334,6 +340,10 @@ class RunTimePredictor:
 
 def _limit_s(job: Features) -> float:
     return min(max(job.estimate_s, SHORTEST_S), LONGEST_S)
+
+
+def _filled(values: Sequence[float], initial: Sequence[float]) -> list[float]:
+    return [*values, *initial[len(values) :]]
 
 
 def _pooled(opinions: list[Opinion]) -> tuple[float, float, float, float, Opinion]:
