@@ -5,24 +5,27 @@ Nothing that runs is taken off. Every other policy may know as much: run times o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.cluster import Cluster, model_of
 from services.scheduler.core.options import numbers_of
 from services.scheduler.core.planning import Target
+from services.scheduler.core.table import Bools, Floats, Ints
 from services.scheduler.core.waiting_unit import OrderContext
-from services.scheduler.planners.milp import could_begin, free_devices, rolling_plan
+from services.scheduler.planners.milp import free_devices, rolling_plan
 from services.scheduler.planners.mixed_integer import Limits
-from services.scheduler.plans.state import jobs_of, others
+from services.scheduler.plans.service import service_of
+from services.scheduler.plans.state import Jobs, jobs_of, others
 
 
 class RollingPlanner:
     """Steps of a round: what runs stays; the queue by submission; `rolling_plan` over ``slots`` of ``slot_s`` seconds for the
     first ``first`` jobs, the rest greedily; those that begin in slot 0 begin. The solver stops after ``nodes`` nodes. While
-    nobody could begin in slot 0 nothing is planned."""
+    nobody could begin in slot 0 nothing is planned, and no round is asked for."""
 
     name = "rolling-milp"
 
@@ -37,34 +40,92 @@ class RollingPlanner:
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """What runs, and the jobs that begin now."""
         jobs = jobs_of(cluster, context.now_s)
-        if not jobs.units or not jobs.models:
+        kept = service_of(cluster).plan
+        kept[self.name] = None
+        if not jobs.rows or not jobs.models:
             return others(cluster)
-        fits = (jobs.throughput > 0) & (jobs.devices[:, None] <= jobs.capacity)
-        seconds = np.where(fits, jobs.seconds, np.inf)
-        run = np.flatnonzero(jobs.kind >= 0)
-        waits = np.flatnonzero((jobs.kind < 0) & fits.any(axis=1))
+        kept[self.name] = queue = _Queue(jobs)
         kind = jobs.kind.copy()
-        if waits.size:
-            left_s = seconds[run, jobs.kind[run]]
-            room = free_devices(
-                np.maximum(jobs.capacity, np.bincount(jobs.kind[run], jobs.devices[run], jobs.capacity.size)),
-                jobs.kind[run],
-                jobs.devices[run],
-                np.where(np.isfinite(left_s), left_s, 0.0),
-                self._slots,
-                self._slot_s,
-            )
-            if could_begin(seconds[waits], jobs.devices[waits], room, self._slot_s):
-                plan = rolling_plan(
-                    seconds[waits],
-                    jobs.devices[waits],
-                    np.ones(waits.size),
-                    room,
-                    self._slot_s,
-                    first=self._first,
-                    limits=Limits(nodes=self._nodes, gap=1e-3, jumps=False),
-                    now_only=True,
-                )
-                kind[waits[plan.slot == 0]] = plan.kind[plan.slot == 0]
+        if queue.could_begin(queue.free).any():
+            kind[queue.waits] = self._begin(jobs, queue)
         order = np.lexsort((np.arange(kind.size), jobs.kind < 0))
-        return [*jobs.targets(kind, order, "begins now in the best schedule of the next jobs"), *others(cluster)]
+        return [*jobs.targets(kind, order, "begins now in the best schedule of the next jobs"), *others(cluster, jobs)]
+
+    def same_until_s(self, cluster: Cluster, now_s: float) -> float:
+        """See services/scheduler/core/planning.py: as long as nobody could begin."""
+        return self.settled_until_s(cluster, now_s)
+
+    def settled_until_s(self, cluster: Cluster, now_s: float) -> float:
+        """See services/scheduler/core/planning.py: where nobody who still waits could begin beside those who began."""
+        found: _Queue | None = service_of(cluster).plan.get(self.name)
+        return math.inf if found is not None and found.rests(cluster) else -math.inf
+
+    def _begin(self, jobs: Jobs, queue: _Queue) -> Ints:
+        """The type of each job of the queue that begins now, -1 for the others."""
+        run = np.flatnonzero(jobs.kind >= 0)
+        left_s = jobs.seconds_of(run)[np.arange(run.size), jobs.kind[run]]
+        # One that would not run there if it waited is over its time.
+        left_s = np.where(np.isfinite(left_s) & queue.runs_there, left_s, 0.0)
+        room = free_devices(queue.capacity, jobs.kind[run], jobs.devices[run], left_s, self._slots, self._slot_s)
+        kind = self._now(jobs, queue, min(self._first, queue.waits.size), room)
+        begun = kind >= 0
+        used = np.bincount(kind[begun], queue.devices[begun], queue.free.size)
+        # Who is behind the window begins in what it leaves free now: it is planned up to the last that has room there.
+        behind = np.flatnonzero(queue.could_begin(queue.free - used)[self._first :])
+        return self._now(jobs, queue, self._first + int(behind[-1]) + 1, room) if behind.size else kind
+
+    def _now(self, jobs: Jobs, queue: _Queue, many: int, room: Floats) -> Ints:
+        """The types (-1: waits) of the queue's jobs where the first ``many`` of them are planned."""
+        seconds = np.where(queue.fits[:many], jobs.seconds_of(queue.waits[:many]), np.inf)
+        plan = rolling_plan(
+            seconds,
+            queue.devices[:many],
+            np.ones(many),
+            room,
+            self._slot_s,
+            first=self._first,
+            limits=Limits(nodes=self._nodes, gap=1e-3, jumps=False),
+            now_only=True,
+        )
+        kind = np.full(queue.waits.size, -1, dtype=np.int64)
+        kind[:many] = np.where(plan.slot == 0, plan.kind, -1)
+        return kind
+
+
+class _Queue:
+    """Who waits in a round (W, of ``jobs``, as they were submitted), and what is free now.
+
+    ``waits`` (W) are the places in ``jobs``, ``devices`` (W), ``fits`` (W, T): runs on the type and is not too large for it, which
+    ``runs_there`` (R) says of those that run and the type that they hold; ``capacity`` (T) counts what is held on nodes that are down."""
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs = jobs
+        fits = (jobs.throughput > 0) & (jobs.devices[:, None] <= jobs.capacity)
+        self.waits: Ints = np.flatnonzero((jobs.kind < 0) & fits.any(axis=1))
+        self.devices, self.fits = jobs.devices[self.waits], fits[self.waits]
+        run = jobs.kind >= 0
+        self.runs_there: Bools = fits[run, jobs.kind[run]]
+        held = np.bincount(jobs.kind[run], jobs.devices[run], jobs.capacity.size)
+        self.capacity: Floats = np.maximum(jobs.capacity, held)
+        self.free: Floats = self.capacity - held
+
+    def __deepcopy__(self, memo: dict[int, object]) -> None:
+        return None
+
+    def could_begin(self, free: Floats) -> Bools:
+        """Whether (W) each has room on one type now: what runs only gives back, so there is no less later."""
+        found: Bools = (self.fits & (self.devices[:, None] <= free + 1e-9)).any(axis=1)
+        return found
+
+    def rests(self, cluster: Cluster) -> bool:
+        """Whether nobody of them could begin, though some run by now; False where others are there, or nodes changed."""
+        keys, table = self._jobs.keys, cluster.table
+        if not self._jobs.rates.hold(cluster) or len(cluster.running) + len(cluster.pending) != len(keys):
+            return False
+        if not all(key in cluster.running or key in cluster.pending for key in keys):
+            return False
+        waits = np.array([keys[job] in cluster.pending for job in self.waits.tolist()], dtype=np.bool_)
+        begun = [model_of(table, cluster.running[keys[job]]) for job in self.waits[~waits].tolist()]
+        kind = [self._jobs.models.index(model) for model in begun]
+        free = self.free - np.bincount(kind, self.devices[~waits], self.free.size)
+        return not (self.could_begin(free) & waits).any()

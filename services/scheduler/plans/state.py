@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from services.scheduler.core.cluster import Cluster, RunningUnit, model_of
+from services.scheduler.core.measured import Measured
 from services.scheduler.core.planning import Target
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Bools, Floats, Ints
@@ -119,8 +120,15 @@ class Jobs:
     @cached_property
     def left(self) -> Floats:
         """See the class."""
-        rows = zip(self.units, self.runs, self.throughput, self.kind.tolist(), strict=True)
-        left = [_left(self.cluster, unit, run, rates, kind, self.now_s) for unit, run, rates, kind in rows]
+        return self._left_of(self.rows, self.throughput, self.kind)
+
+    def _left_of(self, rows: Sequence[_Job], throughput: Floats, kind: Ints) -> Floats:
+        measured = measured_of(self.cluster)
+        ask: Callable[[UnitKey], float] | None = self.cluster.view.facts.get("work_left")
+        left = [
+            _left(measured, ask, row.unit, row.run, rates, place, self.now_s)
+            for row, rates, place in zip(rows, throughput, kind.tolist(), strict=True)
+        ]
         return np.array(left, dtype=np.float64)
 
     @cached_property
@@ -196,9 +204,14 @@ class Jobs:
     @property
     def seconds(self) -> Floats:
         """Seconds that are left by type (J, T), infinite where the job does not run."""
-        endless = np.full(self.throughput.shape, np.inf)
-        seconds: Floats = np.divide(self.work[:, None], self.throughput, out=endless, where=self.throughput > 0)
-        return seconds
+        return _seconds(self.work, self.throughput)
+
+    def seconds_of(self, which: Ints) -> Floats:
+        """`seconds` of some jobs, of which alone it is asked."""
+        throughput = self.throughput[which]
+        left = self._left_of([self.rows[job] for job in which.tolist()], throughput, self.kind[which])
+        fastest = np.where(self.devices[which, None] <= self.capacity, throughput, 0.0).max(axis=1, initial=0.0)
+        return _seconds(np.where(np.isfinite(left), left, fastest * _UNKNOWN_S), throughput)
 
     def at(self, now_s: float) -> Jobs:
         """The same jobs on the same nodes at another time."""
@@ -220,6 +233,12 @@ class Jobs:
                 # Of others it may be told later how much is left.
                 known[kind, ranks, reason] = made
         return made
+
+
+def _seconds(work: Floats, throughput: Floats) -> Floats:
+    endless = np.full(throughput.shape, np.inf)
+    seconds: Floats = np.divide(work[:, None], throughput, out=endless, where=throughput > 0)
+    return seconds
 
 
 class _Job:
@@ -346,16 +365,20 @@ def others(cluster: Cluster, jobs: Jobs | None = None) -> list[Target]:
 
 
 def _left(
-    cluster: Cluster, unit: PendingUnit, run: RunningUnit | None, rates: Floats, kind: int, now_s: float
+    measured: Measured,
+    ask: Callable[[UnitKey], float] | None,
+    unit: PendingUnit,
+    run: RunningUnit | None,
+    rates: Floats,
+    kind: int,
+    now_s: float,
 ) -> float:
     """Work left: as reported (facts ``work_left`` and, where its rate is measured too, ``measured``), else from the rate and
     the time that it runs. Of a unit without work the predicted remaining seconds count, as if on its fastest type."""
-    measured = measured_of(cluster)
     if measured.knows(unit.key.job_id) and (steps := measured.steps_left(unit.key)) is not None:
         if run is None or kind < 0:
             return steps
         return max(steps - max(now_s - max(measured.done[unit.key].at_s, run.since_s), 0.0) * float(rates[kind]), 0.0)
-    ask: Callable[[UnitKey], float] | None = cluster.view.facts.get("work_left")
     if unit.work > 0 and ask is not None:
         return ask(unit.key)
     amount = unit.work if unit.work > 0 else unit.remaining_s * max(float(rates.max(initial=0.0)), 1e-300)
