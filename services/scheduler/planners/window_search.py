@@ -80,7 +80,7 @@ class _Search:
     def solved(self) -> bool:
         """Whether the best plan was found."""
         everyone = tuple([item.many for item in self._classes])
-        least, most = self.least(0, self._room, everyone)
+        least, most = self.least(0, self._room, everyone, sum(everyone) * self._slots + 1)
         for number, order in enumerate(_ORDERS):
             cost, plan = self._by_order(order)
             if not number or cost < self._cost:
@@ -125,9 +125,9 @@ class _Search:
             for least in sorted({held for _, held in jobs})
         ]
 
-    def least(self, slot: int, free: Sequence[int], counts: _Counts) -> tuple[int, list[int]]:
+    def least(self, slot: int, free: Sequence[int], counts: _Counts, enough: int) -> tuple[int, Sequence[int]]:
         """No less do ``counts`` jobs of each class cost in what is ``free`` from ``slot`` on, and how many at most have begun by each
-        slot (for those from ``slot`` on).
+        slot (for those from ``slot`` on). It looks no further where that is ``enough``.
 
         Of those that last h slots at least, each that began by a slot holds its devices at that slot or at one that is a multiple of
         h before it: so they need no more together than is free there in sum, and are no more than fit beside each other in each.
@@ -138,6 +138,7 @@ class _Search:
             groups = self._groups[counts] = self._groups_of(counts)
         jobs, slots = sum(counts), self._slots
         most = [jobs] * (slots - slot)
+        least = 0
         for held, sums, shorter in groups:
             begun: list[int] = []
             free_until: list[int] = []
@@ -154,7 +155,10 @@ class _Search:
                     many + bisect_right(shorter, here) for many, here in zip(begun, free[slot:], strict=True)
                 ]
             most = list(map(min, most, begun))
-        return jobs * slots - sum(most), most
+            least = jobs * slots - sum(most)
+            if least >= enough:
+                break
+        return least, most
 
     def _branch(
         self, slot: int, free: Sequence[int], counts: _Counts, fitted: int, cost: int, least: int, most: Sequence[int]
@@ -190,7 +194,7 @@ class _Search:
                 began += many
             now = cost + slot * began
             rest = tuple(stay)
-            bound, later = self.least(slot + 1, left, rest)
+            bound, later = self.least(slot + 1, left, rest, self._cost - now)
             if now + bound < self._cost:
                 ways.append((now + bound, len(ways), chosen, left, rest, now, later))
         ways.sort(key=lambda way: way[:2])

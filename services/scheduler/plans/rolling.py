@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from services.scheduler.core.cluster import Cluster, model_of
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.options import numbers_of
 from services.scheduler.core.planning import Target
 from services.scheduler.core.table import Bools, Floats, Ints
@@ -47,7 +47,8 @@ class RollingPlanner:
         kept[self.name] = queue = _Queue(jobs)
         kind = jobs.kind.copy()
         if queue.could_begin(queue.free).any():
-            kind[queue.waits] = self._begin(jobs, queue)
+            queue.begins = self._begin(jobs, queue)
+            kind[queue.waits] = queue.begins
         order = np.lexsort((np.arange(kind.size), jobs.kind < 0))
         return [*jobs.targets(kind, order, "begins now in the best schedule of the next jobs"), *others(cluster, jobs)]
 
@@ -58,7 +59,7 @@ class RollingPlanner:
     def settled_until_s(self, cluster: Cluster, now_s: float) -> float:
         """See services/scheduler/core/planning.py: where nobody who still waits could begin beside those who began."""
         found: _Queue | None = service_of(cluster).plan.get(self.name)
-        return math.inf if found is not None and found.rests(cluster) else -math.inf
+        return math.inf if found is not None and found.rests(cluster, now_s) else -math.inf
 
     def _begin(self, jobs: Jobs, queue: _Queue) -> Ints:
         """The type of each job of the queue that begins now, -1 for the others."""
@@ -68,11 +69,17 @@ class RollingPlanner:
         left_s = np.where(np.isfinite(left_s) & queue.runs_there, left_s, 0.0)
         room = free_devices(queue.capacity, jobs.kind[run], jobs.devices[run], left_s, self._slots, self._slot_s)
         kind = self._now(jobs, queue, min(self._first, queue.waits.size), room)
-        begun = kind >= 0
-        used = np.bincount(kind[begun], queue.devices[begun], queue.free.size)
-        # Who is behind the window begins in what it leaves free now: it is planned up to the last that has room there.
-        behind = np.flatnonzero(queue.could_begin(queue.free - used)[self._first :])
-        return self._now(jobs, queue, self._first + int(behind[-1]) + 1, room) if behind.size else kind
+        many = self._first
+        while many < queue.waits.size:
+            # Who is behind the window begins in what it leaves free now: they are planned as far as one may have room there.
+            begun = kind >= 0
+            used = np.bincount(kind[begun], queue.devices[begun], queue.free.size)
+            behind = np.flatnonzero(queue.could_begin(queue.free - used)[many:])
+            if not behind.size:
+                break
+            many = min(2 * many, many + int(behind[-1]) + 1)
+            kind = self._now(jobs, queue, many, room)
+        return kind
 
     def _now(self, jobs: Jobs, queue: _Queue, many: int, room: Floats) -> Ints:
         """The types (-1: waits) of the queue's jobs where the first ``many`` of them are planned."""
@@ -108,6 +115,8 @@ class _Queue:
         held = np.bincount(jobs.kind[run], jobs.devices[run], jobs.capacity.size)
         self.capacity: Floats = np.maximum(jobs.capacity, held)
         self.free: Floats = self.capacity - held
+        self.begins: Ints = np.full(self.waits.size, -1, dtype=np.int64)
+        """The types (W) of those that the plan lets begin, -1 for the others."""
 
     def __deepcopy__(self, memo: dict[int, object]) -> None:
         return None
@@ -117,15 +126,16 @@ class _Queue:
         found: Bools = (self.fits & (self.devices[:, None] <= free + 1e-9)).any(axis=1)
         return found
 
-    def rests(self, cluster: Cluster) -> bool:
-        """Whether nobody of them could begin, though some run by now; False where others are there, or nodes changed."""
-        keys, table = self._jobs.keys, cluster.table
-        if not self._jobs.rates.hold(cluster) or len(cluster.running) + len(cluster.pending) != len(keys):
+    def rests(self, cluster: Cluster, now_s: float) -> bool:
+        """Whether nobody of them could begin right after the round, beside those who began; False where others are there, or nodes
+        changed."""
+        jobs = self._jobs
+        if now_s != jobs.now_s or len(cluster.running) + len(cluster.pending) != len(jobs.keys):
             return False
-        if not all(key in cluster.running or key in cluster.pending for key in keys):
-            return False
-        waits = np.array([keys[job] in cluster.pending for job in self.waits.tolist()], dtype=np.bool_)
-        begun = [model_of(table, cluster.running[keys[job]]) for job in self.waits[~waits].tolist()]
-        kind = [self._jobs.models.index(model) for model in begun]
-        free = self.free - np.bincount(kind, self.devices[~waits], self.free.size)
-        return not (self.could_begin(free) & waits).any()
+        planned = np.flatnonzero(self.begins >= 0)
+        runs = np.array([jobs.keys[job] in cluster.running for job in self.waits[planned].tolist()], dtype=np.bool_)
+        begun = planned[runs]
+        free = self.free - np.bincount(self.begins[begun], self.devices[begun], self.free.size)
+        could = self.could_begin(free)
+        could[begun] = False
+        return not could.any() and jobs.rates.hold(cluster)

@@ -8,6 +8,7 @@ a plan (`others` lets them run as they fit).
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -125,6 +126,8 @@ class Jobs:
     def _left_of(self, rows: Sequence[_Job], throughput: Floats, kind: Ints) -> Floats:
         measured = measured_of(self.cluster)
         ask: Callable[[UnitKey], float] | None = self.cluster.view.facts.get("work_left")
+        if ask is not None and not measured.rates and all([row.unit.work > 0 for row in rows]):
+            return np.array([ask(row.key) for row in rows], dtype=np.float64)
         left = [
             _left(measured, ask, row.unit, row.run, rates, place, self.now_s)
             for row, rates, place in zip(rows, throughput, kind.tolist(), strict=True)
@@ -330,16 +333,12 @@ class _Kept:
         now = set(jobs)
         stay = [job in now for job in self._order]
         order = list(compress(self._order, stay))
-        order += fresh
-        order.sort(key=_place)
-        table = np.empty((len(order), _NUMBERS + len(rates.models)))
-        new = np.zeros(len(order), dtype=np.bool_)
-        for job in fresh:
-            place = order.index(job)
-            new[place] = True
-            table[place] = job.numbers
-        if len(fresh) < len(order):
-            table[~new] = self._table[stay]
+        fresh.sort(key=_place)
+        places = [bisect_right(order, _place(job), key=_place) for job in fresh]
+        for already, (place, job) in enumerate(zip(places, fresh, strict=True)):
+            order.insert(place + already, job)
+        numbers = np.array([job.numbers for job in fresh]).reshape(len(fresh), _NUMBERS + len(rates.models))
+        table = np.insert(self._table[stay], places, numbers, axis=0) if len(fresh) < len(order) else numbers
         table.setflags(write=False)
         self._running, self._units, self._order, self._table = running, units, order, table
         self._of, self._known = rates, dict(zip(names, jobs, strict=True))
