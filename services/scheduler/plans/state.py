@@ -8,11 +8,10 @@ a plan (`others` lets them run as they fit).
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
 from operator import attrgetter, is_
 from typing import Any
 
@@ -319,30 +318,42 @@ class _Kept:
     ) -> tuple[list[_Job], Floats]:
         """The jobs of ``units``, the first of which are ``running``, by submission, and their numbers (J, 10 + T): those that were
         known stand in this order already."""
-        known = self._known if self._of is rates else {}
+        if self._of is not rates:
+            self._known, self._order, self._table = {}, [], np.zeros((0, _NUMBERS + len(rates.models)))
+        known = self._known
         held: list[object] = [*running, *units[len(running) :]]
         names = list(map(id, held))
-        jobs: list[Any] = list(map(known.get, names))
+        gone = [known.pop(name) for name in known.keys() - set(names)]
+        for name, unit in zip(names, [run.unit for run in running], strict=False):
+            if name in known and known[name].unit is not unit:
+                gone.append(known.pop(name))
         fresh: list[_Job] = []
-        for place, unit in enumerate(units):
-            job = jobs[place]
-            if job is None or job.unit is not unit:
+        for place, name in enumerate(names):
+            if name not in known:
                 run = running[place] if place < len(running) else None
-                jobs[place] = job = _Job(cluster, rates, unit, run)
+                known[name] = job = _Job(cluster, rates, units[place], run)
                 fresh.append(job)
-        now = set(jobs)
-        stay = [job in now for job in self._order]
-        order = list(compress(self._order, stay))
+        table = self._change(gone, fresh)
+        table.setflags(write=False)
+        ended = {job.key for job in gone} - {job.key for job in fresh}
+        service_of(cluster).forget(ended)
+        self._running, self._units, self._table, self._of = running, units, table, rates
+        return self._order, table
+
+    def _change(self, gone: Sequence[_Job], fresh: list[_Job]) -> Floats:
+        """The table without the jobs that are gone and with the fresh ones; the order follows."""
+        order, table = self._order, self._table
+        if gone:
+            stays = np.ones(len(order), dtype=np.bool_)
+            for place in sorted([bisect_left(order, job.place, key=_place) for job in gone], reverse=True):
+                stays[place] = False
+                del order[place]
+            table = table[stays]
         fresh.sort(key=_place)
-        places = [bisect_right(order, _place(job), key=_place) for job in fresh]
+        places = [bisect_left(order, job.place, key=_place) for job in fresh]
         for already, (place, job) in enumerate(zip(places, fresh, strict=True)):
             order.insert(place + already, job)
-        numbers = np.array([job.numbers for job in fresh]).reshape(len(fresh), _NUMBERS + len(rates.models))
-        table = np.insert(self._table[stay], places, numbers, axis=0) if len(fresh) < len(order) else numbers
-        table.setflags(write=False)
-        self._running, self._units, self._order, self._table = running, units, order, table
-        self._of, self._known = rates, dict(zip(names, jobs, strict=True))
-        return order, table
+        return np.insert(table, places, [job.numbers for job in fresh], axis=0) if fresh else table.copy()
 
     def __deepcopy__(self, memo: dict[int, object]) -> _Kept:
         return _Kept()
