@@ -14,7 +14,7 @@ integer program.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -125,7 +125,7 @@ class _Search:
             for least in sorted({held for _, held in jobs})
         ]
 
-    def least(self, slot: int, free: Sequence[int], counts: _Counts, enough: int) -> tuple[int, Sequence[int]]:
+    def least(self, slot: int, free: list[int], counts: _Counts, enough: int) -> tuple[int, list[int]]:
         """No less do ``counts`` jobs of each class cost in what is ``free`` from ``slot`` on, and how many at most have begun by each
         slot (for those from ``slot`` on). It looks no further where that is ``enough``.
 
@@ -137,31 +137,28 @@ class _Search:
         if groups is None:
             groups = self._groups[counts] = self._groups_of(counts)
         jobs, slots = sum(counts), self._slots
-        most = [jobs] * (slots - slot)
         least = 0
+        # All have begun by the first slot with room for all beside each other.
+        here = free[slot : bisect_left(free, groups[0][1][-1], slot)] if groups else []
+        most = [jobs] * len(here)
         for held, sums, shorter in groups:
-            begun: list[int] = []
-            free_until: list[int] = []
-            for place, here in enumerate(free[slot:] if slot else free):
-                together = bisect_right(sums, here)
-                if place >= held:
-                    together += begun[place - held]
-                    here += free_until[place - held]
-                    together = min(together, bisect_right(sums, here))
-                begun.append(together)
-                free_until.append(here)
+            begun = [bisect_right(sums, devices) for devices in here]
+            if held < len(here):
+                together = here.copy()
+                for place in range(held, len(here)):
+                    together[place] = devices = together[place] + together[place - held]
+                    many, alone = bisect_right(sums, devices), begun[place] + begun[place - held]
+                    begun[place] = many if many < alone else alone
             if shorter:
-                begun = [
-                    many + bisect_right(shorter, here) for many, here in zip(begun, free[slot:], strict=True)
-                ]
+                begun = [many + bisect_right(shorter, devices) for many, devices in zip(begun, here, strict=True)]
             most = list(map(min, most, begun))
-            least = jobs * slots - sum(most)
+            least = jobs * (slot + len(here)) - sum(most)
             if least >= enough:
                 break
-        return least, most
+        return least, most + [jobs] * (slots - slot - len(here))
 
     def _branch(
-        self, slot: int, free: Sequence[int], counts: _Counts, fitted: int, cost: int, least: int, most: Sequence[int]
+        self, slot: int, free: list[int], counts: _Counts, fitted: int, cost: int, least: int, most: Sequence[int]
     ) -> None:
         """Try all ways in which ``counts`` jobs of each class begin from ``slot`` on; the others cost ``cost``. Those that need
         ``fitted`` devices or fewer had room one slot before. The whole costs ``least`` at least; ``most`` begin by each slot from this on."""
@@ -183,7 +180,7 @@ class _Search:
         fewest = least + most[slot - begin] - self._cost + 1
         ways = []
         for chosen in self._ways(slot, here, counts, fitted, fewest):
-            left = list(free)
+            left = free.copy()
             stay = list(counts)
             began = 0
             for which, many in chosen:
