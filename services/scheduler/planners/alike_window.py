@@ -14,7 +14,14 @@ from services.scheduler.planners.window_search import Alike, best_starts
 
 
 def alike_starts(
-    length: FloatArray, need: FloatArray, worth: FloatArray, room: FloatArray, step: float, exact: int, *, now_only: bool
+    length: FloatArray,
+    need: FloatArray,
+    worth: FloatArray,
+    room: FloatArray,
+    step: float,
+    exact: int,
+    *,
+    now_only: bool,
 ) -> IntArray | None:
     """The slots (J) of `milp.rolling_plan`, -1 for none, where the first ``exact`` jobs begin at the least cost; of a class the first of
     the queue begins first. None where there are several types, parts of devices, unlike weights, or fewer free devices later, or where the

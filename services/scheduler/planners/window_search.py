@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 _MOST_NODES = 5000
 
@@ -49,7 +49,7 @@ def best_starts(classes: Sequence[Alike], room: Sequence[int], *, nodes: int = _
     """Per class the slots at which jobs begin, ascending, the others do not: of the least sum of slots, where not to begin counts as the
     number of slots. ``room`` are the free devices of each slot. None where they become fewer, and where the search is not over after
     ``nodes`` slots at which it had a choice."""
-    if any(later < free for free, later in zip(room, room[1:], strict=False)):
+    if any(later < free for free, later in pairwise(room)):
         return None
     starts: list[list[int]] = [[] for _ in classes]
     could = [which for which, item in enumerate(classes) if room and item.need <= room[-1]]
@@ -95,7 +95,10 @@ class _Search:
         slots, left = self._slots, self._room.copy()
         cost = 0
         plan: list[list[int]] = [[] for _ in self._classes]
-        for which in sorted(range(len(plan)), key=lambda which: order(self._classes[which].need, self._classes[which].held)):
+        lasts = [
+            slots if bisect_left(self._room, item.need) + item.held >= slots else item.held for item in self._classes
+        ]
+        for which in sorted(range(len(plan)), key=lambda which: order(self._classes[which].need, lasts[which])):
             item, begins, slot = self._classes[which], plan[which], 0
             need, held = item.need, item.held
             while len(begins) < item.many and slot < slots:
@@ -148,7 +151,7 @@ class _Search:
                 for place in range(held, len(here)):
                     together[place] = devices = together[place] + together[place - held]
                     many, alone = bisect_right(sums, devices), begun[place] + begun[place - held]
-                    begun[place] = many if many < alone else alone
+                    begun[place] = min(many, alone)
             if shorter:
                 begun = [many + bisect_right(shorter, devices) for many, devices in zip(begun, here, strict=True)]
             most = list(map(min, most, begun))
@@ -178,7 +181,7 @@ class _Search:
         if self._nodes < 0:
             return
         fewest = least + most[slot - begin] - self._cost + 1
-        ways = []
+        ways: list[tuple[int, int, _Way, list[int], _Counts, int, list[int]]] = []
         for chosen in self._ways(slot, here, counts, fitted, fewest):
             left = free.copy()
             stay = list(counts)
@@ -198,7 +201,10 @@ class _Search:
         for bound, _, chosen, left, rest, now, later in ways:
             if bound >= self._cost:
                 return
-            had = max([item.need for item, many in zip(classes, rest, strict=True) if many and item.need <= left[slot]], default=0)
+            had = max(
+                [item.need for item, many in zip(classes, rest, strict=True) if many and item.need <= left[slot]],
+                default=0,
+            )
             seen = (slot + 1, had, rest, tuple(left[slot + 1 :]))
             if self._seen.get(seen, now + 1) <= now:
                 continue
@@ -242,7 +248,13 @@ class _Search:
                 rest = left - some * need
                 if begun + some + bisect_right(sums, sums[behind] + rest) - 1 - behind < fewest:
                     return
-                choose(which + 1, rest, begun + some, [*chosen, (which, some)] if some else chosen, waits=waits or some < many)
+                choose(
+                    which + 1,
+                    rest,
+                    begun + some,
+                    [*chosen, (which, some)] if some else chosen,
+                    waits=waits or some < many,
+                )
 
         choose(0, free, 0, [], waits=False)
         return found

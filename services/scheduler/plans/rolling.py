@@ -109,7 +109,8 @@ class _Queue:
         self._jobs = jobs
         fits = (jobs.throughput > 0) & (jobs.devices[:, None] <= jobs.capacity)
         self.waits: Ints = np.flatnonzero((jobs.kind < 0) & fits.any(axis=1))
-        self.devices, self.fits = jobs.devices[self.waits], fits[self.waits]
+        self.devices: Floats = jobs.devices[self.waits]
+        self.fits: Bools = fits[self.waits]
         run = jobs.kind >= 0
         self.runs_there: Bools = fits[run, jobs.kind[run]]
         held = np.bincount(jobs.kind[run], jobs.devices[run], jobs.capacity.size)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter, is_
-from typing import Any
 
 import numpy as np
 
@@ -125,7 +124,7 @@ class Jobs:
     def _left_of(self, rows: Sequence[_Job], throughput: Floats, kind: Ints) -> Floats:
         measured = measured_of(self.cluster)
         ask: Callable[[UnitKey], float] | None = self.cluster.view.facts.get("work_left")
-        if ask is not None and not measured.rates and all([row.unit.work > 0 for row in rows]):
+        if ask is not None and not measured.rates and all(row.unit.work > 0 for row in rows):
             return np.array([ask(row.key) for row in rows], dtype=np.float64)
         left = [
             _left(measured, ask, row.unit, row.run, rates, place, self.now_s)
