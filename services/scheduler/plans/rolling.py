@@ -112,7 +112,7 @@ class _Queue:
         self.devices: Floats = jobs.devices[self.waits]
         self.fits: Bools = fits[self.waits]
         run = jobs.kind >= 0
-        self.runs_there: Bools = fits[run, jobs.kind[run]]
+        self.runs_there: Bools = np.asarray(fits[run, jobs.kind[run]])
         held = np.bincount(jobs.kind[run], jobs.devices[run], jobs.capacity.size)
         self.capacity: Floats = np.maximum(jobs.capacity, held)
         self.free: Floats = self.capacity - held
@@ -124,7 +124,7 @@ class _Queue:
 
     def could_begin(self, free: Floats) -> Bools:
         """Whether (W) each has room on one type now: what runs only gives back, so there is no less later."""
-        found: Bools = (self.fits & (self.devices[:, None] <= free + 1e-9)).any(axis=1)
+        found: Bools = np.asarray((self.fits & (self.devices[:, None] <= free + 1e-9)).any(axis=1))
         return found
 
     def rests(self, cluster: Cluster, now_s: float) -> bool:
