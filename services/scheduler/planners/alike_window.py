@@ -1,8 +1,10 @@
 """The rolling program on one type of jobs worth alike that need whole devices, free ones never becoming fewer: in whole numbers, by
-`window_search`. A window with as many jobs of each class and the same room is not searched again."""
+`window_search`. A window with as many jobs of each class and the same room is not searched again, and nothing is searched where all
+hold their devices to the horizon."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
@@ -23,9 +25,9 @@ def alike_starts(
     *,
     now_only: bool,
 ) -> IntArray | None:
-    """The slots (J) of `milp.rolling_plan`, -1 for none, where the first ``exact`` jobs begin at the least cost; of a class the first of
-    the queue begins first. None where there are several types, parts of devices, unlike weights, or fewer free devices later, or where the
-    search did not end."""
+    """The slots (J) of `milp.rolling_plan`, -1 for none, where the first ``exact`` jobs begin at the least cost; of a class, or of as
+    many devices where all last to the horizon, the first of the queue begins first. None where there are several types, parts of devices,
+    unlike weights, or fewer free devices later, or where the search did not end."""
     if len(room) != 1 or not need.size or (np.diff(room[0]) < 0).any():
         return None
     if (np.rint(need) != need).any() or (worth[:exact] != worth[0]).any() or worth[0] <= 0:
@@ -37,22 +39,42 @@ def alike_starts(
     devices = np.where(runs, need, room[0, -1] + 1.0).astype(np.int64).tolist()
     lasts = held.astype(np.int64).tolist()
     free = np.floor(room[0] + 1e-9).astype(np.int64).tolist()
+    starts = [-1] * need.size
+    could = [job for job in range(exact) if devices[job] <= free[-1]]
+    if all(bisect_left(free, devices[job]) + lasts[job] >= slots for job in could):
+        _smallest_first(starts, sorted(could, key=devices.__getitem__), devices, free)
+    elif not _searched(starts, could, devices, lasts, free):
+        return None
+    _place_behind(starts, devices, lasts, free, exact, now_only=now_only)
+    return np.array(starts, dtype=np.int64)
+
+
+def _smallest_first(starts: list[int], order: Sequence[int], devices: Sequence[int], free: list[int]) -> None:
+    """Nobody gives anything back: at most as many have begun by a slot as fit into what is free there, and the smallest are most."""
+    begins = [bisect_left(free, taken) for taken in accumulate([devices[job] for job in order])]
+    for job, slot in zip(order, begins, strict=True):
+        if slot < len(free):
+            starts[job] = slot
+            _take(free, devices[job], len(free), slot)
+
+
+def _searched(
+    starts: list[int], could: Sequence[int], devices: Sequence[int], lasts: Sequence[int], free: list[int]
+) -> bool:
+    """Whether the search ended; then those of ``could`` that begin have their ``starts``, and what they need is taken from ``free``."""
     classes: dict[tuple[int, int], list[int]] = {}
-    for job in range(exact):
-        if devices[job] <= free[-1]:
-            classes.setdefault((devices[job], lasts[job]), []).append(job)
+    for job in could:
+        classes.setdefault((devices[job], lasts[job]), []).append(job)
     counts = tuple([(key, len(classes[key])) for key in sorted(classes)])
     most = sum(key[0] * many for key, many in counts)
     begins = _begins(counts, tuple([min(here, most) for here in free]))
     if begins is None:
-        return None
-    starts = [-1] * need.size
+        return False
     for (key, _), of_class in zip(counts, begins, strict=True):
         for job, slot in zip(classes[key], of_class, strict=False):
             starts[job] = slot
             _take(free, *key, slot)
-    _place_behind(starts, devices, lasts, free, exact, now_only=now_only)
-    return np.array(starts, dtype=np.int64)
+    return True
 
 
 @lru_cache(maxsize=4096)

@@ -10,6 +10,9 @@ integer program.
      exchanged they cost as much;
    - what comes out at a slot where another way came out with the same jobs left, the same room and no more cost;
    - those in which fewer begin at the slot than the best plan's cost allows, and those with `_Search.least` no less than that.
+
+Of plans of the least cost the first plan is kept where it is one; else it is the one of `window_ties`, where that is found within
+``_TIE_NODES`` nodes.
 """
 
 from __future__ import annotations
@@ -19,7 +22,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from services.scheduler.planners.window_ties import largest_first
+
 _MOST_NODES = 5000
+_TIE_NODES = 2000
 
 _ORDERS: tuple[Callable[[int, int], tuple[int, int]], ...] = (
     lambda need, held: (need * held, need),
@@ -59,7 +65,11 @@ def best_starts(classes: Sequence[Alike], room: Sequence[int], *, nodes: int = _
     search = _Search([classes[which] for which in could], room, nodes)
     if not search.solved():
         return None
-    for which, begins in zip(could, search.best, strict=True):
+    found = None
+    if search.searched:
+        alike = [(classes[which].need, classes[which].held, classes[which].many) for which in could]
+        found = largest_first(alike, room, search.cost, _TIE_NODES)
+    for which, begins in zip(could, found or search.best, strict=True):
         starts[which] = begins
     return starts
 
@@ -75,7 +85,9 @@ class _Search:
         """The least cost of what came out at a slot."""
         self._groups: dict[_Counts, list[tuple[int, list[int], list[int]]]] = {}
         self.best: list[list[int]] = []
-        self._cost = 0
+        self.cost = 0
+        self.searched = False
+        """Whether the best plan is none of the first ones."""
 
     def solved(self) -> bool:
         """Whether the best plan was found."""
@@ -83,9 +95,9 @@ class _Search:
         least, most = self.least(0, self._room, everyone, sum(everyone) * self._slots + 1)
         for number, order in enumerate(_ORDERS):
             cost, plan = self._by_order(order)
-            if not number or cost < self._cost:
-                self._cost, self.best = cost, plan
-            if self._cost <= least:
+            if not number or cost < self.cost:
+                self.cost, self.best = cost, plan
+            if self.cost <= least:
                 return True
         self._branch(0, self._room, everyone, 0, 0, least, most)
         return self._nodes >= 0
@@ -174,13 +186,13 @@ class _Search:
             if any(many and fitted < item.need <= here for item, many in zip(classes, counts, strict=True)):
                 break
             least += most[slot - begin]
-            if least >= self._cost:
+            if least >= self.cost:
                 return
             fitted, slot = here, slot + 1
         self._nodes -= 1
         if self._nodes < 0:
             return
-        fewest = least + most[slot - begin] - self._cost + 1
+        fewest = least + most[slot - begin] - self.cost + 1
         ways: list[tuple[int, int, _Way, list[int], _Counts, int, list[int]]] = []
         for chosen in self._ways(slot, here, counts, fitted, fewest):
             left = free.copy()
@@ -194,12 +206,12 @@ class _Search:
                 began += many
             now = cost + slot * began
             rest = tuple(stay)
-            bound, later = self.least(slot + 1, left, rest, self._cost - now)
-            if now + bound < self._cost:
+            bound, later = self.least(slot + 1, left, rest, self.cost - now)
+            if now + bound < self.cost:
                 ways.append((now + bound, len(ways), chosen, left, rest, now, later))
         ways.sort(key=lambda way: way[:2])
         for bound, _, chosen, left, rest, now, later in ways:
-            if bound >= self._cost:
+            if bound >= self.cost:
                 return
             had = max(
                 [item.need for item, many in zip(classes, rest, strict=True) if many and item.need <= left[slot]],
@@ -215,8 +227,8 @@ class _Search:
                 del self._begun[-len(chosen) :]
 
     def _found(self, cost: int) -> None:
-        if cost < self._cost:
-            self._cost, self.best = cost, [[] for _ in self._classes]
+        if cost < self.cost:
+            self.cost, self.best, self.searched = cost, [[] for _ in self._classes], True
             for slot, which, many in self._begun:
                 self.best[which] += [slot] * many
 
