@@ -39,14 +39,24 @@ def alike_starts(
     devices = np.where(runs, need, room[0, -1] + 1.0).astype(np.int64).tolist()
     lasts = held.astype(np.int64).tolist()
     free = np.floor(room[0] + 1e-9).astype(np.int64).tolist()
-    starts = [-1] * need.size
-    could = [job for job in range(exact) if devices[job] <= free[-1]]
-    if all(bisect_left(free, devices[job]) + lasts[job] >= slots for job in could):
+    starts = window_starts(devices[:exact], lasts[:exact], free)
+    if starts is None:
+        return None
+    least = min(devices[exact:], default=0) if now_only else 0
+    starts += place_behind(devices[exact:], lasts[exact:], free, least)
+    return np.array(starts, dtype=np.int64)
+
+
+def window_starts(devices: Sequence[int], lasts: Sequence[int], free: list[int]) -> list[int] | None:
+    """The same for all of some jobs (at least one slot each, at most to the horizon); what they need is taken from ``free`` (S). Where
+    the search did not end it stays as it was."""
+    slots, starts = len(free), [-1] * len(devices)
+    could = [job for job, need in enumerate(devices) if need <= free[-1]]
+    if all([bisect_left(free, devices[job]) + lasts[job] >= slots for job in could]):
         _smallest_first(starts, sorted(could, key=devices.__getitem__), devices, free)
     elif not _searched(starts, could, devices, lasts, free):
         return None
-    _place_behind(starts, devices, lasts, free, exact, now_only=now_only)
-    return np.array(starts, dtype=np.int64)
+    return starts
 
 
 def _smallest_first(starts: list[int], order: Sequence[int], devices: Sequence[int], free: list[int]) -> None:
@@ -87,18 +97,17 @@ def _take(free: list[int], need: int, held: int, slot: int) -> None:
         free[cell] -= need
 
 
-def _place_behind(
-    starts: list[int], devices: Sequence[int], lasts: Sequence[int], free: list[int], first: int, *, now_only: bool
-) -> None:
-    """The jobs from the ``first`` on, each at the earliest slot with room; ``now_only``: as long as one could begin in slot 0."""
-    behind = list(accumulate(reversed(devices[first:]), min))[::-1]
-    for job, least in enumerate(behind, first):
-        if now_only and least > free[0]:
-            return
-        slot = _earliest(free, devices[job], lasts[job])
+def place_behind(devices: Sequence[int], lasts: Sequence[int], free: list[int], least: int = 0) -> list[int]:
+    """The slots of jobs, -1 for none, each the earliest with room, which is taken from ``free``, as long as ``least`` are free in slot 0."""
+    starts = [-1] * len(devices)
+    for job, (need, held) in enumerate(zip(devices, lasts, strict=True)):
+        if free[0] < least:
+            break
+        slot = _earliest(free, need, held)
         if slot >= 0:
             starts[job] = slot
-            _take(free, devices[job], lasts[job], slot)
+            _take(free, need, held, slot)
+    return starts
 
 
 def _earliest(free: Sequence[int], need: int, held: int) -> int:

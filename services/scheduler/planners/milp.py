@@ -50,12 +50,20 @@ def free_devices(
     devices = numbers("running_devices", running_devices, (kind.size,), low=0.0)
     left = numbers("running_left_s", running_left_s, (kind.size,), low=0.0)
     count = int(whole_numbers("slots", slots, (), low=1, high=10**5))
-    until = np.clip(np.ceil(left / number("slot_s", slot_s, low=1e-9)), 1, count).astype(np.int64)
-    given = np.bincount(kind * count + until - 1, devices, size.size * count).reshape(size.size, count)
-    free = size[:, None] - np.cumsum(given[:, ::-1], axis=1)[:, ::-1]
+    free = room_beside(size, kind, devices, left, count, number("slot_s", slot_s, low=1e-9))
     if (free < -1e-9).any():
         raise PolicyError(f"running_devices: more than the capacity of type {int(np.argwhere(free < -1e-9)[0][0])}")
     return np.maximum(free, 0.0)
+
+
+def room_beside(
+    capacity: FloatArray, kind: IntArray, devices: FloatArray, left_s: FloatArray, slots: int, slot_s: float
+) -> FloatArray:
+    """`free_devices` of what is known to be right; below 0 where more run than there are devices."""
+    until = np.clip(np.ceil(left_s / slot_s), 1, slots).astype(np.int64)
+    given = np.bincount(kind * slots + until - 1, devices, capacity.size * slots).reshape(capacity.size, slots)
+    room: FloatArray = capacity[:, None] - np.cumsum(given[:, ::-1], axis=1)[:, ::-1]
+    return room
 
 
 def rolling_plan(

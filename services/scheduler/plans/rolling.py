@@ -16,10 +16,14 @@ from services.scheduler.core.options import numbers_of
 from services.scheduler.core.planning import Target
 from services.scheduler.core.table import Bools, Floats, Ints
 from services.scheduler.core.waiting_unit import OrderContext
-from services.scheduler.planners.milp import free_devices, rolling_plan
+from services.scheduler.planners.alike_window import place_behind, window_starts
+from services.scheduler.planners.milp import free_devices, rolling_plan, room_beside
 from services.scheduler.planners.mixed_integer import Limits
 from services.scheduler.plans.service import service_of
 from services.scheduler.plans.state import Jobs, jobs_of, others
+
+_SOME = 50
+"""Of so many jobs behind the window it is asked at a time how long they run."""
 
 
 class RollingPlanner:
@@ -64,6 +68,46 @@ class RollingPlanner:
     def _begin(self, jobs: Jobs, queue: _Queue) -> Ints:
         """The type of each job of the queue that begins now, -1 for the others."""
         run = np.flatnonzero(jobs.kind >= 0)
+        kind = self._begin_alike(jobs, queue, run) if queue.alike else None
+        return self._begin_apart(jobs, queue, run) if kind is None else kind
+
+    def _begin_alike(self, jobs: Jobs, queue: _Queue, run: Ints) -> Ints | None:
+        """`_begin` on one type in whole numbers, where `rolling_plan` would search; None where the search does not end."""
+        seconds = jobs.seconds_of(np.concatenate([run, queue.waits[: self._first]]))[:, 0]
+        left_s = np.where(queue.runs_there, seconds[: run.size], 0.0)
+        room = room_beside(queue.capacity, jobs.kind[run], jobs.devices[run], left_s, self._slots, self._slot_s)
+        free = np.floor(room[0] + 1e-9).astype(np.int64).tolist()
+        devices = queue.devices.astype(np.int64)
+        kind = np.full(queue.waits.size, -1, dtype=np.int64)
+        starts = window_starts(devices[: self._first].tolist(), self._lasts(seconds[run.size :]).tolist(), free)
+        if starts is None:
+            return None
+        kind[[job for job, slot in enumerate(starts) if not slot]] = 0
+        done = seen = min(self._first, queue.waits.size)
+        least = min(devices[seen:].tolist(), default=0)
+        while True:
+            # Who is behind the window begins where all of its slots have room, and all before it are placed.
+            could = seen + np.flatnonzero(devices[seen:] <= free[0])
+            if not could.size:
+                return kind
+            some = could[:_SOME]
+            lasts = self._lasts(jobs.seconds_of(queue.waits[some])[:, 0])
+            now = some[devices[some] <= np.minimum.accumulate(free)[lasts - 1]]
+            seen = int(some[-1]) + 1
+            if now.size:
+                seen = int(now[-1]) + 1
+                behind = slice(done, seen)
+                lasts = self._lasts(jobs.seconds_of(queue.waits[behind])[:, 0])
+                starts = place_behind(devices[behind].tolist(), lasts.tolist(), free, least)
+                kind[[done + job for job, slot in enumerate(starts) if not slot]] = 0
+                done = seen
+
+    def _lasts(self, seconds: Floats) -> Ints:
+        """For how many slots, at most to the horizon, jobs hold their devices."""
+        lasts: Ints = np.clip(np.ceil(seconds / self._slot_s - 1e-9), 1, self._slots).astype(np.int64)
+        return lasts
+
+    def _begin_apart(self, jobs: Jobs, queue: _Queue, run: Ints) -> Ints:
         left_s = jobs.seconds_of(run)[np.arange(run.size), jobs.kind[run]]
         # One that would not run there if it waited is over its time.
         left_s = np.where(np.isfinite(left_s) & queue.runs_there, left_s, 0.0)
@@ -116,6 +160,7 @@ class _Queue:
         held = np.bincount(jobs.kind[run], jobs.devices[run], jobs.capacity.size)
         self.capacity: Floats = np.maximum(jobs.capacity, held)
         self.free: Floats = self.capacity - held
+        self.alike = self.capacity.size == 1 and bool((self.devices == np.rint(self.devices)).all())
         self.begins: Ints = np.full(self.waits.size, -1, dtype=np.int64)
         """The types (W) of those that the plan lets begin, -1 for the others."""
 
