@@ -1,6 +1,6 @@
 """The rolling program on one type of jobs worth alike that need whole devices, free ones never becoming fewer: in whole numbers, by
-`window_search`. A window with as many jobs of each class and the same room is not searched again, and nothing is searched where all
-hold their devices to the horizon."""
+`window_search`. A window with as many jobs of each class and room for the same sums of them is not searched again, and nothing is
+searched where all hold their devices to the horizon."""
 
 from __future__ import annotations
 
@@ -73,11 +73,15 @@ def _searched(
 ) -> bool:
     """Whether the search ended; then those of ``could`` that begin have their ``starts``, and what they need is taken from ``free``."""
     classes: dict[tuple[int, int], list[int]] = {}
-    for job in could:
-        classes.setdefault((devices[job], lasts[job]), []).append(job)
+    slots, sums = len(free), 1
+    for job in sorted(could, key=lasts.__getitem__):
+        # Wherever it begins it holds them to the horizon: such jobs are one class, the shorter first.
+        held = lasts[job] if bisect_left(free, devices[job]) + lasts[job] < slots else slots
+        classes.setdefault((devices[job], held), []).append(job)
+        sums |= sums << devices[job]
     counts = tuple([(key, len(classes[key])) for key in sorted(classes)])
-    most = sum(key[0] * many for key, many in counts)
-    begins = _begins(counts, tuple([min(here, most) for here in free]))
+    # Room for what no jobs need together is room for the next smaller sum.
+    begins = _begins(counts, tuple([(sums & ((2 << here) - 1)).bit_length() - 1 for here in free]))
     if begins is None:
         return False
     for (key, _), of_class in zip(counts, begins, strict=True):

@@ -11,9 +11,12 @@ highest bit is a guard: one subtraction says in which slots a job has room.
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
+from operator import add
 
 _Class = tuple[int, int, int]
 """Devices, slots (at most to the horizon), and how many jobs."""
@@ -30,7 +33,10 @@ class _Search:
     def __init__(self, classes: Sequence[_Class], room: Sequence[int], nodes: int) -> None:
         self._slots, self._nodes, self._classes = len(room), nodes, len(classes)
         demand = sum(need * many for need, _, many in classes)
-        self._width = max(max(room, default=0), demand).bit_length() + 1
+        # Fields of whole bytes, so that all are read at once.
+        bits = max(max(room, default=0), demand).bit_length() + 1
+        self._width, form = next((width, form) for width, form in ((16, "H"), (32, "I"), (64, "Q")) if bits <= width)
+        self._fields = struct.Struct(f"<{self._slots}{form}")
         self._ones = self._filled(self._slots)
         self._guards = self._ones << (self._width - 1)
         self._beyond = self._guards << (self._slots * self._width)
@@ -50,22 +56,17 @@ class _Search:
         self._passing.sort(key=lambda job: (-job[0] * job[1], job))
         self._cells = [need * self._filled(held) for need, held, _ in self._passing]
         self._sums = [total * self._ones for total in accumulate(need for need, _ in self._lasting)]
-        self._groups = [self._groups_of(place) for place in range(len(self._passing))]
+        self._rest: list[_Rest | None] = [None] * len(self._passing)
         self._now = [0] * len(self._passing)
 
     def _filled(self, slots: int) -> int:
         return sum(1 << (slot * self._width) for slot in range(slots))
 
-    def _groups_of(self, place: int) -> list[tuple[int, list[int], list[int]]]:
-        """For each number of slots h of the passing jobs from ``place`` on: h, and the sums of the smallest needs of those that
-        last h slots at least, without and with the lasting ones."""
-        rest = self._passing[place:]
-        groups = []
-        for least in sorted({held for _, held, _ in rest}):
-            needs = [need for need, held, _ in rest if held >= least]
-            everyone = sorted(needs + [need for need, _ in self._lasting])
-            groups.append((least, list(accumulate(sorted(needs))), list(accumulate(everyone))))
-        return groups
+    def _rest_of(self, place: int) -> _Rest:
+        found = self._rest[place]
+        if found is None:
+            found = self._rest[place] = _Rest(self._passing[place:], [need for need, _ in self._lasting])
+        return found
 
     def starts(self) -> list[list[int]]:
         """The plan that was found."""
@@ -104,47 +105,53 @@ class _Search:
             starts.append(slot)
         return starts
 
-    def least(self, free: int, place: int) -> int:
+    def least(self, free: int, place: int, enough: int) -> int:
         """No less do the lasting jobs and the passing ones from ``place`` on cost in what is ``free``: of them by each slot at most
         those with room for them alone have begun, and at most those that fit beside each other there, the smallest first, of all that
-        last h slots or to the horizon, those that began more than h slots ago (by the same reasoning) and the shorter ones with room."""
+        last h slots or to the horizon, those that began more than h slots ago (by the same reasoning) and the shorter ones with room.
+        It looks no further where that is more than ``enough``."""
         slots, lasting = self._slots, self._lasting_starts(free)
-        rest = self._passing[place:]
-        if not rest:
+        if place == len(self._passing):
             return sum(lasting) + (len(self._lasting) - len(lasting)) * slots
-        begins, firsts, before, first = [0] * (slots + 1), [], None, 0
-        for job in rest:
-            if job != before:
-                before, first = job, self._slot_of(self._room_for(free, job[0], job[1]))
-            begins[first] += 1
-            firsts.append(first)
+        rest = self._rest_of(place)
+        first = [self._slot_of(self._room_for(free, need, held)) for need, held, _ in rest.classes]
+        begins = [0] * (slots + 1)
+        for (_, _, many), slot in zip(rest.classes, first, strict=True):
+            begins[slot] += many
         for slot in lasting:
             begins[slot] += 1
         most = list(accumulate(begins[:slots]))
-        field = (1 << (self._width - 1)) - 1
-        room = [(free >> (slot * self._width)) & field for slot in range(slots)]
-        for held, needs, everyone in self._groups[place]:
-            begins = [0] * (slots + 1)
-            for job, first in zip(rest, firsts, strict=True):
-                if job[1] < held:
-                    begins[first] += 1
-            shorter = 0
-            begun: list[int] = []
-            for slot, here in enumerate(room):
-                shorter += begins[slot]
-                ago = begun[slot - held] if slot >= held else 0
-                begun.append(ago + bisect_right(needs, here))
-                most[slot] = min(most[slot], shorter + ago + bisect_right(everyone, here))
-        return (len(rest) + len(self._lasting)) * slots - sum(most)
+        never = (rest.jobs + len(self._lasting)) * slots
+        cost = never - sum(most)
+        room = self._fields.unpack(free.to_bytes(self._fields.size, "little"))
+        for held, needs, everyone, shorter in rest.groups:
+            if cost > enough:
+                break
+            # How many of those that last so long began more than ``held`` slots ago.
+            ago = [0] * slots
+            if held < slots:
+                begun = list(map(bisect_right, repeat(needs), room[: slots - held]))
+                for slot in range(held, slots - held):
+                    begun[slot] += begun[slot - held]
+                ago[held:] = begun
+            now = map(add, ago, map(bisect_right, repeat(everyone), room))
+            if shorter:
+                begins = [0] * (slots + 1)
+                for which in shorter:
+                    begins[first[which]] += rest.classes[which][2]
+                now = map(add, now, accumulate(begins[:slots]))
+            most = list(map(min, most, now))
+            cost = never - sum(most)
+        return cost
 
     def found(self, place: int, free: int, cost: int) -> bool:
         """Whether the lasting jobs and the passing ones from ``place`` on can cost ``cost``, the least that they can."""
         if place == len(self._passing):
-            return self.least(free, place) <= cost
+            return self.least(free, place, cost) <= cost
         need, held, _ = self._passing[place]
         earliest = self._now[place - 1] if place and self._passing[place] == self._passing[place - 1] else 0
         starts = self._room_for(free, need, held) >> (earliest * self._width) << (earliest * self._width)
-        least = self.least(free, place + 1)
+        least = self.least(free, place + 1, cost)
         while True:
             slot = self._slot_of(starts)
             if slot + least > cost or not self._nodes:
@@ -154,6 +161,22 @@ class _Search:
             if slot == self._slots:
                 return self.found(place + 1, free, cost - slot)
             left = free - ((self._cells[place] << (slot * self._width)) & self._all)
-            if slot + self.least(left, place + 1) <= cost and self.found(place + 1, left, cost - slot):
+            if self.least(left, place + 1, cost - slot) <= cost - slot and self.found(place + 1, left, cost - slot):
                 return True
             starts &= starts - 1
+
+
+class _Rest:
+    """Passing jobs from a place on: how many, their ``classes``, and ``groups``, for each number of slots h that one of them lasts: h,
+    the sums of the smallest needs of those that last h slots at least, without and with the lasting ones, and the shorter classes."""
+
+    def __init__(self, passing: Sequence[tuple[int, int, int]], lasting: Sequence[int]) -> None:
+        self.jobs = len(passing)
+        counts = Counter([(need, held) for need, held, _ in passing])
+        self.classes = [(need, held, many) for (need, held), many in counts.items()]
+        self.groups: list[tuple[int, list[int], list[int], list[int]]] = []
+        for least in sorted({held for _, held, _ in passing}):
+            needs = sorted([need for need, held, _ in passing if held >= least])
+            everyone = sorted([*needs, *lasting])
+            shorter = [which for which, (_, held, _) in enumerate(self.classes) if held < least]
+            self.groups.append((least, list(accumulate(needs)), list(accumulate(everyone)), shorter))

@@ -25,6 +25,9 @@ from services.scheduler.plans.state import Jobs, jobs_of, others
 _SOME = 50
 """Of so many jobs behind the window it is asked at a time how long they run."""
 
+_EXACT_S = 1e-3
+"""By so much sooner a slot is said to be over: sums of seconds are not exact."""
+
 
 class RollingPlanner:
     """Steps of a round: what runs stays; the queue by submission; `rolling_plan` over ``slots`` of ``slot_s`` seconds for the
@@ -57,13 +60,16 @@ class RollingPlanner:
         return [*jobs.targets(kind, order, "begins now in the best schedule of the next jobs"), *others(cluster, jobs)]
 
     def same_until_s(self, cluster: Cluster, now_s: float) -> float:
-        """See services/scheduler/core/planning.py: as long as nobody could begin."""
-        return self.settled_until_s(cluster, now_s)
+        """See services/scheduler/core/planning.py: as long as nobody could begin, else until less of what runs is left by a slot."""
+        found: _Queue | None = service_of(cluster).plan.get(self.name)
+        if found is None or not found.stands(cluster, now_s):
+            return -math.inf
+        return math.inf if found.rests(cluster) else found.same_until_s
 
     def settled_until_s(self, cluster: Cluster, now_s: float) -> float:
         """See services/scheduler/core/planning.py: where nobody who still waits could begin beside those who began."""
         found: _Queue | None = service_of(cluster).plan.get(self.name)
-        return math.inf if found is not None and found.rests(cluster, now_s) else -math.inf
+        return math.inf if found is not None and found.stands(cluster, now_s) and found.rests(cluster) else -math.inf
 
     def _begin(self, jobs: Jobs, queue: _Queue) -> Ints:
         """The type of each job of the queue that begins now, -1 for the others."""
@@ -76,6 +82,8 @@ class RollingPlanner:
         seconds = jobs.seconds_of(np.concatenate([run, queue.waits[: self._first]]))[:, 0]
         left_s = np.where(queue.runs_there, seconds[: run.size], 0.0)
         room = room_beside(queue.capacity, jobs.kind[run], jobs.devices[run], left_s, self._slots, self._slot_s)
+        if (jobs.throughput[run] == 1.0).all():
+            queue.same_until_s = jobs.now_s + self._slot_less_s(left_s)
         free = np.floor(room[0] + 1e-9).astype(np.int64).tolist()
         devices = queue.devices.astype(np.int64)
         kind = np.full(queue.waits.size, -1, dtype=np.int64)
@@ -101,6 +109,12 @@ class RollingPlanner:
                 starts = place_behind(devices[behind].tolist(), lasts.tolist(), free, least)
                 kind[[done + job for job, slot in enumerate(starts) if not slot]] = 0
                 done = seen
+
+    def _slot_less_s(self, left_s: Floats) -> float:
+        """In how many seconds the first of the jobs, of which so much is left, holds its devices for a slot less, at the soonest."""
+        slots = np.minimum(np.ceil(left_s / self._slot_s), self._slots) - 1.0
+        less_s: Floats = (left_s - slots * self._slot_s)[slots > 0]
+        return float(less_s.min(initial=math.inf)) - _EXACT_S
 
     def _lasts(self, seconds: Floats) -> Ints:
         """For how many slots, at most to the horizon, jobs hold their devices."""
@@ -163,6 +177,8 @@ class _Queue:
         self.alike = self.capacity.size == 1 and bool((self.devices == np.rint(self.devices)).all())
         self.begins: Ints = np.full(self.waits.size, -1, dtype=np.int64)
         """The types (W) of those that the plan lets begin, -1 for the others."""
+        self.same_until_s = -math.inf
+        """Until when the plan is the same if nothing happens; minus infinity: not known."""
 
     def __deepcopy__(self, memo: dict[int, object]) -> None:
         return None
@@ -172,16 +188,19 @@ class _Queue:
         found: Bools = np.asarray((self.fits & (self.devices[:, None] <= free + 1e-9)).any(axis=1))
         return found
 
-    def rests(self, cluster: Cluster, now_s: float) -> bool:
-        """Whether nobody of them could begin right after the round, beside those who began; False where others are there, or nodes
-        changed."""
+    def stands(self, cluster: Cluster, now_s: float) -> bool:
+        """Whether it is the queue of this round, with all units that are there, on the same nodes."""
         jobs = self._jobs
-        if now_s != jobs.now_s or len(cluster.running) + len(cluster.pending) != len(jobs.keys):
-            return False
+        same = now_s == jobs.now_s and len(cluster.running) + len(cluster.pending) == len(jobs.keys)
+        return same and jobs.rates.hold(cluster)
+
+    def rests(self, cluster: Cluster) -> bool:
+        """Whether nobody of them could begin right after the round, beside those who began."""
+        jobs = self._jobs
         planned = np.flatnonzero(self.begins >= 0)
         runs = np.array([jobs.keys[job] in cluster.running for job in self.waits[planned].tolist()], dtype=np.bool_)
         begun = planned[runs]
         free = self.free - np.bincount(self.begins[begun], self.devices[begun], self.free.size)
         could = self.could_begin(free)
         could[begun] = False
-        return not could.any() and jobs.rates.hold(cluster)
+        return not could.any()
