@@ -124,8 +124,11 @@ class _Search:
         never = (rest.jobs + len(self._lasting)) * slots
         cost = never - sum(most)
         room = self._fields.unpack(free.to_bytes(self._fields.size, "little"))
-        for held, needs, everyone, shorter in rest.groups:
+        for number, (held, needs, everyone, shorter) in enumerate(rest.groups):
             if cost > enough:
+                # What told first is likely to tell again.
+                if number:
+                    rest.groups.insert(0, rest.groups.pop(number - 1))
                 break
             # How many of those that last so long began more than ``held`` slots ago.
             ago = [0] * slots

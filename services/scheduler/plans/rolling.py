@@ -56,7 +56,7 @@ class RollingPlanner:
         if queue.could_begin(queue.free).any():
             queue.begins = self._begin(jobs, queue)
             kind[queue.waits] = queue.begins
-        order = np.lexsort((np.arange(kind.size), jobs.kind < 0))
+        order = np.concatenate([np.flatnonzero(jobs.kind >= 0), queue.waits[queue.begins >= 0]])
         return [*jobs.targets(kind, order, "begins now in the best schedule of the next jobs"), *others(cluster, jobs)]
 
     def same_until_s(self, cluster: Cluster, now_s: float) -> float:

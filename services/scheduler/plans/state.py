@@ -26,7 +26,7 @@ from services.scheduler.plans.rates import Rates, measured_of
 from services.scheduler.plans.service import service_of
 
 _UNKNOWN_S = 86_400.0
-_NUMBERS = 10
+_NUMBERS = 11
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ class Jobs:
     cluster: Cluster
     now_s: float
     _table: Floats
-    """`_Job.numbers` of each job (J, 10 + T)."""
+    """`_Job.numbers` of each job (J, 11 + T)."""
 
     @cached_property
     def units(self) -> tuple[PendingUnit, ...]:
@@ -107,7 +107,7 @@ class Jobs:
 
     @cached_property
     def _sizes(self) -> Ints:
-        sizes: Ints = self._table[:, 5:_NUMBERS].astype(np.int64)
+        sizes: Ints = self._table[:, 5:10].astype(np.int64)
         return sizes
 
     @property
@@ -119,16 +119,19 @@ class Jobs:
     @cached_property
     def left(self) -> Floats:
         """See the class."""
-        return self._left_of(self.rows, self.throughput, self.kind)
+        return self._left_of(np.arange(len(self.rows)))
 
-    def _left_of(self, rows: Sequence[_Job], throughput: Floats, kind: Ints) -> Floats:
-        measured = measured_of(self.cluster)
+    def _left_of(self, which: Ints) -> Floats:
+        measured = self.rates.measured
         ask: Callable[[UnitKey], float] | None = self.cluster.view.facts.get("work_left")
-        if ask is not None and not measured.rates and all(row.unit.work > 0 for row in rows):
-            return np.array([ask(row.key) for row in rows], dtype=np.float64)
+        places = which.tolist()
+        if ask is not None and not measured.rates and (self._table[which, 10] > 0).all():
+            keys = self.keys
+            return np.array([ask(keys[place]) for place in places], dtype=np.float64)
+        rows = [self.rows[place] for place in places]
         left = [
-            _left(measured, ask, row.unit, row.run, rates, place, self.now_s)
-            for row, rates, place in zip(rows, throughput, kind.tolist(), strict=True)
+            _left(measured, ask, row.unit, row.run, rates, kind, self.now_s)
+            for row, rates, kind in zip(rows, self.throughput[which], self.kind[which].tolist(), strict=True)
         ]
         return np.array(left, dtype=np.float64)
 
@@ -210,7 +213,7 @@ class Jobs:
     def seconds_of(self, which: Ints) -> Floats:
         """`seconds` of some jobs, of which alone it is asked."""
         throughput = self.throughput[which]
-        left = self._left_of([self.rows[job] for job in which.tolist()], throughput, self.kind[which])
+        left = self._left_of(which)
         fastest = np.where(self.devices[which, None] <= self.capacity, throughput, 0.0).max(axis=1, initial=0.0)
         return _seconds(np.where(np.isfinite(left), left, fastest * _UNKNOWN_S), throughput)
 
@@ -263,9 +266,10 @@ class _Job:
             unit.max_ranks or demand.ranks,
             unit.min_ranks > 0,
             unit.preemptible,
+            unit.work,
             *rates.of(unit.key, demand).tolist(),
         )
-        """A row of the table of `Jobs`: devices, kind, held, restart_s, since_s, the five sizes, throughput."""
+        """A row of the table of `Jobs`: devices, kind, held, restart_s, since_s, the five sizes, work, throughput."""
         self.targets: dict[tuple[int, int, str], Target] = {}
         """By type, ranks and reason."""
 
@@ -315,7 +319,7 @@ class _Kept:
     def follow(
         self, cluster: Cluster, rates: Rates, running: list[RunningUnit], units: list[PendingUnit]
     ) -> tuple[list[_Job], Floats]:
-        """The jobs of ``units``, the first of which are ``running``, by submission, and their numbers (J, 10 + T): those that were
+        """The jobs of ``units``, the first of which are ``running``, by submission, and their numbers (J, 11 + T): those that were
         known stand in this order already."""
         if self._of is not rates:
             self._known, self._order, self._table = {}, [], np.zeros((0, _NUMBERS + len(rates.models)))
@@ -352,7 +356,13 @@ class _Kept:
         places = [bisect_left(order, job.place, key=_place) for job in fresh]
         for already, (place, job) in enumerate(zip(places, fresh, strict=True)):
             order.insert(place + already, job)
-        return np.insert(table, places, [job.numbers for job in fresh], axis=0) if fresh else table.copy()
+        changed = np.empty((len(order), table.shape[1]))
+        stays = np.ones(len(order), dtype=np.bool_)
+        at = [place + already for already, place in enumerate(places)]
+        stays[at] = False
+        changed[stays] = table
+        changed[at] = [job.numbers for job in fresh] or np.zeros((0, table.shape[1]))
+        return changed
 
     def __deepcopy__(self, memo: dict[int, object]) -> _Kept:
         return _Kept()
