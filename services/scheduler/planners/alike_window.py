@@ -118,8 +118,8 @@ def _earliest(free: Sequence[int], need: int, held: int) -> int:
     """The first slot at which so many are free for so many slots, to the horizon at most; -1 for none."""
     slot, slots = 0, len(free)
     while slot < slots:
-        short = next((cell for cell in range(min(slot + held, slots) - 1, slot - 1, -1) if free[cell] < need), -1)
-        if short < 0:
+        end = min(slot + held, slots)
+        if min(free[slot:end]) >= need:
             return slot
-        slot = short + 1
+        slot = max([cell for cell in range(slot, end) if free[cell] < need]) + 1
     return -1

@@ -20,7 +20,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from functools import lru_cache
+from itertools import accumulate, chain, pairwise, repeat
+from operator import add
 
 from services.scheduler.planners.window_ties import largest_first
 
@@ -37,6 +39,9 @@ _ORDERS: tuple[Callable[[int, int], tuple[int, int]], ...] = (
 
 _Counts = tuple[int, ...]
 """Jobs of each class."""
+
+_Kinds = tuple[tuple[int, int], ...]
+"""Devices and slots of each class, by devices."""
 
 _Way = list[tuple[int, int]]
 """Classes, and how many jobs of each."""
@@ -83,7 +88,7 @@ class _Search:
         """Of the part of a plan that is looked at: slots, classes and numbers of jobs."""
         self._seen: dict[tuple[int, int, _Counts, tuple[int, ...]], int] = {}
         """The least cost of what came out at a slot."""
-        self._groups: dict[_Counts, list[tuple[int, list[int], list[int]]]] = {}
+        self._kinds = tuple([(item.need, item.held) for item in classes])
         self.best: list[list[int]] = []
         self.cost = 0
         self.searched = False
@@ -115,30 +120,17 @@ class _Search:
             need, held = item.need, item.held
             while len(begins) < item.many and slot < slots:
                 end = min(slot + held, slots)
-                short = next((cell for cell in range(end - 1, slot - 1, -1) if left[cell] < need), -1)
-                if short >= 0:
-                    slot = short + 1
+                least = min(left[slot:end])
+                if least < need:
+                    slot = max([cell for cell in range(slot, end) if left[cell] < need]) + 1
                     continue
-                many = min(min(left[slot:end]) // need, item.many - len(begins))
+                many = min(least // need, item.many - len(begins))
                 begins += [slot] * many
                 for cell in range(slot, end):
                     left[cell] -= need * many
                 cost += slot * many
             cost += (item.many - len(begins)) * slots
         return cost, plan
-
-    def _groups_of(self, counts: _Counts) -> list[tuple[int, list[int], list[int]]]:
-        """For each number of slots h that one of the jobs lasts: h, the sums of the smallest needs of those that last h slots at least,
-        and the needs of the shorter ones, the smallest first."""
-        jobs = [(item.need, item.held) for item, many in zip(self._classes, counts, strict=True) for _ in range(many)]
-        return [
-            (
-                least,
-                list(accumulate([need for need, held in jobs if held >= least])),
-                [need for need, held in jobs if held < least],
-            )
-            for least in sorted({held for _, held in jobs})
-        ]
 
     def least(self, slot: int, free: list[int], counts: _Counts, enough: int) -> tuple[int, list[int]]:
         """No less do ``counts`` jobs of each class cost in what is ``free`` from ``slot`` on, and how many at most have begun by each
@@ -148,16 +140,14 @@ class _Search:
         h before it: so they need no more together than is free there in sum, and are no more than fit beside each other in each.
         Of the shorter ones at most those with room for them alone have begun.
         """
-        groups = self._groups.get(counts)
-        if groups is None:
-            groups = self._groups[counts] = self._groups_of(counts)
+        groups = _groups_of(self._kinds, counts)
         jobs, slots = sum(counts), self._slots
         least = 0
         # All have begun by the first slot with room for all beside each other.
         here = free[slot : bisect_left(free, groups[0][1][-1], slot)] if groups else []
         most = [jobs] * len(here)
         for held, sums, shorter in groups:
-            begun = [bisect_right(sums, devices) for devices in here]
+            begun = list(map(bisect_right, repeat(sums), here))
             if held < len(here):
                 together = here.copy()
                 for place in range(held, len(here)):
@@ -165,7 +155,7 @@ class _Search:
                     many, alone = bisect_right(sums, devices), begun[place] + begun[place - held]
                     begun[place] = min(many, alone)
             if shorter:
-                begun = [many + bisect_right(shorter, devices) for many, devices in zip(begun, here, strict=True)]
+                begun = list(map(add, begun, map(bisect_right, repeat(shorter), here)))
             most = list(map(min, most, begun))
             least = jobs * (slot + len(here)) - sum(most)
             if least >= enough:
@@ -270,3 +260,18 @@ class _Search:
 
         choose(0, free, 0, [], waits=False)
         return found
+
+
+@lru_cache(maxsize=1 << 15)
+def _groups_of(kinds: _Kinds, counts: _Counts) -> list[tuple[int, list[int], list[int]]]:
+    """For each number of slots h that one of the jobs lasts: h, the sums of the smallest needs of those that last h slots at least,
+    and the needs of the shorter ones, the smallest first."""
+    there = [(need, held, [need] * many) for (need, held), many in zip(kinds, counts, strict=True) if many]
+    return [
+        (
+            least,
+            list(accumulate(chain.from_iterable([needs for _, held, needs in there if held >= least]))),
+            list(chain.from_iterable([needs for _, held, needs in there if held < least])),
+        )
+        for least in sorted({held for _, held, _ in there})
+    ]
