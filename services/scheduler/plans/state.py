@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter, is_
 
 import numpy as np
@@ -178,7 +179,7 @@ class Jobs:
 
     def assumed(self, job: int) -> str:
         """What nothing is known of, of a job, and what is taken instead; empty: everything is known."""
-        unit, demand = self.units[job], self.demands[job]
+        unit, demand = self.rows[job].unit, self.rows[job].demand
         notes = []
         if self.rates.measured.knows(unit.key.job_id):
             notes = [] if demand.profile else ["its rates are measured where it ran, other accelerators count alike"]
@@ -188,7 +189,7 @@ class Jobs:
         return f" ({'; '.join(notes)})" if notes else ""
 
     def _endless(self, job: int) -> bool:
-        unit = self.units[job]
+        unit = self.rows[job].unit
         if unit.work <= 0 and unit.remaining_s == np.inf:
             return not np.isfinite(self.left[job])
         return False
@@ -232,7 +233,7 @@ class Jobs:
         made = known.get((kind, ranks, reason))
         if made is None:
             made = Target(self.keys[job], ranks, self.models[kind], reason=reason + self.assumed(job))
-            unit = self.units[job]
+            unit = self.rows[job].unit
             if unit.work > 0 or unit.remaining_s != np.inf:
                 # Of others it may be told later how much is left.
                 known[kind, ranks, reason] = made
@@ -279,20 +280,20 @@ def jobs_of(cluster: Cluster, now_s: float) -> Jobs:
     service = service_of(cluster)
     kept: _Kept = service.plan.setdefault("jobs", _Kept())
     rates = kept.rates_of(cluster)
-    running = [item for item in cluster.running.values() if item.unit.demand.accelerators]
-    units = [item.unit for item in running]
-    units += [unit for unit in cluster.pending.units() if unit.demand.accelerators]
+    running, waiting = list(cluster.running.values()), cluster.pending.units()
     before = kept.jobs
-    if before is not None and before.rates is rates and kept.same(running, units):
+    same = before is not None and before.rates is rates and kept.same(running, waiting)
+    if not same:
+        same = not kept.follow(cluster, rates, running, waiting)
+    if same and before is not None:
         return before if before.now_s == now_s else before.at(now_s)
-    rows, table = kept.follow(cluster, rates, running, units)
-    keys = tuple([row.key for row in rows])
-    service.forget_all_but(keys)
-    kept.jobs = Jobs(tuple(rows), keys, rates, cluster, now_s, table)
+    kept.jobs = Jobs(*kept.rows(), rates, cluster, now_s, kept.table)
+    service.forget_all_but(kept.jobs.keys)
     return kept.jobs
 
 
 _place = attrgetter("place")
+_unit: Callable[[RunningUnit], PendingUnit] = attrgetter("unit")
 
 
 class _Kept:
@@ -300,62 +301,83 @@ class _Kept:
 
     def __init__(self) -> None:
         self.jobs: Jobs | None = None
-        self._running: list[RunningUnit] = []
-        self._units: list[PendingUnit] = []
+        self._held: list[RunningUnit | PendingUnit] = []
+        """What ran and what waited, with or without accelerators."""
+        self._run: list[PendingUnit] = []
+        """The units of what ran."""
         self._rates: Rates | None = None
         self._of: Rates | None = None
         self._order: list[_Job] = []
         """By submission."""
+        self._keys: list[UnitKey] = []
+        """Their keys."""
         self._known: dict[int, _Job] = {}
         """By the ``id`` of their run, of a job that waits of its unit: both are held as long."""
-        self._table: Floats = np.zeros((0, 0))
+        self._bare: dict[int, RunningUnit | PendingUnit] = {}
+        """Those without accelerators, likewise."""
+        self.table: Floats = np.zeros((0, 0))
+        """Their numbers (J, 11 + T)."""
 
-    def same(self, running: Sequence[RunningUnit], units: Sequence[PendingUnit]) -> bool:
+    def same(self, running: Sequence[RunningUnit], waiting: Sequence[PendingUnit]) -> bool:
         """Whether these are the very runs, units and order of the last time."""
-        if len(running) != len(self._running) or len(units) != len(self._units):
+        if len(running) != len(self._run) or len(running) + len(waiting) != len(self._held):
             return False
-        return all(map(is_, running, self._running)) and all(map(is_, units, self._units))
+        return all(map(is_, chain(running, waiting), self._held)) and all(map(is_, map(_unit, running), self._run))
 
     def follow(
-        self, cluster: Cluster, rates: Rates, running: list[RunningUnit], units: list[PendingUnit]
-    ) -> tuple[list[_Job], Floats]:
-        """The jobs of ``units``, the first of which are ``running``, by submission, and their numbers (J, 11 + T): those that were
-        known stand in this order already."""
-        if self._of is not rates:
-            self._known, self._order, self._table = {}, [], np.zeros((0, _NUMBERS + len(rates.models)))
-        known = self._known
-        held: list[object] = [*running, *units[len(running) :]]
-        names = list(map(id, held))
-        gone = [known.pop(name) for name in known.keys() - set(names)]
-        for name, unit in zip(names, [run.unit for run in running], strict=False):
+        self, cluster: Cluster, rates: Rates, running: list[RunningUnit], waiting: list[PendingUnit]
+    ) -> bool:
+        """Take over what is ``running`` and ``waiting``; whether other jobs are there than before, or other rates."""
+        anew = self._of is not rates
+        if anew:
+            self._known, self._order, self._keys = {}, [], []
+            self.table = np.zeros((0, _NUMBERS + len(rates.models)))
+        known, bare = self._known, self._bare
+        held: list[RunningUnit | PendingUnit] = [*running, *waiting]
+        there = dict(zip(map(id, held), held, strict=True))
+        gone = [known.pop(name) for name in known.keys() - there.keys()]
+        for name in bare.keys() - there.keys():
+            del bare[name]
+        run = list(map(_unit, running))
+        for name, unit in zip(there, run, strict=False):
             if name in known and known[name].unit is not unit:
                 gone.append(known.pop(name))
         fresh: list[_Job] = []
-        for place, name in enumerate(names):
-            if name not in known:
-                run = running[place] if place < len(running) else None
-                known[name] = job = _Job(cluster, rates, units[place], run)
-                fresh.append(job)
-        table = self._change(gone, fresh)
-        table.setflags(write=False)
+        for name in there.keys() - known.keys() - bare.keys():
+            item = there[name]
+            unit, its_run = (item.unit, item) if isinstance(item, RunningUnit) else (item, None)
+            if not unit.demand.accelerators:
+                bare[name] = item
+                continue
+            known[name] = job = _Job(cluster, rates, unit, its_run)
+            fresh.append(job)
+        self._held, self._run, self._of = held, run, rates
+        if not gone and not fresh:
+            return anew
+        self.table = self._change(gone, fresh)
+        self.table.setflags(write=False)
         ended = {job.key for job in gone} - {job.key for job in fresh}
         service_of(cluster).forget(ended)
-        self._running, self._units, self._table, self._of = running, units, table, rates
-        return self._order, table
+        return True
+
+    def rows(self) -> tuple[tuple[_Job, ...], tuple[UnitKey, ...]]:
+        """The jobs by submission, and their keys."""
+        return tuple(self._order), tuple(self._keys)
 
     def _change(self, gone: Sequence[_Job], fresh: list[_Job]) -> Floats:
         """The table without the jobs that are gone and with the fresh ones; the order follows."""
-        order, table = self._order, self._table
+        order, keys, table = self._order, self._keys, self.table
         if gone:
             stays = np.ones(len(order), dtype=np.bool_)
             for place in sorted([bisect_left(order, job.place, key=_place) for job in gone], reverse=True):
                 stays[place] = False
-                del order[place]
+                del order[place], keys[place]
             table = table[stays]
         fresh.sort(key=_place)
         places = [bisect_left(order, job.place, key=_place) for job in fresh]
         for already, (place, job) in enumerate(zip(places, fresh, strict=True)):
             order.insert(place + already, job)
+            keys.insert(place + already, job.key)
         changed = np.empty((len(order), table.shape[1]))
         stays = np.ones(len(order), dtype=np.bool_)
         at = [place + already for already, place in enumerate(places)]
