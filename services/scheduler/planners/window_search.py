@@ -140,13 +140,13 @@ class _Search:
         h before it: so they need no more together than is free there in sum, and are no more than fit beside each other in each.
         Of the shorter ones at most those with room for them alone have begun.
         """
-        groups = _groups_of(self._kinds, counts)
+        needed, groups = _groups_of(self._kinds, counts)
         jobs, slots = sum(counts), self._slots
         least = 0
         # All have begun by the first slot with room for all beside each other.
-        here = free[slot : bisect_left(free, groups[0][1][-1], slot)] if groups else []
+        here = free[slot : bisect_left(free, needed, slot)] if groups else []
         most = [jobs] * len(here)
-        for held, sums, shorter in groups:
+        for number, (held, sums, shorter) in enumerate(groups):
             begun = list(map(bisect_right, repeat(sums), here))
             if held < len(here):
                 together = here.copy()
@@ -159,6 +159,8 @@ class _Search:
             most = list(map(min, most, begun))
             least = jobs * (slot + len(here)) - sum(most)
             if least >= enough:
+                # What told is likely to tell again.
+                groups.insert(0, groups.pop(number))
                 break
         return least, most + [jobs] * (slots - slot - len(here))
 
@@ -263,11 +265,11 @@ class _Search:
 
 
 @lru_cache(maxsize=1 << 15)
-def _groups_of(kinds: _Kinds, counts: _Counts) -> list[tuple[int, list[int], list[int]]]:
-    """For each number of slots h that one of the jobs lasts: h, the sums of the smallest needs of those that last h slots at least,
-    and the needs of the shorter ones, the smallest first."""
+def _groups_of(kinds: _Kinds, counts: _Counts) -> tuple[int, list[tuple[int, list[int], list[int]]]]:
+    """What all need together, and for each number of slots h that one of the jobs lasts, in any order: h, the sums of the smallest needs
+    of those that last h slots at least, and the needs of the shorter ones, the smallest first."""
     there = [(need, held, [need] * many) for (need, held), many in zip(kinds, counts, strict=True) if many]
-    return [
+    return sum(sum(needs) for _, _, needs in there), [
         (
             least,
             list(accumulate(chain.from_iterable([needs for _, held, needs in there if held >= least]))),

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, filterfalse
 from operator import attrgetter, is_
 
 import numpy as np
@@ -127,8 +127,8 @@ class Jobs:
         ask: Callable[[UnitKey], float] | None = self.cluster.view.facts.get("work_left")
         places = which.tolist()
         if ask is not None and not measured.rates and (self._table[which, 10] > 0).all():
-            keys = self.keys
-            return np.array([ask(keys[place]) for place in places], dtype=np.float64)
+            told = [self.rows[place].told(ask) for place in places]
+            return np.array(told, dtype=np.float64)
         rows = [self.rows[place] for place in places]
         left = [
             _left(measured, ask, row.unit, row.run, rates, kind, self.now_s)
@@ -249,7 +249,7 @@ def _seconds(work: Floats, throughput: Floats) -> Floats:
 class _Job:
     """A unit as it waits or runs, with what `Jobs` says of it: the same as long as neither changes, on the same rates."""
 
-    __slots__ = ("demand", "key", "numbers", "place", "run", "targets", "unit")
+    __slots__ = ("demand", "key", "numbers", "place", "run", "targets", "unit", "waits_left")
 
     def __init__(self, cluster: Cluster, rates: Rates, unit: PendingUnit, run: RunningUnit | None) -> None:
         self.unit, self.run = unit, run
@@ -273,6 +273,16 @@ class _Job:
         """A row of the table of `Jobs`: devices, kind, held, restart_s, since_s, the five sizes, work, throughput."""
         self.targets: dict[tuple[int, int, str], Target] = {}
         """By type, ranks and reason."""
+        self.waits_left = -1.0
+        """The work left that it was told of while it waits, which does none."""
+
+    def told(self, ask: Callable[[UnitKey], float]) -> float:
+        """The work left, as it is told."""
+        if self.run is not None:
+            return ask(self.key)
+        if self.waits_left < 0:
+            self.waits_left = ask(self.key)
+        return self.waits_left
 
 
 def jobs_of(cluster: Cluster, now_s: float) -> Jobs:
@@ -334,23 +344,30 @@ class _Kept:
             self.table = np.zeros((0, _NUMBERS + len(rates.models)))
         known, bare = self._known, self._bare
         held: list[RunningUnit | PendingUnit] = [*running, *waiting]
-        there = dict(zip(map(id, held), held, strict=True))
-        gone = [known.pop(name) for name in known.keys() - there.keys()]
-        for name in bare.keys() - there.keys():
-            del bare[name]
+        names = list(map(id, held))
+        fresh_names = [name for name in filterfalse(known.__contains__, names) if name not in bare]
+        gone: list[_Job] = []
+        if len(known) + len(bare) > len(names) - len(fresh_names):
+            there = set(names)
+            gone = [known.pop(name) for name in list(filterfalse(there.__contains__, known))]
+            for name in list(filterfalse(there.__contains__, bare)):
+                del bare[name]
         run = list(map(_unit, running))
-        for name, unit in zip(there, run, strict=False):
+        for name, unit in zip(names, run, strict=False):
             if name in known and known[name].unit is not unit:
                 gone.append(known.pop(name))
+                fresh_names.append(name)
         fresh: list[_Job] = []
-        for name in there.keys() - known.keys() - bare.keys():
-            item = there[name]
-            unit, its_run = (item.unit, item) if isinstance(item, RunningUnit) else (item, None)
-            if not unit.demand.accelerators:
-                bare[name] = item
-                continue
-            known[name] = job = _Job(cluster, rates, unit, its_run)
-            fresh.append(job)
+        if fresh_names:
+            by_name = dict(zip(names, held, strict=True))
+            for name in fresh_names:
+                item = by_name[name]
+                unit, its_run = (item.unit, item) if isinstance(item, RunningUnit) else (item, None)
+                if unit.demand.accelerators:
+                    known[name] = job = _Job(cluster, rates, unit, its_run)
+                    fresh.append(job)
+                else:
+                    bare[name] = item
         self._held, self._run, self._of = held, run, rates
         if not gone and not fresh:
             return anew
