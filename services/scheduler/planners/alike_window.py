@@ -103,14 +103,15 @@ def _take(free: list[int], need: int, held: int, slot: int) -> None:
 
 def place_behind(devices: Sequence[int], lasts: Sequence[int], free: list[int], least: int = 0) -> list[int]:
     """The slots of jobs, -1 for none, each the earliest with room, which is taken from ``free``, as long as ``least`` are free in slot 0."""
-    starts = [-1] * len(devices)
+    starts, most = [-1] * len(devices), max(free)
     for job, (need, held) in enumerate(zip(devices, lasts, strict=True)):
         if free[0] < least:
             break
-        slot = _earliest(free, need, held)
+        slot = _earliest(free, need, held) if need <= most else -1
         if slot >= 0:
             starts[job] = slot
             _take(free, need, held, slot)
+            most = max(free)
     return starts
 
 

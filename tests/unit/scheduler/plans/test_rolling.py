@@ -9,7 +9,7 @@ import pytest
 
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
-from services.scheduler.core.planning import settled_until_s
+from services.scheduler.core.planning import same_until_s, settled_until_s
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares
 from services.scheduler.planners.milp import free_devices, rolling_plan
@@ -43,7 +43,7 @@ def test_who_begins_is_as_of_the_whole_queue_and_settled_rounds_begin_nobody(see
     chosen = policy("rolling-milp", ROUND_S, first=3, slots=6)
     planner = RollingPlanner(first=3, slots=6)
     held = cluster({"v100": 12}, chosen)
-    started = settled = 0
+    started = settled = same = 0
     for number in range(120):
         now_s = ROUND_S * number
         event = draw.random()
@@ -67,7 +67,13 @@ def test_who_begins_is_as_of_the_whole_queue_and_settled_rounds_begin_nobody(see
             settled += 1
             later = decide(held.copy(), chosen, now_s + 10 * ROUND_S, explain=False)
             assert (later.placed, later.preempted) == ((), ())
+        until_s = same_until_s(held.stages.planner, held, now_s)
+        if not decisions.placed and now_s < until_s < float("inf"):
+            same += 1
+            for part in (0.25, 0.5, 0.75, 1.0):
+                assert begins(held, now_s + part * (until_s - now_s), 3) == begins(held, now_s, 3)
     assert started > 20
+    assert same > 5
     assert 20 < settled < 120
 
 
