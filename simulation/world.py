@@ -191,8 +191,7 @@ class World:
     def _done_by_now(self, item: SimulatedJob) -> float:
         if item.running is None or item.staging:
             return item.done
-        begun_s = item.working_from_s if item.working_from_s > item.since_s else item.since_s
-        worked_s = (self.now_s - begun_s) * item.factor if self.now_s > begun_s else 0.0
+        worked_s = max(self.now_s - max(item.working_from_s, item.since_s), 0.0) * item.factor
         if item.curve is not None:
             work, seconds = item.curve
             return float(np.interp(np.interp(item.done, work, seconds) + worked_s, seconds, work))

@@ -52,7 +52,7 @@ def window_starts(devices: Sequence[int], lasts: Sequence[int], free: list[int])
     the search did not end it stays as it was."""
     slots, starts = len(free), [-1] * len(devices)
     could = [job for job, need in enumerate(devices) if need <= free[-1]]
-    if all([bisect_left(free, devices[job]) + lasts[job] >= slots for job in could]):
+    if all(bisect_left(free, devices[job]) + lasts[job] >= slots for job in could):
         _smallest_first(starts, sorted(could, key=devices.__getitem__), devices, free)
     elif not _searched(starts, could, devices, lasts, free):
         return None

@@ -23,7 +23,7 @@ from services.scheduler.core.planning import Target
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Bools, Floats, Ints
 from services.scheduler.core.waiting_unit import PendingUnit
-from services.scheduler.plans.rates import Rates, measured_of
+from services.scheduler.plans.rates import Rates
 from services.scheduler.plans.service import service_of
 
 _UNKNOWN_S = 86_400.0
@@ -215,8 +215,10 @@ class Jobs:
         """`seconds` of some jobs, of which alone it is asked."""
         throughput = self.throughput[which]
         left = self._left_of(which)
-        fastest = np.where(self.devices[which, None] <= self.capacity, throughput, 0.0).max(axis=1, initial=0.0)
-        return _seconds(np.where(np.isfinite(left), left, fastest * _UNKNOWN_S), throughput)
+        if not np.isfinite(left).all():
+            fastest = np.where(self.devices[which, None] <= self.capacity, throughput, 0.0).max(axis=1, initial=0.0)
+            left = np.where(np.isfinite(left), left, fastest * _UNKNOWN_S)
+        return _seconds(left, throughput)
 
     def at(self, now_s: float) -> Jobs:
         """The same jobs on the same nodes at another time."""
@@ -224,8 +226,13 @@ class Jobs:
 
     def targets(self, kind: Ints, order: Sequence[int] | Ints, reason: str) -> list[Target]:
         """The jobs with a type (``kind`` (J) >= 0), in this order, with the ranks that they ask for."""
-        kinds = kind.tolist()
-        return [self.target(job, kinds[job], 0, reason) for job in np.asarray(order).tolist() if kinds[job] >= 0]
+        kinds, rows = kind.tolist(), self.rows
+        names = [(place, 0, reason) for place in range(len(self.models))]
+        return [
+            rows[job].targets.get(names[kinds[job]]) or self.target(job, kinds[job], 0, reason)
+            for job in np.asarray(order).tolist()
+            if kinds[job] >= 0
+        ]
 
     def target(self, job: int, kind: int, ranks: int, reason: str) -> Target:
         """A job on a type, with ``ranks`` (0: those that it asks for)."""
@@ -334,9 +341,7 @@ class _Kept:
             return False
         return all(map(is_, chain(running, waiting), self._held)) and all(map(is_, map(_unit, running), self._run))
 
-    def follow(
-        self, cluster: Cluster, rates: Rates, running: list[RunningUnit], waiting: list[PendingUnit]
-    ) -> bool:
+    def follow(self, cluster: Cluster, rates: Rates, running: list[RunningUnit], waiting: list[PendingUnit]) -> bool:
         """Take over what is ``running`` and ``waiting``; whether other jobs are there than before, or other rates."""
         anew = self._of is not rates
         if anew:

@@ -17,7 +17,10 @@ def plans(classes: Classes, room: list[int]) -> list[tuple[int, Plan]]:
     """Cost and plan for all starts of those who can give something back, the largest first; the others smallest first."""
     slots = len(room)
     jobs = [(need, held, which) for which, (need, held, many) in enumerate(classes) for _ in range(many)]
-    first = {which: next(slot for slot, free in enumerate(room) if free >= need) for which, (need, _, _) in enumerate(classes)}
+    first = {
+        which: next(slot for slot, free in enumerate(room) if free >= need)
+        for which, (need, _, _) in enumerate(classes)
+    }
     lasting = sorted([job for job in jobs if first[job[2]] + job[1] >= slots], key=lambda job: (job[0], job[2]))
     passing = sorted([job for job in jobs if job not in lasting], key=lambda job: (-job[0] * job[1], job))
     found = []
