@@ -94,6 +94,7 @@ class Pending:
         """What entered since a cycle last looked."""
         self._fresh: list[Lane] = []
         self._entries: dict[UnitKey, tuple[Lane, Entry]] = {}
+        self._units: dict[UnitKey, PendingUnit] = {}
         self._static = tuple(plugin for plugin in self.order if plugin.per == "unit")
         self.settled = len(self._static) == len(self.order)
         """Whether all criteria depend on the unit alone."""
@@ -106,11 +107,11 @@ class Pending:
         return key in self._entries
 
     def __iter__(self) -> Iterator[PendingUnit]:
-        return (entry[3] for _, entry in self._entries.values())
+        return iter(self._units.values())
 
     def units(self) -> list[PendingUnit]:
         """All of them; quicker than one after the other."""
-        return [entry[3] for _, entry in self._entries.values()]
+        return list(self._units.values())
 
     def in_order(self) -> list[PendingUnit]:
         """All of them in the order of the policy, where all criteria depend on the unit alone (`settled`)."""
@@ -118,8 +119,7 @@ class Pending:
 
     def get(self, key: UnitKey) -> PendingUnit | None:
         """The unit, if it waits."""
-        found = self._entries.get(key)
-        return None if found is None else found[1][3]
+        return self._units.get(key)
 
     def copy(self) -> Pending:
         """The same units in the same order, to be changed without changing these."""
@@ -131,7 +131,7 @@ class Pending:
             if mine.fresh:
                 other._fresh.append(mine)
             for entry in mine.entries:
-                other._entries[entry[2]] = (mine, entry)
+                other._entries[entry[2]], other._units[entry[2]] = (mine, entry), entry[3]
         other.added = dict(self.added)
         return other
 
@@ -155,7 +155,7 @@ class Pending:
         lane.fresh = True
         self._fresh.append(lane)
         self.added[unit.key] = unit
-        self._entries[unit.key] = (lane, entry)
+        self._entries[unit.key], self._units[unit.key] = (lane, entry), unit
 
     def remove(self, key: UnitKey) -> PendingUnit | None:
         """A unit waits no more; None when it did not."""
@@ -163,6 +163,7 @@ class Pending:
         if found is None:
             return None
         self.added.pop(key, None)
+        del self._units[key]
         lane, entry = found
         place = 0 if self._timed else bisect_left(lane.entries, entry[:3], key=_position)
         if place >= len(lane.entries) or lane.entries[place][2] != key:

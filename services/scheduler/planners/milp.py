@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.planners.alike_window import alike_starts
 from services.scheduler.planners.checks import FloatArray, IntArray, number, numbers, whole_numbers
 from services.scheduler.planners.mixed_integer import Limits, minimise
-from services.scheduler.planners.window_search import Alike, best_starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,20 @@ def free_devices(
     devices = numbers("running_devices", running_devices, (kind.size,), low=0.0)
     left = numbers("running_left_s", running_left_s, (kind.size,), low=0.0)
     count = int(whole_numbers("slots", slots, (), low=1, high=10**5))
-    until = np.clip(np.ceil(left / number("slot_s", slot_s, low=1e-9)), 1, count)
-    free = np.repeat(size[:, None], count, axis=1)
-    for job in range(kind.size):
-        free[kind[job], : int(until[job])] -= devices[job]
-    if (free < 0).any():
-        raise PolicyError(f"running_devices: more than the capacity of type {int(np.argwhere(free < 0)[0][0])}")
-    return free
+    free = room_beside(size, kind, devices, left, count, number("slot_s", slot_s, low=1e-9))
+    if (free < -1e-9).any():
+        raise PolicyError(f"running_devices: more than the capacity of type {int(np.argwhere(free < -1e-9)[0][0])}")
+    return np.maximum(free, 0.0)
+
+
+def room_beside(
+    capacity: FloatArray, kind: IntArray, devices: FloatArray, left_s: FloatArray, slots: int, slot_s: float
+) -> FloatArray:
+    """`free_devices` of what is known to be right; below 0 where more run than there are devices."""
+    until = np.clip(np.ceil(left_s / slot_s), 1, slots).astype(np.int64)
+    given = np.bincount(kind * slots + until - 1, devices, capacity.size * slots).reshape(capacity.size, slots)
+    room: FloatArray = capacity[:, None] - np.cumsum(given[:, ::-1], axis=1)[:, ::-1]
+    return room
 
 
 def rolling_plan(
@@ -81,7 +88,8 @@ def rolling_plan(
     2. Compared with the greedy placement of the same jobs; the better one is kept, so a solver cut short does no harm. Where
        greedy completes each job as early as if it were alone, in the one way that does, nothing is solved. Nor is it where
        serving the smallest first is best (`by_size`), nor a program that came before, whose answer is kept. On one type, of jobs
-       worth alike, the program is searched (`window_search`); the solver is asked where that does not end.
+       worth alike that need whole devices, the plan is searched instead of all that (`alike_window`); the solver is asked where that does
+       not end.
     3. The remaining jobs in order, each where it completes first in what is left (it never delays those before it). With
        ``now_only`` they are placed only until none of those behind has room in slot 0: who begins there is the same.
     """
@@ -96,6 +104,11 @@ def rolling_plan(
     step = number("slot_s", slot_s, low=1e-9)
     exact = min(int(whole_numbers("first", first, (), low=0, high=10**6)), jobs)
     head = np.arange(exact)
+    alike = alike_starts(length, need, worth, room, step, exact, now_only=now_only)
+    if alike is not None:
+        alike_kind = np.where(alike >= 0, 0, -1)
+        cost = _cost((alike_kind[head], alike[head]), head, length, worth, slots, step)
+        return SlotPlan(alike_kind, alike, cost, proven=True)
     greedy = _greedy(head, length, need, room, step)
     solved, proven = None, True
     if not _none_better(greedy, head, length, need, room, step):
@@ -117,20 +130,6 @@ def rolling_plan(
     tail = np.arange(exact, jobs)
     kind[tail], slot[tail] = _greedy(tail, length, need, room, step, now_only=now_only)
     return SlotPlan(kind, slot, cost, proven)
-
-
-def could_begin(duration_s: ArrayLike, devices: ArrayLike, free: ArrayLike, slot_s: float) -> bool:
-    """Whether any of the jobs has room in slot 0, for as long as it lasts; else no `rolling_plan` begins one there."""
-    room = numbers("free", free, (None, None), low=0.0)
-    length = numbers("duration_s", duration_s, (None, len(room)), low=0.0, infinite=True)
-    need = numbers("devices", devices, (len(length),), low=np.finfo(float).tiny)
-    step = number("slot_s", slot_s, low=1e-9)
-    runs = np.isfinite(length)
-    held = np.maximum(np.ceil(np.where(runs, length, 0.0) / step - 1e-9), 1.0).astype(np.int64)
-    # What is free in all of the first n slots (T, S).
-    lasting = np.minimum.accumulate(room, axis=1)
-    last = np.minimum(held, room.shape[1]) - 1
-    return bool((runs & (lasting[np.arange(len(room)), last] + 1e-9 >= need[:, None])).any())
 
 
 def _held(length: float, step: float) -> int:
@@ -269,12 +268,9 @@ class _Program:
         return (kind, slot), proven
 
     def solve(self, limits: Limits) -> tuple[_Places | None, bool]:
-        """How many of each class begin where and when: by `window_search` on one type where all are worth alike, or by the solver."""
+        """How many of each class begin where and when."""
         room, step = self._room, self._step
         kinds, slots = room.shape
-        searched = self._searched()
-        if searched is not None:
-            return searched, True
         columns: list[tuple[int, int, int]] = []
         cost: list[float] = []
         row: list[int] = []
@@ -306,19 +302,6 @@ class _Program:
         for (which, kind, slot), many in zip(columns, solution.values.astype(np.int64).tolist(), strict=True):
             begin[which] += [(kind, slot)] * many
         return tuple([tuple(sorted(places, key=lambda place: place[::-1])) for places in begin]), solution.proven
-
-    def _searched(self) -> _Places | None:
-        """The same by `window_search`; None where there are several types, parts of devices or unlike weights, or it did not end."""
-        if len(self._room) != 1 or not self._many.size:
-            return None
-        need, worth, held, _ = self._classes.T
-        room = np.floor(self._room[0] + 1e-9)
-        if (need != np.rint(need)).any() or (worth != worth[0]).any() or worth[0] <= 0:
-            return None
-        rows = zip(need.tolist(), held.tolist(), self._many.tolist(), strict=True)
-        classes = [Alike(int(devices), int(slots), many) for devices, slots, many in rows]
-        found = best_starts(classes, [int(free) for free in room.tolist()])
-        return None if found is None else tuple([tuple([(0, slot) for slot in slots]) for slots in found])
 
 
 @lru_cache(maxsize=4096)

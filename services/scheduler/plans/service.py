@@ -7,7 +7,7 @@ if it had not run yet.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from services.scheduler.core.table import Floats, Ints
 from services.scheduler.core.waiting_unit import PendingUnit
 
 _NAME = "plans"
+_SPARE = 64
 
 
 class Service:
@@ -59,13 +60,15 @@ class Service:
         return self.asked.setdefault(unit.key, unit.demand)
 
     def forget_all_but(self, keys: Sequence[UnitKey]) -> None:
-        """Jobs that are no more need no account."""
-        if len(self.asked) <= len(keys):
+        """Jobs that are no more need no account. Of units that were never planned it is kept until they are as many as jobs."""
+        if len(self.asked) <= len(keys) and len(self._starts) <= 2 * len(keys) + _SPARE:
             return
         known = set(keys)
-        gone = [key for key in self.asked if key not in known]
         # All that is written down of a job's runs is of one that has started.
-        gone += [key for key in self._starts if key not in known]
+        self.forget([key for key in (*self.asked, *self._starts) if key not in known])
+
+    def forget(self, gone: Iterable[UnitKey]) -> None:
+        """These jobs are no more."""
         tables: tuple[dict[UnitKey, Any], ...] = (
             self.asked,
             self._received,

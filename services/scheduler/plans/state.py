@@ -8,25 +8,26 @@ a plan (`others` lets them run as they fit).
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
+from itertools import chain, filterfalse
 from operator import attrgetter, is_
-from typing import Any
 
 import numpy as np
 
 from services.scheduler.core.cluster import Cluster, RunningUnit, model_of
+from services.scheduler.core.measured import Measured
 from services.scheduler.core.planning import Target
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Bools, Floats, Ints
 from services.scheduler.core.waiting_unit import PendingUnit
-from services.scheduler.plans.rates import Rates, measured_of
+from services.scheduler.plans.rates import Rates
 from services.scheduler.plans.service import service_of
 
 _UNKNOWN_S = 86_400.0
-_NUMBERS = 10
+_NUMBERS = 11
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +49,7 @@ class Jobs:
     cluster: Cluster
     now_s: float
     _table: Floats
-    """`_Job.numbers` of each job (J, 10 + T)."""
+    """`_Job.numbers` of each job (J, 11 + T)."""
 
     @cached_property
     def units(self) -> tuple[PendingUnit, ...]:
@@ -107,7 +108,7 @@ class Jobs:
 
     @cached_property
     def _sizes(self) -> Ints:
-        sizes: Ints = self._table[:, 5:_NUMBERS].astype(np.int64)
+        sizes: Ints = self._table[:, 5:10].astype(np.int64)
         return sizes
 
     @property
@@ -119,8 +120,20 @@ class Jobs:
     @cached_property
     def left(self) -> Floats:
         """See the class."""
-        rows = zip(self.units, self.runs, self.throughput, self.kind.tolist(), strict=True)
-        left = [_left(self.cluster, unit, run, rates, kind, self.now_s) for unit, run, rates, kind in rows]
+        return self._left_of(np.arange(len(self.rows)))
+
+    def _left_of(self, which: Ints) -> Floats:
+        measured = self.rates.measured
+        ask: Callable[[UnitKey], float] | None = self.cluster.view.facts.get("work_left")
+        places = which.tolist()
+        if ask is not None and not measured.rates and (self._table[which, 10] > 0).all():
+            told = [self.rows[place].told(ask) for place in places]
+            return np.array(told, dtype=np.float64)
+        rows = [self.rows[place] for place in places]
+        left = [
+            _left(measured, ask, row.unit, row.run, rates, kind, self.now_s)
+            for row, rates, kind in zip(rows, self.throughput[which], self.kind[which].tolist(), strict=True)
+        ]
         return np.array(left, dtype=np.float64)
 
     @cached_property
@@ -166,7 +179,7 @@ class Jobs:
 
     def assumed(self, job: int) -> str:
         """What nothing is known of, of a job, and what is taken instead; empty: everything is known."""
-        unit, demand = self.units[job], self.demands[job]
+        unit, demand = self.rows[job].unit, self.rows[job].demand
         notes = []
         if self.rates.measured.knows(unit.key.job_id):
             notes = [] if demand.profile else ["its rates are measured where it ran, other accelerators count alike"]
@@ -176,7 +189,7 @@ class Jobs:
         return f" ({'; '.join(notes)})" if notes else ""
 
     def _endless(self, job: int) -> bool:
-        unit = self.units[job]
+        unit = self.rows[job].unit
         if unit.work <= 0 and unit.remaining_s == np.inf:
             return not np.isfinite(self.left[job])
         return False
@@ -196,9 +209,16 @@ class Jobs:
     @property
     def seconds(self) -> Floats:
         """Seconds that are left by type (J, T), infinite where the job does not run."""
-        endless = np.full(self.throughput.shape, np.inf)
-        seconds: Floats = np.divide(self.work[:, None], self.throughput, out=endless, where=self.throughput > 0)
-        return seconds
+        return _seconds(self.work, self.throughput)
+
+    def seconds_of(self, which: Ints) -> Floats:
+        """`seconds` of some jobs, of which alone it is asked."""
+        throughput = self.throughput[which]
+        left = self._left_of(which)
+        if not np.isfinite(left).all():
+            fastest = np.where(self.devices[which, None] <= self.capacity, throughput, 0.0).max(axis=1, initial=0.0)
+            left = np.where(np.isfinite(left), left, fastest * _UNKNOWN_S)
+        return _seconds(left, throughput)
 
     def at(self, now_s: float) -> Jobs:
         """The same jobs on the same nodes at another time."""
@@ -206,8 +226,13 @@ class Jobs:
 
     def targets(self, kind: Ints, order: Sequence[int] | Ints, reason: str) -> list[Target]:
         """The jobs with a type (``kind`` (J) >= 0), in this order, with the ranks that they ask for."""
-        kinds = kind.tolist()
-        return [self.target(job, kinds[job], 0, reason) for job in np.asarray(order).tolist() if kinds[job] >= 0]
+        kinds, rows = kind.tolist(), self.rows
+        names = [(place, 0, reason) for place in range(len(self.models))]
+        return [
+            rows[job].targets.get(names[kinds[job]]) or self.target(job, kinds[job], 0, reason)
+            for job in np.asarray(order).tolist()
+            if kinds[job] >= 0
+        ]
 
     def target(self, job: int, kind: int, ranks: int, reason: str) -> Target:
         """A job on a type, with ``ranks`` (0: those that it asks for)."""
@@ -215,17 +240,23 @@ class Jobs:
         made = known.get((kind, ranks, reason))
         if made is None:
             made = Target(self.keys[job], ranks, self.models[kind], reason=reason + self.assumed(job))
-            unit = self.units[job]
+            unit = self.rows[job].unit
             if unit.work > 0 or unit.remaining_s != np.inf:
                 # Of others it may be told later how much is left.
                 known[kind, ranks, reason] = made
         return made
 
 
+def _seconds(work: Floats, throughput: Floats) -> Floats:
+    endless = np.full(throughput.shape, np.inf)
+    seconds: Floats = np.divide(work[:, None], throughput, out=endless, where=throughput > 0)
+    return seconds
+
+
 class _Job:
     """A unit as it waits or runs, with what `Jobs` says of it: the same as long as neither changes, on the same rates."""
 
-    __slots__ = ("demand", "key", "numbers", "place", "run", "targets", "unit")
+    __slots__ = ("demand", "key", "numbers", "place", "run", "targets", "unit", "waits_left")
 
     def __init__(self, cluster: Cluster, rates: Rates, unit: PendingUnit, run: RunningUnit | None) -> None:
         self.unit, self.run = unit, run
@@ -243,11 +274,22 @@ class _Job:
             unit.max_ranks or demand.ranks,
             unit.min_ranks > 0,
             unit.preemptible,
+            unit.work,
             *rates.of(unit.key, demand).tolist(),
         )
-        """A row of the table of `Jobs`: devices, kind, held, restart_s, since_s, the five sizes, throughput."""
+        """A row of the table of `Jobs`: devices, kind, held, restart_s, since_s, the five sizes, work, throughput."""
         self.targets: dict[tuple[int, int, str], Target] = {}
         """By type, ranks and reason."""
+        self.waits_left = -1.0
+        """The work left that it was told of while it waits, which does none."""
+
+    def told(self, ask: Callable[[UnitKey], float]) -> float:
+        """The work left, as it is told."""
+        if self.run is not None:
+            return ask(self.key)
+        if self.waits_left < 0:
+            self.waits_left = ask(self.key)
+        return self.waits_left
 
 
 def jobs_of(cluster: Cluster, now_s: float) -> Jobs:
@@ -255,20 +297,20 @@ def jobs_of(cluster: Cluster, now_s: float) -> Jobs:
     service = service_of(cluster)
     kept: _Kept = service.plan.setdefault("jobs", _Kept())
     rates = kept.rates_of(cluster)
-    running = [item for item in cluster.running.values() if item.unit.demand.accelerators]
-    units = [item.unit for item in running]
-    units += [unit for unit in cluster.pending.units() if unit.demand.accelerators]
+    running, waiting = list(cluster.running.values()), cluster.pending.units()
     before = kept.jobs
-    if before is not None and before.rates is rates and kept.same(running, units):
+    same = before is not None and before.rates is rates and kept.same(running, waiting)
+    if not same:
+        same = not kept.follow(cluster, rates, running, waiting)
+    if same and before is not None:
         return before if before.now_s == now_s else before.at(now_s)
-    rows, table = kept.follow(cluster, rates, running, units)
-    keys = tuple([row.key for row in rows])
-    service.forget_all_but(keys)
-    kept.jobs = Jobs(tuple(rows), keys, rates, cluster, now_s, table)
+    kept.jobs = Jobs(*kept.rows(), rates, cluster, now_s, kept.table)
+    service.forget_all_but(kept.jobs.keys)
     return kept.jobs
 
 
 _place = attrgetter("place")
+_unit: Callable[[RunningUnit], PendingUnit] = attrgetter("unit")
 
 
 class _Kept:
@@ -276,55 +318,95 @@ class _Kept:
 
     def __init__(self) -> None:
         self.jobs: Jobs | None = None
-        self._running: list[RunningUnit] = []
-        self._units: list[PendingUnit] = []
+        self._held: list[RunningUnit | PendingUnit] = []
+        """What ran and what waited, with or without accelerators."""
+        self._run: list[PendingUnit] = []
+        """The units of what ran."""
         self._rates: Rates | None = None
         self._of: Rates | None = None
         self._order: list[_Job] = []
         """By submission."""
+        self._keys: list[UnitKey] = []
+        """Their keys."""
         self._known: dict[int, _Job] = {}
         """By the ``id`` of their run, of a job that waits of its unit: both are held as long."""
-        self._table: Floats = np.zeros((0, 0))
+        self._bare: dict[int, RunningUnit | PendingUnit] = {}
+        """Those without accelerators, likewise."""
+        self.table: Floats = np.zeros((0, 0))
+        """Their numbers (J, 11 + T)."""
 
-    def same(self, running: Sequence[RunningUnit], units: Sequence[PendingUnit]) -> bool:
+    def same(self, running: Sequence[RunningUnit], waiting: Sequence[PendingUnit]) -> bool:
         """Whether these are the very runs, units and order of the last time."""
-        if len(running) != len(self._running) or len(units) != len(self._units):
+        if len(running) != len(self._run) or len(running) + len(waiting) != len(self._held):
             return False
-        return all(map(is_, running, self._running)) and all(map(is_, units, self._units))
+        return all(map(is_, chain(running, waiting), self._held)) and all(map(is_, map(_unit, running), self._run))
 
-    def follow(
-        self, cluster: Cluster, rates: Rates, running: list[RunningUnit], units: list[PendingUnit]
-    ) -> tuple[list[_Job], Floats]:
-        """The jobs of ``units``, the first of which are ``running``, by submission, and their numbers (J, 10 + T): those that were
-        known stand in this order already."""
-        known = self._known if self._of is rates else {}
-        held: list[object] = [*running, *units[len(running) :]]
+    def follow(self, cluster: Cluster, rates: Rates, running: list[RunningUnit], waiting: list[PendingUnit]) -> bool:
+        """Take over what is ``running`` and ``waiting``; whether other jobs are there than before, or other rates."""
+        anew = self._of is not rates
+        if anew:
+            self._known, self._order, self._keys = {}, [], []
+            self.table = np.zeros((0, _NUMBERS + len(rates.models)))
+        known, bare = self._known, self._bare
+        held: list[RunningUnit | PendingUnit] = [*running, *waiting]
         names = list(map(id, held))
-        jobs: list[Any] = list(map(known.get, names))
+        fresh_names = [name for name in filterfalse(known.__contains__, names) if name not in bare]
+        gone: list[_Job] = []
+        if len(known) + len(bare) > len(names) - len(fresh_names):
+            there = set(names)
+            gone = [known.pop(name) for name in list(filterfalse(there.__contains__, known))]
+            for name in list(filterfalse(there.__contains__, bare)):
+                del bare[name]
+        run = list(map(_unit, running))
+        for name, unit in zip(names, run, strict=False):
+            if name in known and known[name].unit is not unit:
+                gone.append(known.pop(name))
+                fresh_names.append(name)
         fresh: list[_Job] = []
-        for place, unit in enumerate(units):
-            job = jobs[place]
-            if job is None or job.unit is not unit:
-                run = running[place] if place < len(running) else None
-                jobs[place] = job = _Job(cluster, rates, unit, run)
-                fresh.append(job)
-        now = set(jobs)
-        stay = [job in now for job in self._order]
-        order = list(compress(self._order, stay))
-        order += fresh
-        order.sort(key=_place)
-        table = np.empty((len(order), _NUMBERS + len(rates.models)))
-        new = np.zeros(len(order), dtype=np.bool_)
-        for job in fresh:
-            place = order.index(job)
-            new[place] = True
-            table[place] = job.numbers
-        if len(fresh) < len(order):
-            table[~new] = self._table[stay]
-        table.setflags(write=False)
-        self._running, self._units, self._order, self._table = running, units, order, table
-        self._of, self._known = rates, dict(zip(names, jobs, strict=True))
-        return order, table
+        if fresh_names:
+            by_name = dict(zip(names, held, strict=True))
+            for name in fresh_names:
+                item = by_name[name]
+                unit, its_run = (item.unit, item) if isinstance(item, RunningUnit) else (item, None)
+                if unit.demand.accelerators:
+                    known[name] = job = _Job(cluster, rates, unit, its_run)
+                    fresh.append(job)
+                else:
+                    bare[name] = item
+        self._held, self._run, self._of = held, run, rates
+        if not gone and not fresh:
+            return anew
+        self.table = self._change(gone, fresh)
+        self.table.setflags(write=False)
+        ended = {job.key for job in gone} - {job.key for job in fresh}
+        service_of(cluster).forget(ended)
+        return True
+
+    def rows(self) -> tuple[tuple[_Job, ...], tuple[UnitKey, ...]]:
+        """The jobs by submission, and their keys."""
+        return tuple(self._order), tuple(self._keys)
+
+    def _change(self, gone: Sequence[_Job], fresh: list[_Job]) -> Floats:
+        """The table without the jobs that are gone and with the fresh ones; the order follows."""
+        order, keys, table = self._order, self._keys, self.table
+        if gone:
+            stays = np.ones(len(order), dtype=np.bool_)
+            for place in sorted([bisect_left(order, job.place, key=_place) for job in gone], reverse=True):
+                stays[place] = False
+                del order[place], keys[place]
+            table = table[stays]
+        fresh.sort(key=_place)
+        places = [bisect_left(order, job.place, key=_place) for job in fresh]
+        for already, (place, job) in enumerate(zip(places, fresh, strict=True)):
+            order.insert(place + already, job)
+            keys.insert(place + already, job.key)
+        changed = np.empty((len(order), table.shape[1]))
+        stays = np.ones(len(order), dtype=np.bool_)
+        at = [place + already for already, place in enumerate(places)]
+        stays[at] = False
+        changed[stays] = table
+        changed[at] = [job.numbers for job in fresh] or np.zeros((0, table.shape[1]))
+        return changed
 
     def __deepcopy__(self, memo: dict[int, object]) -> _Kept:
         return _Kept()
@@ -346,16 +428,20 @@ def others(cluster: Cluster, jobs: Jobs | None = None) -> list[Target]:
 
 
 def _left(
-    cluster: Cluster, unit: PendingUnit, run: RunningUnit | None, rates: Floats, kind: int, now_s: float
+    measured: Measured,
+    ask: Callable[[UnitKey], float] | None,
+    unit: PendingUnit,
+    run: RunningUnit | None,
+    rates: Floats,
+    kind: int,
+    now_s: float,
 ) -> float:
     """Work left: as reported (facts ``work_left`` and, where its rate is measured too, ``measured``), else from the rate and
     the time that it runs. Of a unit without work the predicted remaining seconds count, as if on its fastest type."""
-    measured = measured_of(cluster)
     if measured.knows(unit.key.job_id) and (steps := measured.steps_left(unit.key)) is not None:
         if run is None or kind < 0:
             return steps
         return max(steps - max(now_s - max(measured.done[unit.key].at_s, run.since_s), 0.0) * float(rates[kind]), 0.0)
-    ask: Callable[[UnitKey], float] | None = cluster.view.facts.get("work_left")
     if unit.work > 0 and ask is not None:
         return ask(unit.key)
     amount = unit.work if unit.work > 0 else unit.remaining_s * max(float(rates.max(initial=0.0)), 1e-300)

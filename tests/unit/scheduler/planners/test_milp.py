@@ -7,7 +7,7 @@ import pytest
 
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.planners import milp
-from services.scheduler.planners.milp import by_size, could_begin, free_devices, rolling_plan
+from services.scheduler.planners.milp import by_size, free_devices, rolling_plan
 from services.scheduler.planners.mixed_integer import Limits
 
 
@@ -142,22 +142,45 @@ def test_bad_input_is_named(changes, message):
         rolling_plan(**given)
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_who_could_begin_in_slot_0(seed):
+@pytest.mark.parametrize("seed", range(40))
+def test_jobs_worth_alike_on_one_type_are_searched_and_nothing_is_better(seed, monkeypatch):
+    monkeypatch.setattr(milp, "minimise", None)
     draw = np.random.default_rng(seed)
-    free = np.cumsum(draw.integers(0, 3, (2, 5)), axis=1) - draw.integers(0, 3)
-    free = np.maximum(free, 0).astype(float)
-    duration = draw.uniform(5.0, 80.0, (4, 2))
-    duration[draw.random((4, 2)) < 0.2] = np.inf
-    devices = draw.integers(1, 5, 4)
-    alone = [
-        (free[kind, : min(held(duration[job, kind], 10.0), 5)] >= devices[job]).all()
-        for job, kind in itertools.product(range(4), range(2))
-        if np.isfinite(duration[job, kind])
-    ]
-    assert could_begin(duration, devices, free, 10.0) == any(alone)
-    if not any(alone):
-        assert not (rolling_plan(duration, devices, np.ones(4), free, 10.0, first=2).slot == 0).any()
+    free = np.cumsum(draw.integers(0, 3, 4)).astype(float)[None]
+    duration, devices = draw.uniform(5, 45, (5, 1)), draw.integers(1, 4, 5)
+    duration[draw.random((5, 1)) < 0.1] = np.inf
+    lasts = np.where(np.isfinite(duration), duration, 0.0)
+    plan = rolling_plan(duration, devices, np.full(5, 2.0), free, 10.0)
+    assert plan.proven
+    assert_fits(plan, lasts, devices, free, 10.0)
+    assert (plan.kind[~np.isfinite(duration[:, 0])] == -1).all()
+    runs = np.isfinite(duration[:, 0])
+    least = brute_force(duration[runs].tolist(), devices[runs], np.full(runs.sum(), 2.0), free, 10.0)
+    assert plan.cost == pytest.approx(least + 2.0 * 40.0 * (~runs).sum())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_behind_a_window_that_is_searched_each_is_placed_where_it_has_room_first(seed):
+    draw = np.random.default_rng(seed)
+    free = np.cumsum(draw.integers(0, 4, (1, 6)), axis=1).astype(float) + draw.integers(0, 4)
+    duration, devices = draw.uniform(5, 80, (9, 1)), draw.integers(1, 6, 9)
+    plan = rolling_plan(duration, devices, np.ones(9), free, 10.0, first=3)
+    left = free[0].copy()
+    for job in range(9):
+        lasts = held(duration[job, 0], 10.0)
+        first = [slot for slot in range(6) if (left[slot : slot + lasts] >= devices[job]).all()]
+        if job >= 3:
+            assert plan.slot[job] == (first[0] if first else -1), job
+        if plan.slot[job] >= 0:
+            left[plan.slot[job] : plan.slot[job] + lasts] -= devices[job]
+    now = rolling_plan(duration, devices, np.ones(9), free, 10.0, first=3, now_only=True)
+    assert (now.slot == 0).tolist() == (plan.slot == 0).tolist()
+
+
+def test_fewer_free_devices_later_or_parts_of_devices_are_left_to_the_solver():
+    for devices, free in ([1, 1, 2], [2.0, 1.0, 2.0]), ([0.5, 0.5, 1], [1.0, 1.0, 1.0]):
+        plan = rolling_plan([[10.0], [20.0], [10.0]], devices, np.ones(3), [free], 10.0, limits=Limits(gap=0.0))
+        assert plan.cost == pytest.approx(brute_force([[10.0], [20.0], [10.0]], devices, np.ones(3), [free], 10.0))
 
 
 def test_greedy_is_not_taken_for_best_where_waiting_is_better():

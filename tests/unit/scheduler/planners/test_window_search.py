@@ -48,15 +48,14 @@ def _cost(classes: list[Alike], room: list[int], starts: list[list[int]]) -> int
 def _drawn(seed: int) -> tuple[list[Alike], list[int]]:
     draw = np.random.default_rng(seed)
     slots = int(draw.integers(1, 9))
-    if draw.random() < 0.5:
-        room = np.cumsum(draw.integers(0, 4, slots)).tolist()
-    else:
-        room = draw.integers(0, 9, slots).tolist()
+    room = np.cumsum(draw.integers(0, 4, slots)).tolist()
     kinds = {(int(draw.integers(1, 6)), int(draw.integers(1, slots + 1))) for _ in range(draw.integers(1, 6))}
-    return [Alike(need, held, int(draw.integers(1, 4))) for need, held in sorted(kinds)], room
+    classes = [Alike(need, held, int(draw.integers(1, 4))) for need, held in sorted(kinds)]
+    draw.shuffle(classes)
+    return classes, room
 
 
-@pytest.mark.parametrize("first", range(0, 200, 50))
+@pytest.mark.parametrize("first", range(0, 300, 50))
 def test_no_plan_has_a_smaller_sum(first: int) -> None:
     for seed in range(first, first + 50):
         classes, room = _drawn(seed)
@@ -80,4 +79,14 @@ def test_jobs_that_hold_to_the_horizon_begin_the_smallest_first() -> None:
 
 def test_a_search_that_does_not_end_has_no_plan() -> None:
     classes = [Alike(need, held, 2) for need in (2, 3, 5, 7) for held in (1, 2, 3)]
-    assert best_starts(classes, [7, 9, 8, 10, 7, 9], nodes=1) is None
+    assert best_starts(classes, [7, 7, 8, 9, 9, 10], nodes=1) is None
+    assert best_starts(classes, [7, 7, 8, 9, 9, 10]) is not None
+
+
+def test_where_fewer_are_free_later_there_is_no_plan() -> None:
+    assert best_starts([Alike(1, 1, 1)], [2, 1]) is None
+
+
+def test_nobody_and_no_slots() -> None:
+    assert best_starts([], [1, 1]) == []
+    assert best_starts([Alike(1, 1, 1)], []) == [[]]
