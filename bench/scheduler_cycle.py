@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import statistics
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bench.result import Row, Setting, command_line, print_table, write
 from bench.scheduler import SEED, mixed, network
@@ -27,6 +27,7 @@ from bench.servers import servers
 from meridian.service import create_kernel
 from meridian.settings import KernelSettings
 from services.scheduler.core import lifecycle
+from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import JobKind, JobSpec
 from services.scheduler.live import LiveScheduler
@@ -99,6 +100,12 @@ async def placed(live: Timed, settings: SchedulerSettings, nodes: int, jobs: int
     return wave
 
 
+def _addressed(fleet: Fleet) -> Fleet:
+    """The nodes with an address each, as machines have; at one address 10,000 runs take all ports there are."""
+    nodes = {node_id: replace(node, address=f"{node_id}.example") for node_id, node in fleet.nodes.items()}
+    return replace(fleet, nodes=nodes)
+
+
 async def measure(domains: int, nodes: int, waiting: int, bounds: list[int], rounds: int) -> list[Row]:
     """The waves of all bounds in turn."""
     found: dict[int, list[Wave]] = {bound: [] for bound in bounds}
@@ -109,7 +116,7 @@ async def measure(domains: int, nodes: int, waiting: int, bounds: list[int], rou
         await live.start()
         try:
             draft = live.book.draft()
-            draft.fleet = network(domains * nodes, domains)
+            draft.fleet = _addressed(network(domains * nodes, domains))
             live.book.merge(draft)
             first = await placed(live, settings, domains * nodes, waiting, "first", bounds[0])
             for number in range(rounds):

@@ -124,6 +124,8 @@ def address_of(fleet: Fleet, node_id: str) -> str:
 
 def _free_port(taken: set[int], seed: str, among: range) -> int:
     """A port that no open run has on the address; 0 when all are taken. Each attempt begins at another place."""
+    if len(taken) >= len(among) and taken.issuperset(among):
+        return 0  # else each further placement would look at every port again
     start = zlib.crc32(seed.encode()) % len(among)
     for offset in range(len(among)):
         port = among[(start + offset) % len(among)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 
+from services.scheduler.core import binding
 from services.scheduler.core.binding import PORTS
 from services.scheduler.core.state import Demand, JobKind, JobSpec
 from tests.unit.scheduler.world import World, a_fleet, task
@@ -44,3 +45,24 @@ def test_without_such_a_service_a_run_has_the_port_that_its_name_gives() -> None
     world.submit("a", task())
     world.cycle()
     assert world.run("a").master_port == wished_by("a.0.1")
+
+
+class Counted(set[int]):
+    """A set that counts how often it is asked for one port."""
+
+    asked = 0
+
+    def __contains__(self, port: object) -> bool:
+        self.asked += 1
+        return super().__contains__(port)
+
+
+def test_ports_are_given_out_until_none_is_left_and_then_nobody_looks_at_each() -> None:
+    among = range(20_000, 20_050)
+    taken = Counted({80, 443})
+    given = [binding._free_port(taken, f"run-{number}", among) for number in range(60)]
+    assert sorted(given[:50]) == list(among)
+    assert given[50:] == [0] * 10
+    before = taken.asked
+    assert binding._free_port(taken, "one more", among) == 0
+    assert taken.asked == before
