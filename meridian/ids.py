@@ -27,14 +27,3 @@ def new_id(prefix: str) -> str:
     """A fresh time-ordered id of 26 characters after ``prefix-`` (48 bits of time, 82 bits of randomness)."""
     milliseconds = time.time_ns() // 1_000_000
     return f"{prefix}-{_base32((milliseconds << 82) | secrets.randbits(82), 26)}"
-
-
-def sequential_ids() -> NewId:
-    """Ids that count up, for tests and simulation."""
-    counters: dict[str, int] = {}
-
-    def make(prefix: str) -> str:
-        counters[prefix] = counters.get(prefix, 0) + 1
-        return f"{prefix}-{counters[prefix]:06d}"
-
-    return make

@@ -1,4 +1,4 @@
-"""What a stopped job keeps, what it costs to start it again, and how often a checkpoint is worth writing.
+"""What a stopped job keeps, and what it costs to start it again.
 
 Progress is counted in the job's own unit: its ``work`` units where it has a profile, else seconds of undisturbed run. A
 checkpoint is written at every so much progress (as trainers do, every N steps), counted from the job's first start; so the
@@ -58,45 +58,6 @@ def kept_work(done_work: float, interval_work: float, phase_work: float | None =
         return done_work if done_work >= first else 0.0
     steps = math.floor((done_work - first) / interval_work + 1e-9)
     return min(first + steps * interval_work, done_work) if steps >= 0 else 0.0
-
-
-def young_interval_s(write_s: float, mtbf_s: float) -> float:
-    """Young's interval between checkpoints, ``sqrt(2 x write x MTBF)`` seconds (Young, CACM 17(9), 1974)."""
-    at_least_zero("write_s", write_s)
-    _check_mtbf(mtbf_s)
-    return math.sqrt(2 * write_s * mtbf_s)
-
-
-def daly_interval_s(write_s: float, mtbf_s: float) -> float:
-    """Daly's higher-order interval, seconds of work between checkpoints (Daly, FGCS 22(3), 2006, eq. 37).
-
-    With ``x = write / (2 MTBF)``: ``sqrt(2 x write x MTBF) (1 + sqrt(x)/3 + x/9) - write`` where x < 1, else the MTBF.
-    """
-    at_least_zero("write_s", write_s)
-    _check_mtbf(mtbf_s)
-    ratio = write_s / (2 * mtbf_s)
-    if ratio >= 1:
-        return mtbf_s
-    return math.sqrt(2 * write_s * mtbf_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - write_s
-
-
-def expected_run_s(work_s: float, interval_s: float, write_s: float, restart_s: float, mtbf_s: float) -> float:
-    """Expected time to do ``work_s`` of work with exponential failures (Daly 2006, the complete model), seconds.
-
-    ``MTBF exp(restart / MTBF) (exp((interval + write) / MTBF) - 1) work / interval``.
-    """
-    at_least_zero("work_s", work_s)
-    _check_mtbf(mtbf_s)
-    if not interval_s > 0:
-        raise InvalidArgumentError(f"interval_s: {interval_s} is not above 0")
-    return mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1((interval_s + write_s) / mtbf_s) * work_s / interval_s
-
-
-def write_overhead(interval_s: float, write_s: float) -> float:
-    """Share of the time that a job spends writing checkpoints while it stands still for them, 0-1."""
-    if interval_s < 0 or write_s < 0:
-        raise InvalidArgumentError(f"interval_s, write_s: {interval_s}, {write_s}: below 0")
-    return 0.0 if write_s == 0 or math.isinf(interval_s) else write_s / (interval_s + write_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +137,6 @@ class Checkpoints:
         tally.restart_s += cost_s
         return Resumption(kept, done_work - kept, cost_s, now_s + cost_s)
 
-    def lost_accelerator_s(self, job: TraceJob) -> float:
-        """Accelerator-seconds (at the reference rate) lost by a job's restarts: work done again and restarting."""
-        tally = self.tallies.get(job.job_id, RestartTally())
-        return (tally.lost_work / _work_per_s(job) + tally.restart_s) * job.devices
-
 
 def _work_per_s(job: TraceJob) -> float:
     """Progress units in a second of undisturbed run on the reference chip."""
@@ -189,8 +145,3 @@ def _work_per_s(job: TraceJob) -> float:
     if not 0 < job.duration_s < math.inf:
         raise InvalidArgumentError(f"duration_s: {job.duration_s} of job {job.job_id!r}, which has work to do")
     return job.work / job.duration_s
-
-
-def _check_mtbf(mtbf_s: float) -> None:
-    if not 0 < mtbf_s < math.inf:
-        raise InvalidArgumentError(f"mtbf_s: {mtbf_s} is not above 0")

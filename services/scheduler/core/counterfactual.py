@@ -30,12 +30,6 @@ _RIVALS = 3
 _DECIMALS = 1000.0
 
 
-def outcome_with(cluster: Cluster, policy: Policy, key: UnitKey, change: Change, now_s: float) -> Outcome | None:
-    """Where the unit goes when one thing is otherwise; None when it waits. The cluster is left as it is. KeyError when the
-    unit neither waits nor runs."""
-    return Question(cluster, policy, key, now_s).ask(change)
-
-
 def counterfactuals(cluster: Cluster, policy: Policy, key: UnitKey, now_s: float) -> tuple[Counterfactual, ...]:
     """The least changes that flip the decision about a unit that waits or runs; the cluster is left as it is. KeyError when
     the unit does neither."""

@@ -6,7 +6,6 @@ al., NSDI 2011 (DRF); Bhattacharya et al., SoCC 2013 (H-DRF).
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
 
@@ -33,38 +32,6 @@ def dominant_share(usage: npt.ArrayLike, capacity: npt.ArrayLike, weights: npt.A
         weight = weight[..., np.newaxis]
     shares: Floats = np.max(parts / weight, axis=-1, initial=0.0)
     return shares
-
-
-def drf_allocation(
-    capacity: npt.ArrayLike,
-    demands: npt.ArrayLike,
-    weights: npt.ArrayLike = 1.0,
-    tasks: npt.ArrayLike | None = None,
-) -> npt.NDArray[np.int64]:
-    """Tasks (U,) that each user runs under DRF: demands (U, R) per task, capacity (R,), weights (U,) or (U, R), at most
-    ``tasks`` (U,) each. O(tasks x (log U + R)).
-
-    Steps (algorithm 1 of the paper; a user whose next task does not fit leaves, the others go on):
-    1. Take the user with the least weighted dominant share; the first of equals.
-    2. If one more of its tasks fits, it gets it, and its share grows; else it is out for good.
-    """
-    need, total = checked_amounts("demands", demands), checked_amounts("capacity", capacity)
-    users = len(need)
-    if not np.all(need.sum(axis=1) > 0):
-        raise InvalidArgumentError("demands must ask for something in each row")
-    step = dominant_share(need, total, weights)
-    most = np.full(users, np.iinfo(np.int64).max) if tasks is None else np.asarray(tasks)
-    given = np.zeros(users, dtype=np.int64)
-    free = total.copy()
-    slack = total * ROUNDING
-    heap = [(0.0, user) for user in range(users)]
-    while heap:
-        _, user = heapq.heappop(heap)
-        if given[user] < most[user] and np.all(need[user] <= free + slack):
-            given[user] += 1
-            free -= need[user]
-            heapq.heappush(heap, (float(step[user] * given[user]), user))
-    return given
 
 
 class HierarchicalDrf:

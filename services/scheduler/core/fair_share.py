@@ -73,35 +73,6 @@ def fair_share_factor(usage: npt.ArrayLike, shares: npt.ArrayLike, dampening: fl
     return factor
 
 
-def classic_fair_share(nodes: Sequence[ShareNode], usage: Mapping[str, float]) -> dict[str, float]:
-    """Slurm's classic fair-share factor of every leaf, from raw (decayed) usage of leaves.
-
-    Steps: shares are normalised down the tree; a top-level node's effective usage is its part of all usage; below, it is
-    U + (effective usage of the parent - U) x shares / siblings' shares; the factor is `fair_share_factor`.
-    """
-    tree = ShareTree(nodes, zero_shares=True)
-    total = tree.totals(usage)
-    actual = [value / total[0] if total[0] else 0.0 for value in total]
-    effective, normal = [1.0] * len(actual), [1.0] * len(actual)
-    for at in tree.order:
-        siblings = sum(tree.shares[child] for child in tree.children[at])
-        for child in tree.children[at]:
-            part = tree.shares[child] / siblings if siblings else 0.0
-            normal[child] = normal[at] * part
-            effective[child] = actual[child] + ((effective[at] - actual[child]) * part if at else 0.0)
-    leaves = tree.leaves()
-    factors = fair_share_factor([effective[at] for at in leaves], [normal[at] for at in leaves])
-    return {tree.names[at]: float(factor) for at, factor in zip(leaves, factors, strict=True)}
-
-
-def level_fair_share(nodes: Sequence[ShareNode], usage: Mapping[str, float]) -> dict[str, float]:
-    """Slurm's level fair share of every node: (its part of its siblings' shares) / (its part of their usage); inf without
-    usage, 0 without shares. Above 1 means under-served."""
-    tree = ShareTree(nodes, zero_shares=True)
-    found = _level(tree, tree.totals(usage))
-    return {tree.names[at]: found[at] for at in tree.order[1:]}
-
-
 def fair_tree(nodes: Sequence[ShareNode], usage: Mapping[str, float]) -> dict[str, float]:
     """Slurm's Fair Tree factor of every leaf: its rank from the end / number of leaves, 1.0 for the first.
 

@@ -256,13 +256,6 @@ def fragmentation_deltas(nodes: SharedNodes, demand: ShareDemand, classes: Typic
     return np.where(fit[:, None] & (left[:, :, 0] >= 0), np.round(after - before[:, None], 6), np.inf)
 
 
-def fragmentation_delta(nodes: SharedNodes, demand: ShareDemand, classes: TypicalClasses) -> tuple[Floats, Ints]:
-    """(N) least growth of F_n, in milli, by placing ``demand``, inf where it does not fit; (N) the device that gives it."""
-    deltas = fragmentation_deltas(nodes, demand, classes)
-    device = deltas.argmin(axis=1) if demand.shares else np.full(len(deltas), ABSENT)
-    return deltas.min(axis=1), device
-
-
 def fragmentation_rule(classes: TypicalClasses, steps: int = SCORE_STEPS) -> Rule:
     """Fragmentation gradient descent: 1 / (1 + exp(growth of F_n in devices)), in ``steps`` steps as published.
 

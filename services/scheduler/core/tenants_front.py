@@ -19,7 +19,7 @@ from services.scheduler.core.dominance import Bools
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.explorer import explore
 from services.scheduler.core.objectives import Objective
-from services.scheduler.core.pareto import Front, pick
+from services.scheduler.core.pareto import pick
 from services.scheduler.core.placement import Candidates
 from services.scheduler.core.scoring.affinity import relative_rates
 from services.scheduler.core.scoring.data import transfer_cost, transfer_seconds
@@ -88,19 +88,6 @@ def problem_for(
         jobs=tuple(str(unit.key) for unit in jobs),
         options=tuple(name for name, keep in zip([*names, WAIT], used.tolist(), strict=True) if keep),
     )
-
-
-def front_for(
-    jobs: Sequence[PendingUnit],
-    cluster: Cluster,
-    tenant: str,
-    *,
-    wait_s: float = REFERENCE_S,
-    solves: int = _SOLVES,
-    seed: int = 0,
-) -> Front:
-    """The front of `problem_for`, as `explore` finds it: points to pick from, each with where every job goes."""
-    return explore(problem_for(jobs, cluster, tenant, wait_s=wait_s), solves, seed=seed)
 
 
 def front_json(

@@ -13,15 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.planners.checks import BoolArray, FloatArray, IntArray, number, numbers, whole_numbers
-
-
-def is_concave(utility: ArrayLike, idle: ArrayLike | None = None, *, tolerance: float = 1e-9) -> BoolArray:
-    """Per job (J): do the gains of one more device never grow (relative to the greatest gain, within ``tolerance``)?"""
-    table = _with_idle(utility, idle)
-    gains = np.diff(table, axis=1)
-    largest = np.abs(gains).max(axis=1, initial=0.0)
-    return np.asarray((np.diff(gains, axis=1) <= tolerance * largest[:, None]).all(axis=1), dtype=np.bool_)
+from services.scheduler.planners.checks import FloatArray, IntArray, number, numbers, whole_numbers
 
 
 def marginal_gain_allocation(utility: ArrayLike, total: int, idle: ArrayLike | None = None) -> IntArray:
@@ -54,26 +46,6 @@ def marginal_gain_allocation(utility: ArrayLike, total: int, idle: ArrayLike | N
             break
         left -= count - int(devices[chosen])
         devices[chosen] = count
-    return devices
-
-
-def optimal_allocation(utility: ArrayLike, total: int, idle: ArrayLike | None = None) -> IntArray:
-    """Devices (J) that maximise the sum of utilities with at most ``total``, concave or not: dynamic programming, O(J total K)."""
-    table = _with_idle(utility, idle)
-    pool = int(whole_numbers("total", total, (), low=0, high=2**20))
-    jobs, counts = table.shape
-    best = np.zeros(pool + 1)
-    choice = np.zeros((jobs, pool + 1), dtype=np.int64)
-    for job in range(jobs):
-        reach = np.full((counts, pool + 1), -np.inf)
-        for count in range(min(counts, pool + 1)):
-            reach[count, count:] = best[: pool + 1 - count] + table[job, count]
-        choice[job] = reach.argmax(axis=0)
-        best = reach.max(axis=0)
-    devices = np.zeros(jobs, dtype=np.int64)
-    for job in reversed(range(jobs)):
-        devices[job] = choice[job, pool]
-        pool -= int(devices[job])
     return devices
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.backfill_fidelity import compare_starts, hosts_of
+from tests.external.simulation.backfill_fidelity import compare_starts, hosts_of
 from tests.public_data import public_data
 
 JOBS = 801

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meridian.clock import SystemClock, VirtualClock
-from meridian.ids import new_id, sequential_ids
+from meridian.ids import new_id
 
 
 def test_ids_are_unique_and_well_formed() -> None:
@@ -39,17 +39,6 @@ def test_an_id_carries_the_time_of_its_making() -> None:
     for digit in digits:
         value = value * 32 + alphabet.index(digit)
     assert before <= value >> 82 <= after
-
-
-def test_sequential_ids_count_each_kind_alone() -> None:
-    make = sequential_ids()
-    assert [make("job"), make("job"), make("run"), make("job")] == [
-        "job-000001",
-        "job-000002",
-        "run-000001",
-        "job-000003",
-    ]
-    assert sequential_ids()("job") == "job-000001"
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=20))

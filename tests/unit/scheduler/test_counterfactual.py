@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from services.scheduler.core.blockers import blockers
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.counterfactual import counterfactuals, outcome_with
+from services.scheduler.core.counterfactual import counterfactuals
 from services.scheduler.core.decide import Placement, decide
-from services.scheduler.core.decided_again import Change, Counterfactual
+from services.scheduler.core.decided_again import Change, Counterfactual, Question
 from services.scheduler.core.fleet import Domain, Fleet, Mark, MarkKind, Node, with_domain, with_mark, without_marks
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import Demand, UnitKey
@@ -125,7 +125,7 @@ def a_case(seed: int) -> tuple[Fleet, Policy, Cluster]:
 def flips(fleet: Fleet, policy: Policy, cluster: Cluster, key: UnitKey) -> list[Counterfactual]:
     waits = cluster.pending.get(key)
     unit = waits or cluster.running[key].unit
-    before = outcome_with(cluster, policy, key, Change(), NOW_S)
+    before = Question(cluster, policy, key, NOW_S).ask(Change())
     found = counterfactuals(cluster, policy, key, NOW_S)
     for item in found:
         placement = anew(fleet, policy, cluster, key, item, unit)

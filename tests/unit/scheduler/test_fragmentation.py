@@ -19,7 +19,6 @@ from services.scheduler.core.fragmentation import (
     dot_product,
     fits,
     fragmentation,
-    fragmentation_delta,
     fragmentation_deltas,
     fragmentation_rule,
     gpu_clustering,
@@ -82,18 +81,15 @@ def test_delta_by_device() -> None:
     classes = classes_of((HALF, 1))
     # 400 are useless before. On device 0: 600 + 400, still 400 useless. On device 1: 1000 + 0, nothing useless.
     assert fragmentation_deltas(nodes, demand, classes).tolist() == [[0, -400], [np.inf, np.inf]]
-    delta, device = fragmentation_delta(nodes, demand, classes)
-    np.testing.assert_allclose(delta, [-400, np.inf])
-    assert device[0] == 1
 
 
 def test_delta_of_whole_devices_and_of_processors() -> None:
     nodes = nodes_of([1000, 400])
     classes = classes_of((HALF, 1))
-    delta, device = fragmentation_delta(nodes, ShareDemand(0, devices=1, device_milli=1000), classes)
-    assert (delta[0], device[0]) == (0, ABSENT)  # 0 + 400 left: 400 useless as before
-    delta, _ = fragmentation_delta(nodes, ShareDemand(cpu_milli=3500), classes)
-    assert delta[0] == 1000  # a half no longer gets its processor: 1400 useless instead of 400
+    whole = fragmentation_deltas(nodes, ShareDemand(0, devices=1, device_milli=1000), classes)
+    assert whole.tolist() == [[0]]  # 0 + 400 left: 400 useless as before
+    processors = fragmentation_deltas(nodes, ShareDemand(cpu_milli=3500), classes)
+    assert processors.tolist() == [[1000]]  # a half no longer gets its processor: 1400 useless instead of 400
 
 
 def test_gradient_descent_scores_in_steps_or_exactly() -> None:

@@ -23,6 +23,7 @@ from services.scheduler.core.objectives import Combine, Direction, Objective, Sc
 from services.scheduler.core.pareto import Front, coverage, exact_front, hypervolume_ratio, knee, pick
 from services.scheduler.core.reference import epsilon_constraint, nsga3
 from services.scheduler.core.solvers import BranchAndBound, LocalSearch
+from tests.unit.scheduler.mixed_integer_front import MixedIntegerSolver
 
 
 def problem_of(contributions: Any, capacity: Any = None, demand: Any = None, **more: Any) -> AssignmentProblem:
@@ -363,8 +364,6 @@ def test_nsga3_comes_near_the_true_front_and_is_repeatable() -> None:
 
 @pytest.mark.parametrize("worst", [False, True])
 def test_the_mixed_integer_program_agrees_with_branch_and_bound(worst: bool) -> None:
-    from services.scheduler.planners.chebyshev import MixedIntegerSolver
-
     problem = random_problem(5, worst=worst)
     _, costs = enumerate_feasible(problem)
     limits = np.quantile(costs, 0.5, axis=0)

@@ -11,13 +11,14 @@ import pytest
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.explorer import explore
 from services.scheduler.core.fleet import Domain, Fleet, Link
 from services.scheduler.core.pareto import coverage, exact_front, pick
 from services.scheduler.core.policy import Policy, policy_from_json
 from services.scheduler.core.stages import check
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
-from services.scheduler.core.tenants_front import front_for, front_json, problem_for
+from services.scheduler.core.tenants_front import front_json, problem_for
 from services.scheduler.core.tenants_objectives import ChebyshevScore, domain_costs, state_tenant
 from services.scheduler.core.two_level import InterDomain, LocalDomain
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
@@ -185,7 +186,7 @@ def test_a_front_offers_places_and_waiting_and_reaches_the_true_one() -> None:
     problem = problem_for(three_jobs(), cluster, "lab")
     assert problem.options == ("cheap/A100", "fast/A100", "frugal/A100", "wait")
     assert problem.capacity.tolist() == [8.0, 8.0, 8.0]
-    front = front_for(three_jobs(), cluster, "lab", solves=200)
+    front = explore(problem_for(three_jobs(), cluster, "lab"), 200)
     truth = exact_front(problem)
     assert len(truth) > 3
     assert coverage(truth.costs, front.costs) >= 0.95
@@ -205,7 +206,7 @@ def test_costs_of_an_option_are_those_of_the_job_there() -> None:
 
 
 def test_weights_flip_the_point_that_is_picked() -> None:
-    front = front_for(three_jobs(), Cluster(table_of(a_network()), Policy()), "lab")
+    front = explore(problem_for(three_jobs(), Cluster(table_of(a_network()), Policy()), "lab"), 200)
     quick, green = pick(front, [1.0, 0.01, 0.01, 0.01]), pick(front, [0.01, 0.01, 0.01, 1.0])
     assert quick.index != green.index
     assert front.points[quick.index, 0] < front.points[green.index, 0]

@@ -1,10 +1,9 @@
-"""What stopped jobs keep and pay, and the optimal interval against its formula and a numeric search."""
+"""What stopped jobs keep and pay."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,13 +11,9 @@ from hypothesis import strategies as st
 from meridian.errors import InvalidArgumentError
 from simulation.checkpoints import (
     Checkpoints,
-    daly_interval_s,
     default_restart_s,
-    expected_run_s,
     kept_work,
     transfer_restart_s,
-    write_overhead,
-    young_interval_s,
 )
 from simulation.model import TraceJob
 
@@ -88,8 +83,6 @@ def test_a_failed_job_resumes_from_its_checkpoint_and_pays() -> None:
     rules.resume(job(ranks=2, accelerators=4), 1900.0, 9000.0)
     tally = rules.tallies["j"]
     assert (tally.restarts, tally.lost_work, tally.restart_s) == (2, 400.0, 60.0)
-    # (400 s lost + 60 s restarting) on 8 accelerators.
-    assert rules.lost_accelerator_s(job(ranks=2, accelerators=4)) == pytest.approx(3680.0)
 
 
 def test_a_job_with_work_units_counts_its_interval_in_them() -> None:
@@ -112,50 +105,6 @@ def test_without_checkpoints_everything_is_lost_but_after_notice_nothing() -> No
     assert rules.resume(job(), 900.0, 0.0, saved=True).kept_work == 900.0
 
 
-def test_young_and_daly_by_hand() -> None:
-    # Young: sqrt(2 x 50 x 10,000) = 1000 s. Daly: x = 50 / 20,000 = 0.0025, 1000 (1 + 0.05/3 + 0.0025/9) - 50 = 966.94.
-    assert young_interval_s(50.0, 10_000.0) == pytest.approx(1000.0)
-    assert daly_interval_s(50.0, 10_000.0) == pytest.approx(966.9444, abs=1e-3)
-    assert daly_interval_s(300.0, 100.0) == 100.0
-
-
-@pytest.mark.parametrize(("write_s", "mtbf_s"), [(5.0, 86_400.0), (60.0, 3600.0), (300.0, 3600.0)])
-def test_dalys_interval_is_the_best_of_a_search(write_s: float, mtbf_s: float) -> None:
-    search = np.geomspace(daly_interval_s(write_s, mtbf_s) / 5, daly_interval_s(write_s, mtbf_s) * 5, 20_001)
-    times = [expected_run_s(1e6, interval, write_s, 60.0, mtbf_s) for interval in search]
-    best = float(search[int(np.argmin(times))])
-    assert daly_interval_s(write_s, mtbf_s) == pytest.approx(best, rel=0.01)
-    assert expected_run_s(1e6, daly_interval_s(write_s, mtbf_s), write_s, 60.0, mtbf_s) == pytest.approx(
-        min(times), rel=1e-4
-    )
-
-
-def test_expected_run_is_that_of_simulated_failures() -> None:
-    # 20,000 runs of 10 segments; the statistical error of the mean is about 0.3 %.
-    work_s, interval_s, write_s, restart_s, mtbf_s = 10_000.0, 1000.0, 50.0, 30.0, 3000.0
-    generator = np.random.default_rng(1)
-    total_s = 0.0
-    segments = 200_000
-    for _ in range(segments):
-        needed_s = interval_s + write_s
-        while True:
-            fails_s = generator.exponential(mtbf_s)
-            if fails_s >= needed_s:
-                total_s += needed_s
-                break
-            total_s += fails_s
-            needed_s = interval_s + write_s + restart_s
-    simulated = total_s / segments * work_s / interval_s
-    # Daly's model restarts before every segment; here only after a failure, so the two bracket each other closely.
-    assert simulated == pytest.approx(expected_run_s(work_s, interval_s, write_s, restart_s, mtbf_s), rel=0.012)
-
-
-def test_overhead_of_writing() -> None:
-    assert write_overhead(950.0, 50.0) == pytest.approx(0.05)
-    assert write_overhead(math.inf, 50.0) == 0.0
-    assert write_overhead(0.0, 0.0) == 0.0
-
-
 @pytest.mark.parametrize(
     ("call", "names"),
     [
@@ -167,9 +116,6 @@ def test_overhead_of_writing() -> None:
         (lambda: Checkpoints().kept(job(checkpoint_interval_s=-5.0), 1.0), "checkpoint_interval_s: -5.0 of job 'j'"),
         (lambda: Checkpoints().restart_s(job(restart_cost_s=-1.0)), "restart_cost_s of job 'j'"),
         (lambda: Checkpoints(600.0).kept(job(work=5.0, duration_s=0.0), 1.0), "duration_s: 0.0 of job 'j'"),
-        (lambda: young_interval_s(1.0, 0.0), "mtbf_s: 0.0"),
-        (lambda: daly_interval_s(-1.0, 5.0), "write_s: -1.0"),
-        (lambda: expected_run_s(1.0, 0.0, 1.0, 1.0, 1.0), "interval_s: 0.0"),
     ],
 )
 def test_bad_input_names_the_field(call, names) -> None:

@@ -21,12 +21,12 @@ from simulation.failures import (
     NodeEvent,
     NodeFailures,
     SpotEvent,
-    fit_weibull,
     reclaimed,
     spot_events,
 )
 from simulation.model import Network, SimDomain, SimNode
 from tests.public_data import public_data
+from tests.unit.simulation.weibull_fit import fit_weibull
 
 DAY_S = 86_400.0
 
@@ -174,9 +174,6 @@ def test_no_mtbf_no_failures() -> None:
         (lambda: FailureModel(rack_share=1.5), "rack_share: 1.5"),
         (lambda: NodeFailures(Network([domain("x", 1, 0.0)]), 1), "mtbf_node_s: 0.0 of domain 'x'"),
         (lambda: NodeFailures(Network([domain("x", 1, 1.0, -1.0)]), 1), "mttr_node_s: -1.0 of domain 'x'"),
-        (lambda: fit_weibull(np.array([1.0])), "at least two"),
-        (lambda: fit_weibull(np.array([1.0, 0.0])), "above 0"),
-        (lambda: fit_weibull(np.array([2.0, 2.0])), "equal"),
     ],
 )
 def test_bad_models_name_the_field(call, names) -> None:

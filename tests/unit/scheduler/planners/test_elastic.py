@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.planners.elastic import (
-    is_concave,
-    marginal_gain_allocation,
-    optimal_allocation,
-    pollux_utility,
-)
+from services.scheduler.planners.elastic import marginal_gain_allocation, pollux_utility
 
 
 def worth(utility, devices, idle=None):
@@ -43,13 +38,11 @@ def test_hand_computed():
 def test_concave_is_optimal(seed):
     random = np.random.default_rng(seed)
     utility = concave(random, 4, 4)
-    assert is_concave(utility).all()
     total = int(random.integers(0, 12))
     devices = marginal_gain_allocation(utility, total)
     assert devices.sum() <= total
     best = brute_force(utility, total)
     assert worth(utility, devices) == pytest.approx(best)
-    assert worth(utility, optimal_allocation(utility, total)) == pytest.approx(best)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -60,14 +53,12 @@ def test_not_concave_is_feasible_and_near_the_exact_one(seed):
     devices = marginal_gain_allocation(utility, total)
     assert devices.sum() <= total
     best = brute_force(utility, total)
-    assert worth(utility, optimal_allocation(utility, total)) == pytest.approx(best)
     # Greedy on the concave majorant loses at most one step of the best job.
     assert best - utility.max() <= worth(utility, devices) <= best + 1e-9
 
 
 def test_a_job_that_gains_only_from_pairs_gets_a_pair():
     utility = [[0, 10, 10, 20], [3, 4, 5, 5.5]]
-    assert is_concave(utility).tolist() == [False, True]
     assert marginal_gain_allocation(utility, 3).tolist() == [2, 1]
     # One device: the pair does not fit.
     assert marginal_gain_allocation(utility, 1).tolist() == [0, 1]
@@ -78,15 +69,8 @@ def test_what_does_not_fit_as_a_whole_step_is_used_in_part():
     assert marginal_gain_allocation([[0.0, 1.0, 1.0, 8.0]], 3).tolist() == [2]
 
 
-def test_concavity_is_checked_with_zero_devices():
-    assert not is_concave([[1.0, 2.5]])[0]
-    assert is_concave([[1.0, 2.0]])[0]
-    assert not is_concave([[1.0, 2.0]], idle=[0.5])[0]
-
-
 def test_degenerate():
     assert marginal_gain_allocation(np.zeros((0, 3)), 4).tolist() == []
-    assert optimal_allocation(np.zeros((0, 3)), 4).tolist() == []
     assert marginal_gain_allocation([[1.0, 2.0]], 0).tolist() == [0]
     assert marginal_gain_allocation(np.zeros((2, 3)), 4).tolist() == [0, 0]
     assert marginal_gain_allocation([[-1.0, -2.0]], 4).tolist() == [0]
@@ -145,8 +129,6 @@ def test_bad_input_is_named():
         marginal_gain_allocation([[1.0], [np.nan]], 1)
     with pytest.raises(PolicyError, match="total"):
         marginal_gain_allocation([[1.0]], -1)
-    with pytest.raises(PolicyError, match="total"):
-        optimal_allocation([[1.0]], 1.5)
     with pytest.raises(PolicyError, match="idle"):
         marginal_gain_allocation([[1.0]], 1, idle=[np.nan])
     with pytest.raises(PolicyError, match="fairness"):

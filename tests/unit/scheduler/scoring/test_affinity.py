@@ -7,7 +7,6 @@ import pytest
 
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.scoring.affinity import RunsThereFilter, ThroughputScore, relative_rates
-from services.scheduler.core.scoring.index import model_index
 from services.scheduler.core.scoring.interference import InterferenceScore, profile_label, profile_of
 from services.scheduler.core.state import Demand
 from services.scheduler.core.view import View
@@ -80,19 +79,6 @@ def test_it_runs_only_where_it_has_a_rate(view: View) -> None:
 def test_wrong_options_are_named(options: dict[str, float]) -> None:
     with pytest.raises(PolicyError, match=f"options.runs_there.{next(iter(options))}"):
         RunsThereFilter().configured(options)
-
-
-def test_devices_weighted_by_the_index(view: View) -> None:
-    assert model_index(view).tolist() == [1.0, 1.0, 1.0]
-    view.facts["index"] = {"A100": 2.5, "K80": 0.1}
-    assert (view.table.devices @ model_index(view)).tolist() == [3.5, 1.0, 0.1, 0.0]
-    for wrong in ({"A100": 0.0}, {"A100": float("nan")}):
-        view.facts["index"] = wrong
-        with pytest.raises(PolicyError, match=r"facts.index.A100"):
-            model_index(view)
-    view.facts["index"] = [1.0]
-    with pytest.raises(PolicyError, match=r"facts.index: a mapping"):
-        model_index(view)
 
 
 def test_labels_of_profiles() -> None:

@@ -1,6 +1,6 @@
 """The scalarised assignment as a mixed-integer linear program: exact where branch and bound by blocks grows too large.
 
-Needs scipy (HiGHS), which the pure core does not import; so it lives here and is handed to the explorer as a solver.
+An independent check of the explorer.
 """
 
 from __future__ import annotations
