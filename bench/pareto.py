@@ -29,13 +29,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.result import Row, Setting, command_line, print_table, write
-from services.scheduler.core.assignment import NO_POOL, AssignmentProblem
-from services.scheduler.core.dominance import Floats, nondominated
-from services.scheduler.core.explorer import Method, Trail, explore
-from services.scheduler.core.objectives import Combine, Direction, Objective
-from services.scheduler.core.pareto import coverage, exact_front, hypervolume_ratio
-from services.scheduler.core.reference import epsilon_constraint, nsga3
-from services.scheduler.core.solvers import BranchAndBound, LocalSearch
+from services.scheduler.core.front.assignment import NO_POOL, AssignmentProblem
+from services.scheduler.core.front.dominance import Floats, nondominated
+from services.scheduler.core.front.explorer import Method, Trail, explore
+from services.scheduler.core.front.objectives import Combine, Direction, Objective
+from services.scheduler.core.front.pareto import coverage, exact_front, hypervolume_ratio
+from services.scheduler.core.front.reference import epsilon_constraint, nsga3
+from services.scheduler.core.front.solvers import BranchAndBound, LocalSearch
 
 SMALL = ((8, 4, 2, False), (6, 4, 3, False), (6, 4, 3, True), (6, 3, 4, False))
 """Jobs, options, objectives, whether the first objective is the worst job's instead of the sum."""

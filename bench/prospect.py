@@ -32,12 +32,12 @@ from bench.result import DataSource, Row, Setting, command_line, print_table, wr
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.fleet import Device, Domain, Fleet, Node, with_domain
-from services.scheduler.core.kept_courses import KeptCourses
+from services.scheduler.core.futures.kept_courses import KeptCourses
+from services.scheduler.core.futures.prospect import Prospect, ahead_of, order_of, prospects
+from services.scheduler.core.futures.track_record import TrackRecord
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.prospect import Prospect, ahead_of, order_of, prospects
 from services.scheduler.core.state import Demand, JobKind, JobSpec, UnitKey
 from services.scheduler.core.table import Floats, table_of
-from services.scheduler.core.track_record import TrackRecord
 from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.times import rfc3339
 from services.scheduler.what_if import answer

@@ -12,7 +12,7 @@ from meridian.contracts.job.v1 import job_pb2
 from meridian.database import Database
 from meridian.errors import InvalidArgumentError, NotFoundError
 from services.scheduler import outlook, store, store_rows
-from services.scheduler.core.explanation import sentences
+from services.scheduler.core.explaining.explanation import sentences
 from services.scheduler.core.state import Unit, UnitKey, UnitState
 from services.scheduler.core.units import units_of
 from services.scheduler.live import LiveScheduler

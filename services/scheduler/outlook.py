@@ -11,17 +11,17 @@ import math
 from threading import Lock
 from typing import Any
 
-from services.scheduler.core.blockers import Holder, blockers
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.counterfactual import counterfactuals
+from services.scheduler.core.explaining.blockers import Holder, blockers
+from services.scheduler.core.explaining.counterfactual import counterfactuals
 from services.scheduler.core.fleet import Fleet
-from services.scheduler.core.kept_courses import KeptCourses, Said
+from services.scheduler.core.futures.kept_courses import KeptCourses, Said
+from services.scheduler.core.futures.prospect import Prospect, ahead_of, order_of, prospects
+from services.scheduler.core.futures.track_record import TrackRecord
 from services.scheduler.core.placement import would_do
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.profile import Reservation
-from services.scheduler.core.prospect import Prospect, ahead_of, order_of, prospects
 from services.scheduler.core.state import Job, JobSpec, UnitKey
-from services.scheduler.core.track_record import TrackRecord
 from services.scheduler.core.units import units_of
 from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.hypothesis import as_it_would_be, hypothesis

@@ -12,10 +12,10 @@ from sqlalchemy.dialects import postgresql
 
 from meridian.database import Database, is_passing
 from services.scheduler.collector import held_off
-from services.scheduler.core.asked_starts import follow, next_asked
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.prospect import prospects
-from services.scheduler.core.track_record import TrackRecord
+from services.scheduler.core.futures.asked_starts import follow, next_asked
+from services.scheduler.core.futures.prospect import prospects
+from services.scheduler.core.futures.track_record import TrackRecord
 from services.scheduler.live import LiveScheduler
 
 log = logging.getLogger(__name__)

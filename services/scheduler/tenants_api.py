@@ -11,14 +11,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Path, Query
 
 from meridian.errors import InvalidArgumentError, ResourceExhaustedError
-from services.scheduler.core.assignment import AssignmentProblem
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.objectives import Scalarisation
+from services.scheduler.core.front.assignment import AssignmentProblem
+from services.scheduler.core.front.objectives import Scalarisation
+from services.scheduler.core.front.solvers import BranchAndBound, LocalSearch, Solution, Solver
+from services.scheduler.core.front.tenants import front_json
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.solvers import BranchAndBound, LocalSearch, Solution, Solver
 from services.scheduler.core.table import Floats
-from services.scheduler.core.tenants_front import front_json
 from services.scheduler.core.tenants_objectives import OBJECTIVES
 from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.live import LiveScheduler

@@ -9,9 +9,9 @@ from typing import Any
 from services.scheduler.collector import held_off
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import Decisions, Placement, Snapshot, Waiting, decide
-from services.scheduler.core.kept_courses import KeptCourses
+from services.scheduler.core.futures.kept_courses import KeptCourses
+from services.scheduler.core.futures.prospect import Prospect, order_of, prospects
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.prospect import Prospect, order_of, prospects
 from services.scheduler.core.run_times import Estimate
 from services.scheduler.core.state import JobSpec, UnitKey, UnitSpec
 from services.scheduler.core.units import units_of

@@ -12,7 +12,7 @@ from services.scheduler.core import binding, nominations
 from services.scheduler.core.book import Draft
 from services.scheduler.core.decide import Decisions, Placement, Preempted, decide
 from services.scheduler.core.effects import DecisionRecord
-from services.scheduler.core.explanation import with_cause
+from services.scheduler.core.explaining.explanation import with_cause
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import Nomination, PlacedRank, Run, RunState, UnitKey, UnitState
 

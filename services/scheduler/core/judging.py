@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from services.scheduler.core.explanation import Rejection
+from services.scheduler.core.explaining.explanation import Rejection
 from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.rejecting import Rejecting, applies

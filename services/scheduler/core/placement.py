@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from services.scheduler.core.choosing import Choice, Choosing
-from services.scheduler.core.explanation import Candidate, Explanation, NodeChoice, Ranking
+from services.scheduler.core.explaining.explanation import Candidate, Explanation, NodeChoice, Ranking
 from services.scheduler.core.state import Demand, PlacedRank
 from services.scheduler.core.table import SLACK, Bools, Ints, Table
 

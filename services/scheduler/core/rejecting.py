@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from services.scheduler.core.explanation import Rejection
+from services.scheduler.core.explaining.explanation import Rejection
 from services.scheduler.core.filters import Filter
 from services.scheduler.core.state import Demand
 from services.scheduler.core.table import Bools, Ints

@@ -7,7 +7,7 @@ Steps of the score `ChebyshevScore` (plugin "chebyshev"):
    augmented Chebyshev norm with the tenant's weights.
 3. ``1 / (1 + distance)``: 1 where a domain is best in everything that the tenant weighs.
 
-`tenants_front.py` looks at several jobs together and lets the tenant pick a point instead of weights.
+`front/tenants.py` looks at several jobs together and lets the tenant pick a point instead of weights.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.objectives import RHO, Objective, augmented_chebyshev, tenant_weights
+from services.scheduler.core.front.objectives import RHO, Objective, augmented_chebyshev, tenant_weights
 from services.scheduler.core.options import numbers_of, refuse_unknown
 from services.scheduler.core.scores import NEUTRAL
 from services.scheduler.core.scoring.affinity import relative_rates

@@ -17,7 +17,7 @@ from meridian.contracts.run.v1.run_pb2 import Assignment, RunStarted
 from services.gateway.job_spec import to_spec
 from services.gateway.jobfile import JobFile
 from services.scheduler import outlook
-from services.scheduler.core.explanation import rederive
+from services.scheduler.core.explaining.explanation import rederive
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.policy import Policy
 from services.scheduler.hypothesis import Hypothesis, hypothesis

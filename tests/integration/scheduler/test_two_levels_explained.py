@@ -7,7 +7,7 @@ from typing import Any
 
 from meridian.contracts.job.v1.job_pb2 import JobPlaced
 from meridian.sharding import shard_of_tenant
-from services.scheduler.core.explanation import rederive
+from services.scheduler.core.explaining.explanation import rederive
 from tests.harness import PATIENCE_S, RunningService, environment
 from tests.integration.scheduler.two_levels import ANSWER_LIMIT_S, Parts, graph, submission
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.scheduler.core.assignment import AssignmentProblem
-from services.scheduler.core.dominance import Floats
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.objectives import Scalarisation
-from services.scheduler.core.solvers import Solution
+from services.scheduler.core.front.assignment import AssignmentProblem
+from services.scheduler.core.front.dominance import Floats
+from services.scheduler.core.front.objectives import Scalarisation
+from services.scheduler.core.front.solvers import Solution
 from services.scheduler.planners.solver_output import no_solver_output
 
 _INFEASIBLE = 2

@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.layout import Layout, pools_of, spread_over
+from services.scheduler.core.futures.layout import Layout, pools_of, spread_over
+from services.scheduler.core.futures.pools import SLACK, Pool
 from services.scheduler.core.pending import estimated_s
-from services.scheduler.core.pools import SLACK, Pool
 from services.scheduler.core.state import Demand, UnitKey
 
 _INFINITE = math.inf

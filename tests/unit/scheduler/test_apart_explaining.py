@@ -14,7 +14,7 @@ from services.scheduler.core.apart.knowledge import SILENT, KnownDomain
 from services.scheduler.core.apart.messages import GrantName, Request, Session, Wanted
 from services.scheduler.core.apart.turns import take_answers
 from services.scheduler.core.book import Book
-from services.scheduler.core.explanation import rederive, sentences
+from services.scheduler.core.explaining.explanation import rederive, sentences
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import Demand, JobKind, JobSpec, UnitKey
 from services.scheduler.shards.wire import answer_from, answer_message

@@ -16,7 +16,7 @@ from services.scheduler.core.apart.parts import Part, moved
 from services.scheduler.core.apart.rounds import Carried
 from services.scheduler.core.book import Book
 from services.scheduler.core.effects import Adjust
-from services.scheduler.core.explanation import sentences
+from services.scheduler.core.explaining.explanation import sentences
 from services.scheduler.core.measured import Load, News
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.scaling import Scaling

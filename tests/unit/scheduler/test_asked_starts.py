@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from services.scheduler.core.asked_starts import EVERY_S, follow, next_asked
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
+from services.scheduler.core.futures.asked_starts import EVERY_S, follow, next_asked
+from services.scheduler.core.futures.prospect import prospects
+from services.scheduler.core.futures.track_record import TrackRecord
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.prospect import prospects
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
-from services.scheduler.core.track_record import TrackRecord
 from services.scheduler.core.waiting_unit import PendingUnit
 from tests.unit.scheduler.world import a_fleet
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.scheduler.core.blockers import blockers
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.counterfactual import counterfactuals
 from services.scheduler.core.decide import Placement, decide
-from services.scheduler.core.decided_again import Change, Counterfactual, Question
+from services.scheduler.core.explaining.blockers import blockers
+from services.scheduler.core.explaining.counterfactual import counterfactuals
+from services.scheduler.core.explaining.decided_again import Change, Counterfactual, Question
 from services.scheduler.core.fleet import Domain, Fleet, Mark, MarkKind, Node, with_domain, with_mark, without_marks
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import Demand, UnitKey

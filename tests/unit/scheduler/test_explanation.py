@@ -16,7 +16,15 @@ from meridian.cli.explanation import lines
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.cycle import run_cycle
 from services.scheduler.core.decide import Decisions, Placement, decide
-from services.scheduler.core.explanation import NO_RANKING, STAGES, Ranking, rederive, sentences, weighed, with_cause
+from services.scheduler.core.explaining.explanation import (
+    NO_RANKING,
+    STAGES,
+    Ranking,
+    rederive,
+    sentences,
+    weighed,
+    with_cause,
+)
 from services.scheduler.core.fleet import Domain, Fleet, Link, with_domain
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import Demand, UnitKey

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
-from services.scheduler.core.kept_courses import KeptCourses
+from services.scheduler.core.futures.kept_courses import KeptCourses
+from services.scheduler.core.futures.prospect import Prospect, order_of, prospects
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.prospect import Prospect, order_of, prospects
 from services.scheduler.core.state import Demand, JobKind, JobSpec, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.waiting_unit import PendingUnit

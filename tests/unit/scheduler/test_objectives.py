@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from services.scheduler.core.dominance import crowding, nondominated, ranks
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.objectives import (
+from services.scheduler.core.front.dominance import crowding, nondominated, ranks
+from services.scheduler.core.front.objectives import (
     Combine,
     Direction,
     Objective,

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.fleet import Domain, Fleet, with_domain
-from services.scheduler.core.layout import Layout
-from services.scheduler.core.outflow import Course, speaks_for
+from services.scheduler.core.futures.layout import Layout
+from services.scheduler.core.futures.outflow import Course, speaks_for
+from services.scheduler.core.futures.pools import Pool, Sizes
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.pools import Pool, Sizes
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.waiting_unit import PendingUnit

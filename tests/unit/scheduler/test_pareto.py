@@ -14,15 +14,15 @@ from hypothesis.extra.numpy import arrays
 
 import bench.pareto
 from bench.result import read
-from services.scheduler.core.assignment import NO_POOL, AssignmentProblem, enumerate_feasible
-from services.scheduler.core.dominance import nondominated
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.explorer import Method, Trail, das_dennis, explore, grid_of
-from services.scheduler.core.hypervolume import hypervolume
-from services.scheduler.core.objectives import Combine, Direction, Objective, Scalarisation
-from services.scheduler.core.pareto import Front, coverage, exact_front, hypervolume_ratio, knee, pick
-from services.scheduler.core.reference import epsilon_constraint, nsga3
-from services.scheduler.core.solvers import BranchAndBound, LocalSearch
+from services.scheduler.core.front.assignment import NO_POOL, AssignmentProblem, enumerate_feasible
+from services.scheduler.core.front.dominance import nondominated
+from services.scheduler.core.front.explorer import Method, Trail, das_dennis, explore, grid_of
+from services.scheduler.core.front.hypervolume import hypervolume
+from services.scheduler.core.front.objectives import Combine, Direction, Objective, Scalarisation
+from services.scheduler.core.front.pareto import Front, coverage, exact_front, hypervolume_ratio, knee, pick
+from services.scheduler.core.front.reference import epsilon_constraint, nsga3
+from services.scheduler.core.front.solvers import BranchAndBound, LocalSearch
 from tests.unit.scheduler.mixed_integer_front import MixedIntegerSolver
 
 

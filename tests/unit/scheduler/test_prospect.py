@@ -9,8 +9,8 @@ import pytest
 
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
+from services.scheduler.core.futures.prospect import ahead_of, order_of, prospects
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.prospect import ahead_of, order_of, prospects
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.waiting_unit import PendingUnit

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from services.scheduler.core.explanation import Rejection
+from services.scheduler.core.explaining.explanation import Rejection
 from services.scheduler.core.filters import FILTERS
 from services.scheduler.core.fleet import Domain, with_domain
 from services.scheduler.core.placement import Candidates

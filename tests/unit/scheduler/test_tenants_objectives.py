@@ -11,14 +11,14 @@ import pytest
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.explorer import explore
 from services.scheduler.core.fleet import Domain, Fleet, Link
-from services.scheduler.core.pareto import coverage, exact_front, pick
+from services.scheduler.core.front.explorer import explore
+from services.scheduler.core.front.pareto import coverage, exact_front, pick
+from services.scheduler.core.front.tenants import front_json, problem_for
 from services.scheduler.core.policy import Policy, policy_from_json
 from services.scheduler.core.stages import check
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
-from services.scheduler.core.tenants_front import front_json, problem_for
 from services.scheduler.core.tenants_objectives import ChebyshevScore, domain_costs, state_tenant
 from services.scheduler.core.two_level import InterDomain, LocalDomain
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.prospect import Prospect
+from services.scheduler.core.futures.prospect import Prospect
+from services.scheduler.core.futures.track_record import TrackRecord
 from services.scheduler.core.state import UnitKey
-from services.scheduler.core.track_record import TrackRecord
 
 
 def a_prospect(name: str, now_s: float, low: float, start: float, high: float) -> Prospect:

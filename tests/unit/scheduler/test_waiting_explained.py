@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from services.scheduler.core.explanation import Explanation
+from services.scheduler.core.explaining.explanation import Explanation
 from services.scheduler.core.fleet import Domain, Fleet, with_domain
 from services.scheduler.core.state import JobSpec, UnitKey
 from services.scheduler.outlook import blocked_by, reserved_in

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from services.scheduler.core.cycle import run_cycle
 from services.scheduler.core.effects import Start, Wake
-from services.scheduler.core.explanation import sentences
+from services.scheduler.core.explaining.explanation import sentences
 from services.scheduler.core.fleet import Domain, Fleet, NodeState, with_domain, with_node_state
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import UnitKey

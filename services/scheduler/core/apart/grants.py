@@ -30,7 +30,7 @@ from services.scheduler.core.apart.resting import (
 )
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.effects import Sleep
-from services.scheduler.core.explanation import Explanation
+from services.scheduler.core.explaining.explanation import Explanation
 from services.scheduler.core.fleet import Fleet, NodeState
 from services.scheduler.core.idle_nodes import IDLE_NODES, IdleNodes, IdleRules, idle_rules_of
 from services.scheduler.core.policy import Policy

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from services.scheduler.core.apart.messages import Asleep, GrantName
 from services.scheduler.core.cluster import Cluster, RunningUnit
-from services.scheduler.core.explanation import Explanation
+from services.scheduler.core.explaining.explanation import Explanation
 from services.scheduler.core.fleet import Fleet, NodeState
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey

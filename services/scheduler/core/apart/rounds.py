@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from services.scheduler.core.apart.messages import GrantName, Holding, Request
 from services.scheduler.core.apart.parts import device_of
 from services.scheduler.core.book import Book, Draft
-from services.scheduler.core.explanation import Explanation
+from services.scheduler.core.explaining.explanation import Explanation
 from services.scheduler.core.kept import held_demand, part_of
 from services.scheduler.core.state import Demand, PlacedRank, Run, UnitKey, UnitState
 from services.scheduler.core.two_level import Assignment, DomainSummary

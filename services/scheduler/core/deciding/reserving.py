@@ -9,12 +9,12 @@ import numpy as np
 from services.scheduler.core.choosing import Choice
 from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.deciding.state import State
-from services.scheduler.core.explanation import Explanation
+from services.scheduler.core.explaining.explanation import Explanation
+from services.scheduler.core.futures.spans import LEAST_RUN_S
 from services.scheduler.core.pending import Lane, estimated_s
 from services.scheduler.core.placement import Candidates
 from services.scheduler.core.preemption import best
 from services.scheduler.core.profile import Profile, Reservation
-from services.scheduler.core.spans import LEAST_RUN_S
 from services.scheduler.core.state import Demand
 from services.scheduler.core.waiting_unit import PendingUnit
 

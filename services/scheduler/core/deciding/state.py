@@ -10,7 +10,7 @@ from services.scheduler.core.choosing import Choice
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.deciding.decisions import Blocked, Placement, Preempted
-from services.scheduler.core.explanation import NO_RANKING, Explanation, best_of
+from services.scheduler.core.explaining.explanation import NO_RANKING, Explanation, best_of
 from services.scheduler.core.pending import Key, Lane, estimated_s
 from services.scheduler.core.placement import Candidates, would_do
 from services.scheduler.core.policy import Policy

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from services.scheduler.core.cluster import Cluster, RunningUnit
-from services.scheduler.core.explanation import Explanation
+from services.scheduler.core.explaining.explanation import Explanation
 from services.scheduler.core.placement import would_do
 from services.scheduler.core.preemption import best
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey

@@ -12,7 +12,7 @@ from services.scheduler.core.admission import Gate
 from services.scheduler.core.choosing import Choice
 from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.explanation import Candidate, Explanation, Ranking, best_of
+from services.scheduler.core.explaining.explanation import Candidate, Explanation, Ranking, best_of
 from services.scheduler.core.fleet import Fleet, Node
 from services.scheduler.core.pending import Pending
 from services.scheduler.core.placement import would_do

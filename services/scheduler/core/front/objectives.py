@@ -19,8 +19,8 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from services.scheduler.core.dominance import Floats
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.front.dominance import Floats
 
 DEFAULT_TENANT = "default"
 """Whose weights hold for a tenant that has none."""

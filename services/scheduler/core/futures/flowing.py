@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from services.scheduler.core.pools import SLACK, Kept, Part, Pool
+from services.scheduler.core.futures.pools import SLACK, Kept, Part, Pool
 from services.scheduler.core.state import Demand
 
 Held = tuple[Demand, Sequence[Part]]

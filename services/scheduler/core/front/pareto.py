@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from services.scheduler.core.assignment import MAX_ASSIGNMENTS, AssignmentProblem, enumerate_feasible
-from services.scheduler.core.dominance import Bools, Floats, Ints, crowding, nondominated
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.hypervolume import hypervolume
-from services.scheduler.core.objectives import Objective, Scalarisation, check_weights, signs
+from services.scheduler.core.front.assignment import MAX_ASSIGNMENTS, AssignmentProblem, enumerate_feasible
+from services.scheduler.core.front.dominance import Bools, Floats, Ints, crowding, nondominated
+from services.scheduler.core.front.hypervolume import hypervolume
+from services.scheduler.core.front.objectives import Objective, Scalarisation, check_weights, signs
 
 UTOPIA_SHIFT = 0.01
 """How far beyond the ideal the utopian point lies, as a share of the range: keeps weights finite at the ends of a front."""

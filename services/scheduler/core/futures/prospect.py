@@ -34,13 +34,13 @@ import numpy as np
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.decide import decide
-from services.scheduler.core.kept_courses import Drawn, KeptCourses
-from services.scheduler.core.layout import Layout
-from services.scheduler.core.open_course import Answer
-from services.scheduler.core.outflow import Course, speaks_for
+from services.scheduler.core.futures.kept_courses import Drawn, KeptCourses
+from services.scheduler.core.futures.layout import Layout
+from services.scheduler.core.futures.open_course import Answer
+from services.scheduler.core.futures.outflow import Course, speaks_for
+from services.scheduler.core.futures.scenario import COARSE, FINE, Scenario, quantiles, scenarios
+from services.scheduler.core.futures.spans import Spans, spans_of_runs, spans_of_waiting
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.scenario import COARSE, FINE, Scenario, quantiles, scenarios
-from services.scheduler.core.spans import Spans, spans_of_runs, spans_of_waiting
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 

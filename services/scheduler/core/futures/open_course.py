@@ -18,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from services.scheduler.core.flowing import Class, Held
-from services.scheduler.core.layout import Layout
-from services.scheduler.core.outflow import Course
+from services.scheduler.core.futures.flowing import Class, Held
+from services.scheduler.core.futures.layout import Layout
+from services.scheduler.core.futures.outflow import Course
+from services.scheduler.core.futures.pools import Kept, Pool, Sizes, by_sums
 from services.scheduler.core.pending import estimated_s
-from services.scheduler.core.pools import Kept, Pool, Sizes, by_sums
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.waiting_unit import PendingUnit
 

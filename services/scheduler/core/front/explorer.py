@@ -20,12 +20,12 @@ from enum import StrEnum
 
 import numpy as np
 
-from services.scheduler.core.assignment import AssignmentProblem
-from services.scheduler.core.dominance import Bools, Floats, Ints, nondominated
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.objectives import Scalarisation, check_weights
-from services.scheduler.core.pareto import UTOPIA_SHIFT, Front
-from services.scheduler.core.solvers import BranchAndBound, LocalSearch, Solution, Solver
+from services.scheduler.core.front.assignment import AssignmentProblem
+from services.scheduler.core.front.dominance import Bools, Floats, Ints, nondominated
+from services.scheduler.core.front.objectives import Scalarisation, check_weights
+from services.scheduler.core.front.pareto import UTOPIA_SHIFT, Front
+from services.scheduler.core.front.solvers import BranchAndBound, LocalSearch, Solution, Solver
 
 EXACT_UP_TO = 12
 """Jobs up to which branch and bound is the default; above, local search."""

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import Any
 
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.prospect import Prospect
+from services.scheduler.core.futures.prospect import Prospect
 from services.scheduler.core.state import UnitKey
 
 _CLASSES_S = (1800.0, 4 * 3600.0)

@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from services.scheduler.core.assignment import NO_POOL, AssignmentProblem
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.dominance import Bools
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.explorer import explore
-from services.scheduler.core.objectives import Objective
-from services.scheduler.core.pareto import pick
+from services.scheduler.core.front.assignment import NO_POOL, AssignmentProblem
+from services.scheduler.core.front.dominance import Bools
+from services.scheduler.core.front.explorer import explore
+from services.scheduler.core.front.objectives import Objective
+from services.scheduler.core.front.pareto import pick
+from services.scheduler.core.front.solvers import Solver
 from services.scheduler.core.placement import Candidates
 from services.scheduler.core.scoring.affinity import relative_rates
 from services.scheduler.core.scoring.data import transfer_cost, transfer_seconds
-from services.scheduler.core.solvers import Solver
 from services.scheduler.core.table import Floats, Ints
 from services.scheduler.core.tenants_objectives import REFERENCE_S, devices_of, filled, watts_of
 from services.scheduler.core.waiting_unit import PendingUnit

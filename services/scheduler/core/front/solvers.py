@@ -11,10 +11,10 @@ from typing import Protocol
 
 import numpy as np
 
-from services.scheduler.core.assignment import SLACK, AssignmentProblem
-from services.scheduler.core.dominance import Bools, Floats, Ints, nondominated
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.objectives import Scalarisation
+from services.scheduler.core.front.assignment import SLACK, AssignmentProblem
+from services.scheduler.core.front.dominance import Bools, Floats, Ints, nondominated
+from services.scheduler.core.front.objectives import Scalarisation
 
 TOLERANCE = 1e-11
 """Scores that differ by less count as equal."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.track_record import TrackRecord
+from services.scheduler.core.futures.track_record import TrackRecord
 from services.scheduler.core.waiting_unit import PendingUnit
 
 EVERY_S = 60.0

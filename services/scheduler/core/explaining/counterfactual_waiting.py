@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from services.scheduler.core.decided_again import SHOWN, TRIED, Change, Counterfactual, Question, greatest
+from services.scheduler.core.explaining.decided_again import SHOWN, TRIED, Change, Counterfactual, Question, greatest
 from services.scheduler.core.preemption import best
 from services.scheduler.core.state import Demand, UnitKey
 

@@ -20,9 +20,17 @@ from dataclasses import replace
 import numpy as np
 
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.counterfactual_waiting import for_waiting
-from services.scheduler.core.decided_again import SHOWN, TRIED, Change, Counterfactual, Outcome, Question, greatest
-from services.scheduler.core.explanation import Candidate, Explanation
+from services.scheduler.core.explaining.counterfactual_waiting import for_waiting
+from services.scheduler.core.explaining.decided_again import (
+    SHOWN,
+    TRIED,
+    Change,
+    Counterfactual,
+    Outcome,
+    Question,
+    greatest,
+)
+from services.scheduler.core.explaining.explanation import Candidate, Explanation
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import UnitKey
 

@@ -28,10 +28,10 @@ from heapq import heapify, heappop, heapreplace
 from operator import itemgetter
 
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.flowing import Class, Kind
-from services.scheduler.core.layout import Layout
+from services.scheduler.core.futures.flowing import Class, Kind
+from services.scheduler.core.futures.layout import Layout
+from services.scheduler.core.futures.pools import Kept
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.pools import Kept
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.waiting_unit import PendingUnit
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.layout import Layout, pools_of, spread_over
-from services.scheduler.core.open_course import OPEN, Answer, Asked, OpenCourse, fits_in, with_open_place
-from services.scheduler.core.spans import Spans
+from services.scheduler.core.futures.layout import Layout, pools_of, spread_over
+from services.scheduler.core.futures.open_course import OPEN, Answer, Asked, OpenCourse, fits_in, with_open_place
+from services.scheduler.core.futures.spans import Spans
 from services.scheduler.core.state import Demand
 from services.scheduler.core.table import Bools, Floats, Ints, Table
 from services.scheduler.core.waiting_unit import PendingUnit

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from services.scheduler.core.dominance import Bools, Floats, Ints
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.objectives import Combine, Objective, signs
+from services.scheduler.core.front.dominance import Bools, Floats, Ints
+from services.scheduler.core.front.objectives import Combine, Objective, signs
 
 NO_POOL = -1
 """The pool of an option that needs no capacity."""

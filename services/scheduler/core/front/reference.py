@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.scheduler.core.assignment import SLACK, AssignmentProblem
-from services.scheduler.core.dominance import Bools, Floats, Ints, nondominated
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.explorer import das_dennis
-from services.scheduler.core.objectives import Scalarisation
-from services.scheduler.core.solvers import Solver
+from services.scheduler.core.front.assignment import SLACK, AssignmentProblem
+from services.scheduler.core.front.dominance import Bools, Floats, Ints, nondominated
+from services.scheduler.core.front.explorer import das_dennis
+from services.scheduler.core.front.objectives import Scalarisation
+from services.scheduler.core.front.solvers import Solver
 
 
 @dataclass(frozen=True, slots=True, eq=False)

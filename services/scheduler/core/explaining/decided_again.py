@@ -9,7 +9,7 @@ from typing import Any
 
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import Placement, decide
-from services.scheduler.core.explanation import Explanation
+from services.scheduler.core.explaining.explanation import Explanation
 from services.scheduler.core.pending import Pending
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import UnitKey

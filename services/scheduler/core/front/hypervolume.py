@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from services.scheduler.core.dominance import Floats, nondominated
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.front.dominance import Floats, nondominated
 
 
 def hypervolume(costs: npt.ArrayLike, reference: npt.ArrayLike) -> float:

@@ -1,0 +1,1 @@
+"""Several objectives at once: the front of a job set, and the point that a tenant picks."""
