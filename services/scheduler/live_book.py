@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import asyncpg
@@ -32,6 +33,7 @@ from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.unlike import said, unlike
 from services.scheduler.core.waiting import WaitingUnits
 from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.errors import LeadershipLostError
@@ -115,6 +117,21 @@ class LiveBook:
     def seen_part(self) -> SeenPart | None:
         """What answers leave out; None where this scheduler sees everything."""
         return None
+
+    def follows(self) -> dict[str, Any] | None:
+        """Whether the policy's planner for unlike rates decides now, and why; None where it has none."""
+        if not self.policy.unlike_planner:
+            return None
+        found = unlike(self.book.cluster)
+        return {
+            "planner": self.policy.unlike_planner,
+            "in_use": found.follows,
+            "units_with_accelerators": found.units,
+            "units_whose_rates_differ": found.differ,
+            "reason": said(self.book.cluster, self.policy)
+            if found.follows
+            else "too few units whose rates differ by accelerator: each is placed in its turn",
+        }
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -262,8 +279,11 @@ class LiveBook:
         snapshot = self.snapshot()
         demand = Demand(1, cpus=1.0, accelerators=1)
         probe = PendingUnit(UnitKey("policy-probe", 0), "policy-probe", 0, snapshot.now_s, demand)
+        tried = Snapshot(snapshot.table, snapshot.ledger, [*snapshot.pending, probe], snapshot.now_s)
         try:
-            decide(Snapshot(snapshot.table, snapshot.ledger, [*snapshot.pending, probe], snapshot.now_s), policy)
+            decide(tried, policy)
+            if policy.unlike_planner:
+                decide(tried, replace(policy, planner=policy.unlike_planner, unlike_planner=""))
         except Exception as error:
             # Plugins may be anybody's code.
             why = error.detail if isinstance(error, MeridianError) else f"{type(error).__name__}: {error}"

@@ -31,9 +31,10 @@ def create_policy_router(database: Database, live: LiveScheduler) -> APIRouter:
 
     @router.get("")
     async def policy(response: Response) -> Json:
-        """The policy in force, with its version."""
+        """The policy in force, with its version; ``follows`` says whether its planner for unlike rates decides now."""
         response.headers["etag"] = f'"{live.policy.version}"'
-        return live.policy.as_json()
+        follows = live.follows()
+        return live.policy.as_json() | ({} if follows is None else {"follows": follows})
 
     @router.get("/versions")
     async def versions(

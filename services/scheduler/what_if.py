@@ -15,6 +15,7 @@ from services.scheduler.core.prospect import Prospect, order_of, prospects
 from services.scheduler.core.run_times import Estimate
 from services.scheduler.core.state import JobSpec, UnitKey, UnitSpec
 from services.scheduler.core.units import units_of
+from services.scheduler.core.unlike import plans
 from services.scheduler.core.waiting_unit import PendingUnit
 
 _NAME = "what-if"
@@ -172,7 +173,7 @@ def _stays_aside(cluster: Cluster, policy: Policy, decisions: Decisions) -> bool
     """Whether the job cannot have been in anybody's way: it takes nothing, and nothing is kept for it; or everybody else had his
     turn, and his reservation, before it. Where what waits holds back what is behind it (strict), a planner looks at all
     units, or placements change the order, that does not show so."""
-    if policy.planner or policy.discipline not in {"greedy", "easy", "conservative"}:
+    if plans(cluster, policy) or policy.discipline not in {"greedy", "easy", "conservative"}:
         return False
     if policy.discipline == "conservative":
         return not (policy.preemptions or policy.limits) and _comes_last(cluster)

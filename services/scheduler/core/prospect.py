@@ -42,6 +42,7 @@ from services.scheduler.core.policy import Policy
 from services.scheduler.core.scenario import COARSE, FINE, Scenario, quantiles, scenarios
 from services.scheduler.core.spans import Spans, spans_of_runs, spans_of_waiting
 from services.scheduler.core.state import UnitKey
+from services.scheduler.core.unlike import plans
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 _CELLS = 600_000
@@ -161,7 +162,7 @@ def prospects(
         ]
         return {key: _of_one_run(_together(key, courses), courses, left, now_s) for key in wanted}
     base = cluster.copy()
-    if policy.discipline != "greedy" and not policy.planner:
+    if policy.discipline != "greedy" and not plans(cluster, policy):
         for unit in order[last + 1 :]:
             base.withdraw(unit.key)
         if policy.discipline != "strict":

@@ -31,7 +31,8 @@ from tests.integration.scheduler.messages import graph, report, submission
 from tests.integration.scheduler.test_service import live_of, starts, until
 
 SMALLEST_FIRST = "name: small-first\nselection:\n  order: [smallest, age]\n"
-BALANCED = Policy().version
+BALANCED = shipped("balanced").version
+PLANNED = sorted(shipped("balanced").options_of("completion").items())
 
 
 @asynccontextmanager
@@ -84,7 +85,9 @@ async def test_what_waits_is_decided_by_the_new_policy(database_url: str) -> Non
             "previous_version": BALANCED,
             "changes": [
                 {"path": "name", "before": "balanced", "after": "small-first"},
+                *({"path": f"options.completion.{name}", "before": value, "after": None} for name, value in PLANNED),
                 {"path": "order", "before": ["priority", "fair_share", "age"], "after": ["smallest", "age"]},
+                {"path": "unlike_planner", "before": "completion", "after": ""},
             ],
             "policy": {**json.loads(json.dumps(parse(SMALLEST_FIRST).as_json())), "version": version},
         }
@@ -173,7 +176,8 @@ async def test_dry_runs_and_conditions(database_url: str) -> None:
     async with scheduler(database_url) as (_, service):
         tried = (await service.http.put("/v1/policy?dry_run=true", content=SMALLEST_FIRST)).json()
         assert (tried["applied"], tried["changed"], tried["previous_version"]) == (False, False, BALANCED)
-        assert [item["path"] for item in tried["changes"]] == ["name", "order"]
+        paths = ["name", *(f"options.completion.{name}" for name, _ in PLANNED), "order", "unlike_planner"]
+        assert [item["path"] for item in tried["changes"]] == paths
         assert await in_force(service) == BALANCED
         rebuilt = live_of(service).book
 
@@ -401,7 +405,7 @@ def by_command_line(url: str, operator: str, tenant: str, folder: Path) -> None:
     compared = run("diff", str(good))
     assert compared.exit_code == 0
     assert '["smallest", "age"]' in compared.output
-    assert parse(run("show").stdout) == Policy()
+    assert parse(run("show").stdout) == shipped("balanced")
     assert run("set", str(good), token=tenant).exit_code == 4
 
     applied = run("set", str(good), "--if-match", BALANCED)
