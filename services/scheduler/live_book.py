@@ -41,6 +41,7 @@ from services.scheduler.journal import Journal
 from services.scheduler.leading import keep_leading
 from services.scheduler.metrics import SchedulerMetrics
 from services.scheduler.policy_changes import Outcome
+from services.scheduler.policy_warnings import warnings_of
 from services.scheduler.promises_kept import PromisesKept
 from services.scheduler.run_times_kept import RunTimesKept
 from services.scheduler.settings import SchedulerSettings
@@ -160,6 +161,8 @@ class LiveBook:
                 "policy_version": self.policy.version,
             },
         )
+        if self.book.fleet.domains:
+            self._warn()
 
     async def keep_leading(self) -> None:
         """Ends with an error when another scheduler may have taken over."""
@@ -269,6 +272,7 @@ class LiveBook:
         if outcome is Outcome.CHANGED:
             extra = {"policy_version": policy.version, "before": before.version, "changed_by": changed_by}
             log.info("policy changed", extra=extra)
+            self._warn()
         return before, outcome is Outcome.CHANGED
 
     def try_policy(self, policy: Policy) -> None:
@@ -288,6 +292,11 @@ class LiveBook:
             # Plugins may be anybody's code.
             why = error.detail if isinstance(error, MeridianError) else f"{type(error).__name__}: {error}"
             raise PolicyError(f"a cycle by the policy {policy.version} fails: {why}") from error
+
+    def _warn(self) -> None:
+        """Say what the policy in force names that the network does not have."""
+        for item in warnings_of(self.policy, self.book.fleet.domains):
+            log.warning("the policy names what is not there", extra={"policy_version": self.policy.version, **item})
 
     def use(self, policy: Policy) -> None:
         """A policy that was written is in force from the next cycle on."""

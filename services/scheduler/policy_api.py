@@ -17,6 +17,7 @@ from services.scheduler.live import LiveScheduler
 from services.scheduler.policy_changes import matches
 from services.scheduler.policy_differences import differences
 from services.scheduler.policy_file import parse
+from services.scheduler.policy_warnings import warnings_of
 from services.scheduler.times import rfc3339
 
 MOST_BYTES = 256 * 1024
@@ -97,6 +98,7 @@ def create_policy_router(database: Database, live: LiveScheduler) -> APIRouter:
             "version": wanted.version,
             "previous_version": before.version,
             "changes": differences(before, wanted),
+            "warnings": warnings_of(wanted, live.book.fleet.domains),
             "policy": wanted.as_json(),
         }
 

@@ -89,6 +89,7 @@ async def test_what_waits_is_decided_by_the_new_policy(database_url: str) -> Non
                 {"path": "order", "before": ["priority", "fair_share", "age"], "after": ["smallest", "age"]},
                 {"path": "unlike_planner", "before": "completion", "after": ""},
             ],
+            "warnings": [],
             "policy": {**json.loads(json.dumps(parse(SMALLEST_FIRST).as_json())), "version": version},
         }
         assert (await service.http.get("/v1/queue")).json()["policy_version"] == version
@@ -170,6 +171,35 @@ async def test_a_policy_whose_cycles_fail_does_not_get_in(database_url: str, mon
             assert answer.json()["detail"].endswith("fails: ZeroDivisionError: on purpose")
         await stack.bus.publish(submission("job-1"))
         assert (await stack.bus.expect(JobPlaced)).policy_version == BALANCED == await in_force(service)
+
+
+async def test_domains_that_are_not_there_are_warned_of(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """They may join later: the policy holds, and says which of its fields has no effect yet."""
+    named = (
+        "extends: balanced\nallocation:\n  scores: {pack: 1, share_deficit: 0}\n  domains: {beijin: {scores: {pack: 2}}}\n"
+        "shares: {planned: {beijing: 2, lhasa: 1}}\n"
+    )
+    text = "the network has no domain {!r} now ({}); {} will hold once it joins"
+    async with scheduler(database_url) as (stack, service):
+        await stack.bus.publish(graph("beijing", 1))
+        await until(service, lambda body: len(body["items"]) == 1, "/v1/nodes")
+        expected = [
+            {
+                "field": "allocation.domains.beijin",
+                "detail": text.format("beijin", "did you mean 'beijing'?", "these scores"),
+            },
+            {"field": "shares.planned.lhasa", "detail": text.format("lhasa", "known are beijing", "this share")},
+        ]
+        tried = await service.http.put("/v1/policy?dry_run=true", content=named.encode())
+        assert (tried.status_code, tried.json()["warnings"]) == (200, expected)
+        caplog.clear()
+        applied = await put(service, named)
+        assert (applied.json()["changed"], applied.json()["warnings"]) == (True, expected)
+        logged = [item for item in caplog.records if item.levelname == "WARNING" and hasattr(item, "field")]
+        assert [{"field": item.field, "detail": item.detail} for item in logged] == expected
+        await stack.bus.publish(graph("beijin", 1), graph("lhasa", 1))
+        await until(service, lambda body: len(body["items"]) == 3, "/v1/nodes")
+        assert (await put(service, named)).json()["warnings"] == []
 
 
 async def test_dry_runs_and_conditions(database_url: str) -> None:
@@ -402,6 +432,11 @@ def by_command_line(url: str, operator: str, tenant: str, folder: Path) -> None:
     refused = run("check", str(bad))
     assert refused.exit_code == 2
     assert "line 3: selection.order[0]: there is no order 'fare_share'; did you mean 'fair_share'?" in refused.output
+    doubtful = folder / "doubtful.yaml"
+    doubtful.write_text("extends: balanced\nallocation: {domains: {lhasa: {scores: {pack: 2}}}}\n", encoding="utf-8")
+    warned = run("check", str(doubtful))
+    assert warned.exit_code == 0
+    assert "warning: allocation.domains.lhasa: the network has no domain 'lhasa' now (none has joined)" in warned.stderr
     compared = run("diff", str(good))
     assert compared.exit_code == 0
     assert '["smallest", "age"]' in compared.output
