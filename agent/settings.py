@@ -21,6 +21,7 @@ from pydantic import (
 from agent.kubernetes_settings import LEAST_LEASE_S, KubernetesScheduling
 from agent.probing.address import address_of
 from agent.sensing_settings import Benchmarking, Exporter, OwnResource, ResourceCommands, Scraping, Source
+from meridian import plain_yaml
 from meridian.errors import ConfigurationError
 
 POWER_STATE_LABEL = "power_state"
@@ -320,7 +321,7 @@ def read_settings(path: Path) -> AgentSettings:
     :raises ConfigurationError: names each field that is wrong.
     """
     try:
-        content = yaml.safe_load(path.read_text())
+        content = plain_yaml.load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"configuration {path}: {error}") from None
     try:

@@ -1,6 +1,6 @@
 """Unlike accelerators: our planners against Gavel's programs and Sia's, on their traces, in the real core.
 
-    python -m bench.heterogeneous [--quick] [--budget 330] [--workers N] [--json OUT]
+    python -m bench.heterogeneous [--quick | --live] [--budget 330] [--workers N] [--json OUT]
 
 Gavel: jobs of measured scale factors from its traces on 36 V100, 36 P100 and 36 K80 (networks/gavel-hetero.yaml), rounds of 360 s
 for all. The first 120 jobs of a trace, their steps a fifth of the published (so that a run takes seconds), submissions drawn
@@ -15,6 +15,9 @@ too (services/scheduler/planners/README.md). Nobody knows how much work is left;
 than the published system knows. ``sia`` is the integer program; ``sia (exact plan)`` the same objective by the dynamic program, which
 gives the same plans in less time; ``sia, any size`` is allowed to begin with more than one device, as ours is. Ours was chosen on workloads
 1 and 3: the slice "others" leaves them out. (rho of elastic jobs is over their time on one T4 and says little.)
+
+With ``--live`` what the live scheduler decides by, on Gavel's held-out traces: the shipped default ``balanced``, where jobs declare
+rates and steps; ``balanced, no steps``, where they declare rates alone; ``balanced, in turn``, without its planner for unlike rates.
 
 Runs that do not fit the budget are left out and said so.
 """
@@ -36,7 +39,9 @@ import simulation
 from bench.public_data import add_data_option
 from bench.result import DataSource, Row, command_line, write
 from bench.result import Setting as Kind
+from services.scheduler.core.policy import Policy
 from services.scheduler.planners.goodput import Application
+from services.scheduler.policy_file import shipped
 from simulation import adaptive
 from simulation.domains import read_network
 from simulation.engine import Setting, Simulation
@@ -62,6 +67,8 @@ GAVEL = (
 )
 KNOWING = ("gavel-sjf", "gavel-makespan", "gavel-ftf")
 """Baselines that know the steps left: ours without them is not compared with these."""
+LIVE = ("balanced", "balanced, no steps", "balanced, in turn")
+BLIND = ("completion-blind", LIVE[1])
 CHOSEN_ON = (1, 3)
 SIA = ("elastic-exact", "sia (exact plan)", "sia, any size", "greedy-elastic")
 
@@ -115,10 +122,21 @@ def gavel_workload(path: Path, jobs: int, load: float, network: Network) -> Trac
 
 def chosen_setting(name: str) -> Setting:
     """A setting by its name, those of this program included."""
+    if name in LIVE:
+        return Setting(name, live_policy(name), baseline=_baseline(name))
     own = {"sia (exact plan)": {"growth": 2}, "sia, any size": {"growth": 0}}
     if name not in own:
         return setting(name)
     return Setting(name, planned("sia-exact", "elastic-exact", SIA_ROUND_S, power=0.5, keep=0, **own[name]))
+
+
+def live_policy(name: str) -> Policy:
+    """The shipped default under one of the names `LIVE`."""
+    default = shipped("balanced")
+    if name == LIVE[2]:
+        return replace(default, name=name, unlike_planner="", options=())
+    planner = default.options_of("completion") | ({"known": 0} if name in BLIND else {})
+    return replace(default, name=name, options=(("completion", tuple(planner.items())),))
 
 
 @cache
@@ -166,8 +184,11 @@ def sia_file(data: Path, number: str) -> Path:
     return data / "sia" / "workloads" / "philly" / f"workload-{number}.csv"
 
 
-def tasks(*, quick: bool) -> list[Task]:
+def tasks(*, quick: bool, live: bool = False) -> list[Task]:
     """All runs, those that matter most first: all policies of one trace and load together."""
+    if live:
+        names = (*LIVE, "gavel-las", "gavel-sjf", "completion", "completion-blind")
+        return [Task("gavel", name, trace, load, JOBS) for load in LOADS for trace in TRACES for name in names]
     if quick:
         found = [Task("gavel", name, "2869ce", 1.0, QUICK_JOBS) for name in ("gavel-sjf", "gavel-las", "completion")]
         return found + [Task("sia", name, "2", 0.0, 60) for name in SIA]
@@ -231,7 +252,7 @@ def summary(found: Sequence[Outcome]) -> list[Row]:
             others = {
                 other: other_h
                 for other, other_h in means.items()
-                if _baseline(other) and not (name == "completion-blind" and other in KNOWING)
+                if _baseline(other) and not (name in BLIND and other in KNOWING)
             }
             if others:
                 best = min(others, key=lambda other: others[other])
@@ -287,18 +308,19 @@ def _slice(task: Task) -> str:
 
 
 def _baseline(policy: str) -> bool:
-    return policy not in {"completion", "completion-blind", "elastic-exact"}
+    return policy not in {"completion", "completion-blind", "elastic-exact", *LIVE[:2]}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add_data_option(parser)
     parser.add_argument("--quick", action="store_true", help="one trace and one workload, few jobs")
+    parser.add_argument("--live", action="store_true", help="the live scheduler's default policy on Gavel's traces")
     parser.add_argument("--budget", type=float, default=330.0, metavar="S", help="begin no run after so many seconds")
     parser.add_argument("--workers", type=int, default=min(os.cpu_count() or 1, 4), help="processes")
     parser.add_argument("--json", type=Path, metavar="OUT")
     arguments = parser.parse_args()
-    todo = tasks(quick=arguments.quick)
+    todo = tasks(quick=arguments.quick, live=arguments.live)
     files = {
         gavel_file(arguments.data, task.trace) if task.family == "gavel" else sia_file(arguments.data, task.trace)
         for task in todo

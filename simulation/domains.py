@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import yaml
 
 from meridian.errors import MeridianError
-from services.scheduler.marked_yaml import misread
+from meridian.plain_yaml import misread
 from simulation.model import UNKNOWN, Network, SimDomain, SimLink, SimNode
 from simulation.traces.errors import TraceError
 from simulation.traces.reading import MOST_WHOLE

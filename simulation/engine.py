@@ -23,6 +23,7 @@ import numpy.typing as npt
 from services.scheduler.core.cluster import alternatives
 from services.scheduler.core.decide import Decisions, decide
 from services.scheduler.core.planning import same_until_s, settled_until_s
+from services.scheduler.core.unlike import plans
 from services.scheduler.core.view import View
 from simulation.failures import spot_events
 from simulation.measures import Measures
@@ -206,7 +207,7 @@ class Simulation(Outages):
 
     def _cycles(self) -> None:
         for _ in range(_MOST_ROUNDS):
-            if not len(self.cluster.pending) and not self.policy.planner:
+            if not len(self.cluster.pending) and not plans(self.cluster, self.policy):
                 return
             started = time.perf_counter()
             decisions = decide(self.cluster, self.policy, self.now_s, explain=False, keep_memory=False)

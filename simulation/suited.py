@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from services.scheduler.core.unlike import LEAST_RATIO
 from simulation.model import Network, Trace, TraceJob
 from simulation.policies import setting as setting_named
 from simulation.setting import Setting, Suits
-
-LEAST_RATIO = 1.05
-"""Rates that differ by less are alike."""
 
 
 def suited(setting: Setting, network: Network, trace: Trace) -> Setting:

@@ -28,6 +28,7 @@ from agent.collectors.exporter_table import (
     shipped_tables,
 )
 from agent.collectors.metrics import Metric
+from meridian import plain_yaml
 from meridian.errors import ConfigurationError
 
 _TOP = frozenset({
@@ -81,7 +82,7 @@ def read_table(text: str, name: str) -> ExporterTable:
     if len(text) > MAX_TABLE_CHARS:
         raise ConfigurationError(f"exporter table {name!r}: longer than {MAX_TABLE_CHARS} characters")
     try:
-        content = yaml.safe_load(text)
+        content = plain_yaml.load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"exporter table {name!r}: {error}") from None
     try:

@@ -72,7 +72,7 @@ def _waiting(waiting: Json) -> Iterator[str]:
         elif start.get("never"):
             yield "  would not start even if all that runs had ended"
         else:
-            yield f"  will start later than {start['later_than']}; no more can be said"
+            yield f"  will start later than {start['later_than']}; {start.get('note') or 'no more can be said'}"
     if waiting.get("reserved_from"):
         yield f"  nodes are reserved for it from {waiting['reserved_from']}"
     blocked = waiting.get("blocked_by") or {}

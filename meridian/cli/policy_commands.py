@@ -9,7 +9,7 @@ import click
 import yaml
 
 from meridian.cli.main import Context, json_option
-from meridian.cli.output import age, console, print_json, print_table
+from meridian.cli.output import age, console, errors, print_json, print_table
 from meridian.errors import InvalidArgumentError
 
 _DOCUMENT = click.argument("file", type=click.File(encoding="utf-8"))
@@ -70,6 +70,7 @@ def check(context: Context, file: TextIO) -> None:
         print_json(answer)
     else:
         console.print(f"{file.name} is a sound policy: {answer['version']}", markup=False)
+        _print_warnings(answer)
 
 
 @policy.command()
@@ -83,6 +84,7 @@ def diff(context: Context, file: TextIO) -> None:
         print_json(answer["changes"])
     else:
         _print_changes(answer)
+        _print_warnings(answer)
 
 
 @policy.command("set")
@@ -134,6 +136,13 @@ def _print_applied(context: Context, answer: dict[str, Any]) -> None:
         console.print(f"{answer['version']} is in force, it was {answer['previous_version']}")
     else:
         console.print(f"{answer['version']} was in force already")
+    _print_warnings(answer)
+
+
+def _print_warnings(answer: dict[str, Any]) -> None:
+    """What may be a mistake; a scheduler of an earlier release says nothing of it."""
+    for item in answer.get("warnings", []):
+        errors.print(f"warning: {item['field']}: {item['detail']}", markup=False, soft_wrap=True)
 
 
 def _print_changes(answer: dict[str, Any]) -> None:

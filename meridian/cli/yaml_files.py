@@ -7,6 +7,7 @@ from typing import Any, TextIO
 
 import yaml
 
+from meridian import plain_yaml
 from meridian.errors import InvalidArgumentError
 
 
@@ -17,7 +18,7 @@ def read_yaml(file: Path | TextIO) -> Any:
     """
     name = str(file) if isinstance(file, Path) else file.name
     try:
-        return yaml.safe_load(file.read_text(encoding="utf-8") if isinstance(file, Path) else file)
+        return plain_yaml.load(file.read_text(encoding="utf-8") if isinstance(file, Path) else file)
     except UnicodeDecodeError:
         raise InvalidArgumentError(f"{name} is not a text file in UTF-8") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a day in no calendar, lists in lists without end

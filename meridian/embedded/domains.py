@@ -11,6 +11,7 @@ import yaml
 
 from meridian.embedded.ports import write_atomically
 from meridian.errors import ConfigurationError
+from meridian.plain_yaml import PlainLoader
 
 DEFAULT_FILE = Path(__file__).with_name("domains.yaml")
 
@@ -67,7 +68,7 @@ def read_domains(path: Path) -> tuple[Domain, ...]:
 def _read(path: Path) -> tuple[Any, dict[str, int]]:
     """What the file holds, and the lines of it all."""
     try:
-        loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
+        loader = PlainLoader(path.read_text(encoding="utf-8"))
         try:
             root = loader.get_single_node()
             return None if root is None else loader.construct_document(root), _lines(root, "")

@@ -17,7 +17,7 @@ from services.scheduler.live import LiveScheduler
 from services.scheduler.plans.catalogue import register_all
 from services.scheduler.plugins import load_plugins
 from services.scheduler.policy_api import create_policy_router
-from services.scheduler.policy_file import parse
+from services.scheduler.policy_file import parse, shipped
 from services.scheduler.predicted_starts import PredictedStarts
 from services.scheduler.promises_api import PromisesCollector, create_promises_router
 from services.scheduler.settings import SchedulerSettings
@@ -86,7 +86,7 @@ def build(kernel: Kernel) -> None:
 def read_policy(path: Path | None) -> Policy:
     """The policy in a YAML or JSON file, or the default one; ConfigurationError says what is wrong, and in which line."""
     if path is None:
-        return Policy()
+        return shipped("balanced")
     try:
         return parse(path.read_text(encoding="utf-8"), str(path))
     except (OSError, ValueError) as error:

@@ -17,6 +17,7 @@ from services.scheduler.core.idle_nodes import idle_rules_of
 from services.scheduler.core.loads import by_load
 from services.scheduler.core.planning import Rounds
 from services.scheduler.core.stages import stages_of
+from services.scheduler.core.unlike import plans
 from services.scheduler.errors import LeadershipLostError
 from services.scheduler.journal import FLUSH_S, KEPT_DAYS, WHOLE_BOOK_EVERY_S
 from services.scheduler.live_book import LiveBook
@@ -50,7 +51,11 @@ class LiveScheduler(LiveBook):
 
     def _wanted(self) -> bool:
         """Whether a cycle has anything to decide on."""
-        return bool(self.book.queued or self._doubtful or (self.policy.planner and self.book.runs))
+        return bool(self.book.queued or self._doubtful or (self.book.runs and self._plans()))
+
+    def _plans(self) -> bool:
+        """Whether a planner decides now: it moves what runs, though nothing waits."""
+        return plans(self.book.cluster, self.policy)
 
     def _again_in_s(self) -> float | None:
         """After which time a cycle is wanted though nothing happened: the policy's interval, its planner's next round, when a

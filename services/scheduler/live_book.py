@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import asyncpg
@@ -32,6 +33,7 @@ from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.unlike import said, unlike
 from services.scheduler.core.waiting import WaitingUnits
 from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.errors import LeadershipLostError
@@ -39,6 +41,7 @@ from services.scheduler.journal import Journal
 from services.scheduler.leading import keep_leading
 from services.scheduler.metrics import SchedulerMetrics
 from services.scheduler.policy_changes import Outcome
+from services.scheduler.policy_warnings import warnings_of
 from services.scheduler.promises_kept import PromisesKept
 from services.scheduler.run_times_kept import RunTimesKept
 from services.scheduler.settings import SchedulerSettings
@@ -116,6 +119,21 @@ class LiveBook:
         """What answers leave out; None where this scheduler sees everything."""
         return None
 
+    def follows(self) -> dict[str, Any] | None:
+        """Whether the policy's planner for unlike rates decides now, and why; None where it has none."""
+        if not self.policy.unlike_planner:
+            return None
+        found = unlike(self.book.cluster)
+        return {
+            "planner": self.policy.unlike_planner,
+            "in_use": found.follows,
+            "units_with_accelerators": found.units,
+            "units_whose_rates_differ": found.differ,
+            "reason": said(self.book.cluster, self.policy)
+            if found.follows
+            else "too few units whose rates differ by accelerator: each is placed in its turn",
+        }
+
     # -- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -143,6 +161,8 @@ class LiveBook:
                 "policy_version": self.policy.version,
             },
         )
+        if self.book.fleet.domains:
+            self._warn()
 
     async def keep_leading(self) -> None:
         """Ends with an error when another scheduler may have taken over."""
@@ -252,6 +272,7 @@ class LiveBook:
         if outcome is Outcome.CHANGED:
             extra = {"policy_version": policy.version, "before": before.version, "changed_by": changed_by}
             log.info("policy changed", extra=extra)
+            self._warn()
         return before, outcome is Outcome.CHANGED
 
     def try_policy(self, policy: Policy) -> None:
@@ -262,12 +283,20 @@ class LiveBook:
         snapshot = self.snapshot()
         demand = Demand(1, cpus=1.0, accelerators=1)
         probe = PendingUnit(UnitKey("policy-probe", 0), "policy-probe", 0, snapshot.now_s, demand)
+        tried = Snapshot(snapshot.table, snapshot.ledger, [*snapshot.pending, probe], snapshot.now_s)
         try:
-            decide(Snapshot(snapshot.table, snapshot.ledger, [*snapshot.pending, probe], snapshot.now_s), policy)
+            decide(tried, policy)
+            if policy.unlike_planner:
+                decide(tried, replace(policy, planner=policy.unlike_planner, unlike_planner=""))
         except Exception as error:
             # Plugins may be anybody's code.
             why = error.detail if isinstance(error, MeridianError) else f"{type(error).__name__}: {error}"
             raise PolicyError(f"a cycle by the policy {policy.version} fails: {why}") from error
+
+    def _warn(self) -> None:
+        """Say what the policy in force names that the network does not have."""
+        for item in warnings_of(self.policy, self.book.fleet.domains):
+            log.warning("the policy names what is not there", extra={"policy_version": self.policy.version, **item})
 
     def use(self, policy: Policy) -> None:
         """A policy that was written is in force from the next cycle on."""

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from meridian.errors import FieldError
+from meridian.plain_yaml import misread
 from services.scheduler.core.errors import PolicyError
 
 _MOST_VALUES = 50_000
@@ -22,9 +23,7 @@ _MOST_VALUES = 50_000
 _DEEPEST = 32
 _LONGEST = 2000
 """Characters of a text about one problem."""
-_OTHER_BASE = re.compile(r"[-+]?0[0-7_]+|.*:.*")
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?[eE][-+]?\d+")
-_NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
 _SCALARS = {f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null")}
 
 
@@ -82,13 +81,6 @@ class Problems:
             prefix + "; ".join(texts[:3]) + more,
             errors=tuple(FieldError(_clipped(at.pointer), text) for (at, _), text in zip(ranked, texts, strict=True)),
         )
-
-
-def misread(node: yaml.Node, value: Any) -> str:
-    """What is wrong with a number that nobody means as YAML 1.1 reads it: ``0120`` as 80, and ``1:20`` too. Empty for others."""
-    if isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS and _OTHER_BASE.fullmatch(node.value):
-        return f"{node.value!r} would be read as {value!r} (YAML 1.1); write a decimal number, or a text in quotes"
-    return ""
 
 
 def _clipped(text: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from threading import Lock
 from typing import Any
 
@@ -16,7 +17,7 @@ from services.scheduler.core.explaining.blockers import Holder, blockers
 from services.scheduler.core.explaining.counterfactual import counterfactuals
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.futures.kept_courses import KeptCourses, Said
-from services.scheduler.core.futures.prospect import Prospect, ahead_of, order_of, prospects
+from services.scheduler.core.futures.prospect import Patience, Prospect, ahead_of, order_of, prospects
 from services.scheduler.core.futures.track_record import TrackRecord
 from services.scheduler.core.placement import would_do
 from services.scheduler.core.policy import Policy
@@ -34,8 +35,16 @@ Json = dict[str, Any]
 
 _MOST_PREDICTED = 20
 """Waiting units of a job whose starts are predicted in one answer."""
+_FOLLOWED_S = 3.0
+"""How long a planner is followed through its rounds for one answer."""
 _MOST_FLIPPED = 3
 """Units of a job for which counterfactuals are looked for in one answer."""
+
+
+def _patience() -> Patience:
+    """Time for a planner to be followed in while somebody waits for an answer."""
+    began_s = time.monotonic()
+    return lambda part: time.monotonic() - began_s < part * _FOLLOWED_S
 
 
 class CoursesInTurn(KeptCourses):
@@ -64,7 +73,7 @@ async def add(live: LiveScheduler, job_id: str, bodies: list[Json], record: Trac
         if unit is not None and (rows := live.known_of_domains(unit.demand, key)):
             by_key[key].setdefault("waiting", {})["domains"] = rows
     found = live.for_questions()
-    starts = await asyncio.to_thread(prospects, found, policy, now_s, waiting) if waiting else {}
+    starts = await asyncio.to_thread(prospects, found, policy, now_s, waiting, patience=_patience()) if waiting else {}
     banded = {key: record.band(item, now_s) for key, item in starts.items()}
     await asyncio.to_thread(_add, found, policy, now_s, by_key, banded, waiting, asked, live.seen_part)
 
@@ -186,6 +195,7 @@ async def what_if(
         band=lambda item: record.band(item, now_s),
         own=True,
         kept=None if change or part is not None else kept,
+        patience=_patience(),
     )
     if part is not None:
         found |= {"domains": rows, "among": part.among, "assumes": part.assumes}

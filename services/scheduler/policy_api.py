@@ -17,6 +17,7 @@ from services.scheduler.live import LiveScheduler
 from services.scheduler.policy_changes import matches
 from services.scheduler.policy_differences import differences
 from services.scheduler.policy_file import parse
+from services.scheduler.policy_warnings import warnings_of
 from services.scheduler.times import rfc3339
 
 MOST_BYTES = 256 * 1024
@@ -31,9 +32,10 @@ def create_policy_router(database: Database, live: LiveScheduler) -> APIRouter:
 
     @router.get("")
     async def policy(response: Response) -> Json:
-        """The policy in force, with its version."""
+        """The policy in force, with its version; ``follows`` says whether its planner for unlike rates decides now."""
         response.headers["etag"] = f'"{live.policy.version}"'
-        return live.policy.as_json()
+        follows = live.follows()
+        return live.policy.as_json() | ({} if follows is None else {"follows": follows})
 
     @router.get("/versions")
     async def versions(
@@ -96,6 +98,7 @@ def create_policy_router(database: Database, live: LiveScheduler) -> APIRouter:
             "version": wanted.version,
             "previous_version": before.version,
             "changes": differences(before, wanted),
+            "warnings": warnings_of(wanted, live.book.fleet.domains),
             "policy": wanted.as_json(),
         }
 

@@ -35,6 +35,19 @@ _RESERVATIONS = {
     "backfill_order": "backfill_order",
 }
 """Settings under selection.reservations, and the fields of `Policy` that they set."""
+_GOES_WITH_PLANNER = frozenset(
+    {
+        "name",
+        "unlike_planner",
+        "options",
+        "tenant_weights",
+        "restarts",
+        "shown_candidates",
+        "shown_nodes",
+        "domain_node_scores",
+    }
+)
+"""Fields that a policy may set and still inherit what it follows while rates differ."""
 _WHOLE_RULES = {"max_recoveries"}
 
 
@@ -52,6 +65,7 @@ class Document(ValueReader):
             **{item.name: self._any for item in fields(Policy)},
             "discipline": self._choice(DISCIPLINES),
             "planner": self._planner,
+            "unlike_planner": self._planner,
             "interval_s": self._number,
             "options": self._options,
             "tenant_weights": self._weights,
@@ -76,6 +90,7 @@ class Document(ValueReader):
         """Fill ``flat``."""
         sections = {
             "version": None,
+            "follows": None,
             "extends": None,
             "queues": None,
             "shares": None,
@@ -131,11 +146,14 @@ class Document(ValueReader):
         """Add what the document does not say. Options of plugins that are no longer used do not come along."""
         inherited = base.as_json()
         del inherited["version"]
+        if not self.flat.keys() <= _GOES_WITH_PLANNER:
+            # Whoever says how to select or where to place wants that, whatever the rates.
+            inherited["unlike_planner"] = ""
         own_options, own_weights = self.flat.get("options", {}), self.flat.get("tenant_weights", {})
         rules = {**inherited["restarts"], **self.flat.get("restarts", {})}
         self.flat = {**inherited, **self.flat, "restarts": rules}
         used = {name for field in ("filters", "order", "limits", "preemptions") for name in self.flat[field]}
-        used |= {*self.flat["scores"], self.flat["planner"], SERVICE_LEVELS, IDLE_NODES}
+        used |= {*self.flat["scores"], self.flat["planner"], self.flat["unlike_planner"], SERVICE_LEVELS, IDLE_NODES}
         kept = {name: options for name, options in inherited["options"].items() if name in used}
         self.flat["options"] = {**kept, **own_options}
         self.flat["tenant_weights"] = {**inherited["tenant_weights"], **own_weights}

@@ -30,6 +30,7 @@ from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy, policy_from_json
 from services.scheduler.core.stages import check
 from services.scheduler.marked_yaml import Problems, read
+from services.scheduler.plans.catalogue import register_all
 from services.scheduler.policy_document import Document
 from services.scheduler.policy_values import unknown
 
@@ -39,6 +40,7 @@ SHIPPED = Path(__file__).parent / "policies"
 def parse(text: str, source: str = "") -> Policy:
     """The policy in a YAML or JSON document. PolicyError names every field that is wrong, with its line; ``source`` (a file
     name) stands before it."""
+    register_all()
     problems = Problems(source)
     document = Document(read(text, source), problems, shipped)
     document.read()

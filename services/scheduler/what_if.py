@@ -10,11 +10,12 @@ from services.scheduler.collector import held_off
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import Decisions, Placement, Snapshot, Waiting, decide
 from services.scheduler.core.futures.kept_courses import KeptCourses
-from services.scheduler.core.futures.prospect import Prospect, order_of, prospects
+from services.scheduler.core.futures.prospect import Patience, Prospect, order_of, prospects
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.run_times import Estimate
 from services.scheduler.core.state import JobSpec, UnitKey, UnitSpec
 from services.scheduler.core.units import units_of
+from services.scheduler.core.unlike import plans
 from services.scheduler.core.waiting_unit import PendingUnit
 
 _NAME = "what-if"
@@ -38,6 +39,7 @@ def answer(
     band: Callable[[Prospect], Prospect] | None = None,
     own: bool = False,
     kept: KeptCourses | None = None,
+    patience: Patience | None = None,
 ) -> dict[str, Any]:
     """Where the units of ``spec`` would go if the job were submitted at ``now_s``; MalformedJobError when it is none.
 
@@ -46,6 +48,7 @@ def answer(
     job's limit). With ``own`` a cluster is the question's: it is changed, not copied. ``kept`` holds courses of things between
     questions. ``position`` of a unit that waits is its place (from 1) among all that would wait, in the order of the policy as
     things are now; ``ahead_in_queue`` are those before the first unit of the job (0 when none of it waits).
+    ``patience`` bounds how long a planner is followed (prospect.py); by default nothing does.
     """
     units = units_of(spec)
     # As a job that is submitted: replicas beyond those to begin with are parked.
@@ -89,7 +92,7 @@ def answer(
         "items": shown,
     }
     if times is not None:
-        _predict(cluster, policy, list(waiting), now_s, shown, times, band, kept, order)
+        _predict(cluster, policy, list(waiting), now_s, shown, times, band, kept, order, patience)
         found["displaces"] = _displaced(cluster, policy, now_s, decisions)
     return found
 
@@ -127,11 +130,15 @@ def _predict(
     band: Callable[[Prospect], Prospect] | None,
     kept: KeptCourses | None,
     order: Sequence[PendingUnit],
+    patience: Patience | None,
 ) -> None:
     keys = [UnitKey(_NAME, index) for index in sorted(waiting)[:_PREDICTED_UNITS]]
     if not keys:
         return
-    found = prospects(cluster, policy, now_s, keys, kept=kept, order=order if cluster.pending.settled else None)
+    more: dict[str, Any] = {} if patience is None else {"patience": patience}
+    if cluster.pending.settled:
+        more["order"] = order
+    found = prospects(cluster, policy, now_s, keys, kept=kept, **more)
     for body in shown:
         item = found.get(UnitKey(_NAME, body["unit_index"]))
         if item is not None:
@@ -147,6 +154,8 @@ def predicted(item: Prospect, times: Callable[[float], str | None]) -> dict[str,
     body: dict[str, Any] = {"start": text(item.start_s), "low": text(item.low_s), "high": text(item.high_s)}
     if item.start_s == math.inf:
         body.update(later_than=text(item.later_than_s), never=item.never)
+        if item.note:
+            body["note"] = item.note
     return body
 
 
@@ -172,7 +181,7 @@ def _stays_aside(cluster: Cluster, policy: Policy, decisions: Decisions) -> bool
     """Whether the job cannot have been in anybody's way: it takes nothing, and nothing is kept for it; or everybody else had his
     turn, and his reservation, before it. Where what waits holds back what is behind it (strict), a planner looks at all
     units, or placements change the order, that does not show so."""
-    if policy.planner or policy.discipline not in {"greedy", "easy", "conservative"}:
+    if plans(cluster, policy) or policy.discipline not in {"greedy", "easy", "conservative"}:
         return False
     if policy.discipline == "conservative":
         return not (policy.preemptions or policy.limits) and _comes_last(cluster)

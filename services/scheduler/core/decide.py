@@ -1,7 +1,8 @@
 """One scheduling cycle as a pure function: ``(cluster, policy, time) -> decisions``, each with its explanation.
 
 Steps:
-1. A planner, if the policy has one, says which units should run; what does not agree with it is taken off (deciding/by_plan.py).
+1. A planner, if the policy has one or follows one now (unlike.py), says which units should run; what does not agree with it is
+   taken off (deciding/by_plan.py).
 2. Order the units that wait (pending.py, cycle_order.py) and take them in turn. A limit may hold a unit back (admission.py).
 3. Units with equal demands are one class: it is judged once, and again only where nodes were touched (placement.py).
    The domain is chosen by its scores, then nodes in it; what a unit takes is seen by all that follow.
@@ -111,6 +112,8 @@ class _Cycle(Chances, ByPlan):
         try:
             if self._stages.planner is not None:
                 self._carry_out(self._stages.planner.plan(cluster, self._context))
+                if self._stages.follows:
+                    self._others_in_turn()
                 partial = False
             elif self._policy.discipline == "conservative":
                 partial = self._conserve()
@@ -208,6 +211,12 @@ class _Cycle(Chances, ByPlan):
             elif self._roomy and not self._still_roomy(selection):
                 self._unasked = self._reserving
                 return
+
+    def _others_in_turn(self) -> None:
+        """Units without accelerators in the order of the policy, where the planner is followed for the others alone."""
+        pending = self._cluster.pending
+        lanes = [lane for lane in pending.lanes.values() if not lane.demand.accelerators]
+        self._in_turn(Selection(pending, self._context, lanes))
 
     def _lanes(self) -> tuple[list[Lane] | None, bool]:
         """The lanes to look at: all of them (None), or those with new units when nothing came free since."""

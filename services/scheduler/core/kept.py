@@ -26,9 +26,9 @@ from services.scheduler.core.pending import estimated_s
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.refit import refit
 from services.scheduler.core.run_times import RunTimes
-from services.scheduler.core.state import Demand, Job, PlacedRank, Run, RunState, Unit, UnitKey, UnitState
+from services.scheduler.core.state import Demand, Job, JobKind, PlacedRank, Run, RunState, Unit, UnitKey, UnitState
 from services.scheduler.core.table import table_of
-from services.scheduler.core.waiting_unit import INFINITE, Order, PendingUnit
+from services.scheduler.core.waiting_unit import INFINITE, SERVICE, Order, PendingUnit
 
 if TYPE_CHECKING:
     from services.scheduler.core.book import Book
@@ -302,6 +302,7 @@ def pending_unit(job: Job, unit: Unit, now_s: float, run_times: RunTimes) -> Pen
         min_ranks=job.spec.min_ranks if job.spec.elastic else 0,
         max_ranks=job.spec.max_ranks if job.spec.elastic else 0,
         work=_work_left(job, unit) if spec.demand.profile else 0.0,
+        kind=SERVICE if job.spec.kind is JobKind.SERVICE else "batch",
     )
 
 

@@ -90,6 +90,11 @@ class Rounds:
             return -math.inf
         return clock.round_s + self.interval_s * (1.0 - _SLACK)
 
+    def next_s(self, cluster: Cluster) -> float:
+        """The time of the next round, to the second; minus infinity: now."""
+        clock = _clock(cluster)
+        return clock.round_s + self.interval_s if clock.version == cluster.version else -math.inf
+
     def same_until_s(self, cluster: Cluster, now_s: float) -> float:
         """See the module."""
         return same_until_s(self.planner, cluster, now_s)

@@ -54,6 +54,8 @@ class Policy:
     band) or "limit" (declared by the user). ``backfill_estimate`` is how long a unit that would overtake one with a
     reservation is thought to run, if that differs; ``backfill_order`` is the order in which units are asked whether they
     would: "" (the queue's) or "shortest" (by that estimate: EASY-SJBF, Tsafrir, Etsion and Feitelson, TPDS 2007).
+    ``planner`` decides in rounds of ``interval_s``; ``unlike_planner`` in every cycle, but only while the rates of most units differ
+    by accelerator (unlike.py).
     ``interval_s`` > 0 asks for a cycle at least so often. ``domain_node_scores`` are weights of domains that order their
     nodes in their own way. ``options`` are those of plugins, by plugin name.
     """
@@ -91,6 +93,7 @@ class Policy:
     backfill_order: str = ""
     preemptions: tuple[str, ...] = ()
     planner: str = ""
+    unlike_planner: str = ""
     interval_s: float = 0.0
     domain_node_scores: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = ()
     options: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
@@ -129,7 +132,7 @@ def _version(policy: Policy) -> str:
 def policy_from_json(body: Mapping[str, Any]) -> Policy:
     """A policy from an object with any of the fields of `Policy`; PolicyError names the one that is wrong."""
     known = {item.name for item in fields(Policy)}
-    unknown = set(body) - known - {"version"}
+    unknown = set(body) - known - {"version", "follows"}
     if unknown:
         raise PolicyError(f"unknown field {min(unknown)!r}")
     changes: dict[str, Any] = {name: value for name, value in body.items() if name in known}
@@ -198,13 +201,14 @@ def _frozen(value: Any) -> Any:
 def check_numbers(policy: Policy) -> None:
     """PolicyError, naming the field, when a value has a wrong type, a weight is not a finite number, a tenant's weight is not
     positive, or a choice does not exist."""
-    for name in ("name", "planner"):
+    for name in ("name", "planner", "unlike_planner"):
         if not isinstance(getattr(policy, name), str):
             raise PolicyError(f"{name}: a text is wanted, not {getattr(policy, name)!r}")
     if not isinstance(policy.one_accelerator_model_per_gang, bool):
         where = "one_accelerator_model_per_gang"
         raise PolicyError(f"{where}: true or false is wanted, not {policy.one_accelerator_model_per_gang!r}")
     _check_choices(policy)
+    _check_unlike(policy)
     for name in ("reservation_depth", "shown_candidates", "shown_nodes"):
         _check_whole(name, getattr(policy, name))
     _check_amount("interval_s", policy.interval_s)
@@ -230,6 +234,17 @@ def _check_choices(policy: Policy) -> None:
         raise PolicyError(f"backfill_estimate: {policy.backfill_estimate!r} is none of {', '.join(ESTIMATES)}")
     if policy.backfill_order not in ("", "shortest"):
         raise PolicyError(f"backfill_order: {policy.backfill_order!r} is neither empty nor shortest")
+
+
+def _check_unlike(policy: Policy) -> None:
+    if not policy.unlike_planner:
+        return
+    if policy.planner:
+        raise PolicyError(f"unlike_planner: the planner {policy.planner} decides already, whatever the rates")
+    if policy.limits:
+        raise PolicyError(f"unlike_planner: planners read no limits, and this policy has {policy.limits[0]}")
+    if policy.discipline != "greedy":
+        raise PolicyError(f"unlike_planner: wants the discipline greedy, not {policy.discipline}")
 
 
 def _check_whole(path: str, value: Any) -> None:

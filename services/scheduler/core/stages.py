@@ -22,12 +22,13 @@ from services.scheduler.core.waiting_unit import Order
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """See the module."""
+    """See the module. ``follows``: the planner is that of unlike rates (unlike.py), which decides about accelerators alone."""
 
     limits: tuple[Limit, ...]
     preemptions: tuple[Preemption, ...]
     planner: Planner | None
     promises: Promises
+    follows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,16 @@ def stages_of(policy: Policy) -> Stages:
     return stages
 
 
+@lru_cache(maxsize=256)
+def unlike_stages_of(policy: Policy) -> Stages:
+    """The stages while a policy follows its ``unlike_planner``; PolicyError as from `stages_of`."""
+    found = planner(policy.unlike_planner)
+    assert found is not None
+    plain = stages_of(policy)
+    settled = Promises(steady=True, settled=True, bounded=True, kept=plain.promises.kept)
+    return Stages((), (), configured(found, policy.options_of(found.name)), settled, follows=True)
+
+
 def _in_rounds(found: Planner, policy: Policy) -> Planner:
     return Rounds(found, policy.interval_s) if policy.interval_s > 0 else found
 
@@ -96,8 +107,9 @@ def check(policy: Policy) -> None:
     }
     used |= {name for name, _ in policy.scores}
     used |= {name for _, weights in policy.domain_node_scores for name, _ in weights}
-    if policy.planner:
-        used.add(policy.planner)
+    if policy.unlike_planner:
+        unlike_stages_of(policy)
+    used |= {policy.planner, policy.unlike_planner}
     service_levels_of(policy)
     idle_rules_of(policy)
     used |= {SERVICE_LEVELS, IDLE_NODES}

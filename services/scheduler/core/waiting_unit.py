@@ -11,6 +11,7 @@ from services.scheduler.core.ledger import Usage
 from services.scheduler.core.state import Demand, UnitKey
 
 INFINITE = math.inf
+SERVICE = "service"
 _DECIMALS = 6
 """Of cpus and accelerators held: what is less is left over from adding and taking away fractions."""
 
@@ -25,7 +26,7 @@ class PendingUnit:
     held nodes for that, restarts and lost work included, ``service_index`` what the predictor says about its worth (greater goes first).
     ``deadline_s`` and ``queued_at_s`` are times, ``value`` what finishing in time is worth. ``min_ranks`` and ``max_ranks``
     other than 0 say that the number of ranks may change. ``restart_s`` is what an interruption costs it. ``nameless``: its job
-    names neither user nor program.
+    names neither user nor program. ``kind`` is `SERVICE` for a replica of a service.
     """
 
     key: UnitKey

@@ -9,6 +9,7 @@ until jobs come or go, so that jobs restart only when the order of things change
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,13 +20,14 @@ from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.options import numbers_of
 from services.scheduler.core.planning import Target
 from services.scheduler.core.state import UnitKey
-from services.scheduler.core.table import Floats, Ints
-from services.scheduler.core.waiting_unit import OrderContext
+from services.scheduler.core.table import Bools, Floats, Ints
+from services.scheduler.core.waiting_unit import SERVICE, OrderContext
 from services.scheduler.planners import gavel
 from services.scheduler.plans.service import Service, service_of
 from services.scheduler.plans.state import Jobs, jobs_of, others
 
 _LEAST_WEIGHT = 1e-9
+_REASON, _UNKNOWN = "least mean completion time", "as long again as it had is assumed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +43,52 @@ class CompletionPlanner:
     """Steps of a round:
 
     1. When jobs came or ended or capacity changed: seconds left of each job on each type; those of a move
-       include the restart. With ``known`` 0 nothing is known of the work left: a job is thought to need as long again as it
+       include the restart. A job of which it is not known, with ``known`` 0 each, is thought to need as long again as it
        had (at least ``least_s``), as heavy tails go.
     2. The linear program (`gavel.max_throughput` with weights).
     3. Whole: pairs by share, the type that a job holds first among equals, if its devices are free; what is left over goes by
        seconds times devices.
     4. Else the plan stays as it is.
+
+    What a policy wants that serves many tenants, each off by default: with ``priorities`` jobs of a higher priority are planned
+    first, those of a lower one on what they leave; with ``tenants`` nobody gets more than an equal share of the devices (by
+    weight) while others want theirs; with ``spare_s`` runs stay that would lose more than so many seconds of work, and
+    services; ``first`` bounds how many of the waiting jobs, the eldest of the highest priority, are planned (0: all).
     """
 
     name = "completion"
 
-    def __init__(self, power: float = 0.5, known: float = 1.0, least_s: float = 14_400.0) -> None:
+    def __init__(
+        self,
+        power: float = 0.5,
+        known: float = 1.0,
+        least_s: float = 14_400.0,
+        priorities: float = 0.0,
+        tenants: float = 0.0,
+        spare_s: float = math.inf,
+        first: float = 0.0,
+    ) -> None:
         self._power, self._known, self._least_s = power, bool(known), least_s
+        self._priorities, self._tenants, self._spare_s, self._first = (
+            bool(priorities),
+            bool(tenants),
+            spare_s,
+            int(first),
+        )
 
     def configured(self, options: Mapping[str, Any]) -> CompletionPlanner:
-        """With ``power``, ``known`` (0 or 1) and ``least_s`` (seconds)."""
-        return CompletionPlanner(**numbers_of(self.name, options, power=0.0, known=0.0, least_s=1.0))
+        """With ``power``, ``known`` (0 or 1), ``least_s`` (seconds), ``priorities``, ``tenants`` (0 or 1), ``spare_s`` (seconds) and
+        ``first`` (jobs)."""
+        least = {
+            "power": 0.0,
+            "known": 0.0,
+            "least_s": 1.0,
+            "priorities": 0.0,
+            "tenants": 0.0,
+            "spare_s": 0.0,
+            "first": 0.0,
+        }
+        return CompletionPlanner(**numbers_of(self.name, options, **least))
 
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs that should run, and on what."""
@@ -67,46 +99,127 @@ class CompletionPlanner:
         kept: _Places | None = service.plan.get(self.name)
         capacity = tuple(jobs.capacity.tolist())
         if kept is None or kept.keys != jobs.keys or kept.capacity != capacity:
-            kind = self._places(jobs, self._seconds(jobs, service, context.now_s))
+            kind = self._places(cluster, jobs, self._seconds(jobs, service, context.now_s))
             kept = service.plan[self.name] = _Places(jobs.keys, capacity, kind)
         order = np.lexsort((np.arange(len(jobs.units)), -jobs.devices, kept.kind != jobs.kind))
-        return [*jobs.targets(kept.kind, order, "least mean completion time"), *others(cluster)]
+        return [*jobs.targets(kept.kind, order, _REASON, _UNKNOWN), *others(cluster)]
 
     def _seconds(self, jobs: Jobs, service: Service, now_s: float) -> Floats:
         fits = (jobs.throughput > 0) & (jobs.devices[:, None] <= jobs.capacity)
-        if self._known:
-            seconds = np.where(fits, jobs.seconds, np.inf)
-        else:
+        known = np.isfinite(jobs.left) if self._known else np.zeros(len(jobs.units), dtype=np.bool_)
+        seconds = np.where(fits, jobs.seconds, np.inf) if known.any() else np.full(fits.shape, np.inf)
+        if not known.all():
             had_s = np.maximum(service.device_s(jobs.keys, now_s) / np.maximum(jobs.devices, 1e-9), self._least_s)
             relative = np.divide(jobs.fastest[:, None], jobs.throughput, out=np.ones(fits.shape), where=fits)
-            seconds = np.where(fits, had_s[:, None] * relative, np.inf)
+            seconds = np.where(fits & ~known[:, None], had_s[:, None] * relative, seconds)
         restart_s = jobs.restart_s[:, None]
         moves = (np.arange(len(jobs.models)) != jobs.kind[:, None]) & (service.starts(jobs.keys) > 0)[:, None]
         return np.where(moves, seconds + restart_s, seconds)
 
-    def _places(self, jobs: Jobs, seconds: Floats) -> Ints:
+    def _places(self, cluster: Cluster, jobs: Jobs, seconds: Floats) -> Ints:
+        fixed = jobs.fixed | self._spared(jobs)
+        free = jobs.capacity.copy()
+        np.subtract.at(free, jobs.kind[fixed], jobs.devices[fixed])
+        free = np.maximum(free, 0.0)
+        chosen = np.where(fixed, jobs.kind, -1)
+        priority = np.array([unit.priority for unit in jobs.units]) if self._priorities else np.zeros(len(jobs.units))
+        for level in sorted(set(priority[~fixed].tolist()), reverse=True):
+            which = np.flatnonzero(~fixed & (priority == level))
+            if self._first:
+                which = np.sort(which[np.argsort(jobs.kind[which] < 0, kind="stable")][: self._first])
+            quotas = self._quotas(cluster, jobs, chosen, which, free) if self._tenants else None
+            self._share_out(jobs, seconds, which, chosen, free, quotas)
+            if not (free > 1e-9).any():
+                break
+        return chosen
+
+    def _spared(self, jobs: Jobs) -> Bools:
+        """Runs (J) that are left alone for what taking them off would lose."""
+        if self._spare_s == math.inf:
+            return np.zeros(len(jobs.units), dtype=np.bool_)
+        return np.array(
+            [
+                run is not None and (unit.kind == SERVICE or run.lost_s(jobs.now_s) - unit.restart_s > self._spare_s)
+                for run, unit in zip(jobs.runs, jobs.units, strict=True)
+            ],
+            dtype=np.bool_,
+        )
+
+    def _share_out(
+        self, jobs: Jobs, seconds: Floats, which: Ints, chosen: Ints, free: Floats, quotas: Quotas | None
+    ) -> None:
+        """Steps 2 and 3 for some jobs; changes ``chosen`` and ``free``."""
+        seconds, devices = seconds[which], jobs.devices[which]
         least = seconds.min(axis=1)
         runs = np.isfinite(least) & (least > 0)
         weight = np.where(runs, np.where(runs, least, 1.0) ** -self._power, 0.0)
         weight = np.maximum(weight / max(float(weight.max()), 1e-300), _LEAST_WEIGHT)
-        rates = np.where(np.isfinite(seconds) & ~jobs.fixed[:, None], 1.0 / np.maximum(seconds, 1e-9), 0.0)
-        free = jobs.capacity.copy()
-        np.subtract.at(free, jobs.kind[jobs.fixed], jobs.devices[jobs.fixed])
-        free = np.maximum(free, 0.0)
-        share = np.round(gavel.max_throughput(rates, jobs.devices, free, weight), 6)
-        holds = np.arange(len(jobs.models)) == jobs.kind[:, None]
+        rates = np.where(np.isfinite(seconds), 1.0 / np.maximum(seconds, 1e-9), 0.0)
+        share = np.round(gavel.max_throughput(rates, devices, free, weight), 6)
+        holds = np.arange(len(jobs.models)) == jobs.kind[which, None]
         by_share = np.lexsort((np.arange(share.size), ~holds.ravel(), -share.ravel()))
-        by_area = np.argsort((seconds * jobs.devices[:, None]).ravel(), kind="stable")
-        chosen = np.where(jobs.fixed, jobs.kind, -1)
-        _fill(chosen, free, by_share[share.ravel()[by_share] > 0], jobs.devices)
-        _fill(chosen, free, by_area[rates.ravel()[by_area] > 0], jobs.devices)
-        return chosen
+        by_area = np.argsort((seconds * devices[:, None]).ravel(), kind="stable")
+        orders = by_share[share.ravel()[by_share] > 0], by_area[rates.ravel()[by_area] > 0]
+        own = chosen[which]
+        for limits in (None,) if quotas is None else (quotas, None):
+            for pairs in orders:
+                _fill(own, free, pairs, devices, limits)
+        chosen[which] = own
+
+    def _quotas(self, cluster: Cluster, jobs: Jobs, chosen: Ints, which: Ints, free: Floats) -> Quotas | None:
+        """What each tenant may get of what is free, above what it holds already; None where only one asks."""
+        names = [jobs.units[job].tenant_id for job in which.tolist()]
+        known = sorted(set(names))
+        if len(known) < 2:
+            return None
+        weights = dict(cluster.policy.tenant_weights)
+        tenant = np.array([known.index(name) for name in names], dtype=np.int64)
+        wanted = np.bincount(tenant, jobs.devices[which], len(known)).astype(np.float64)
+        held = np.zeros(len(known))
+        for job in np.flatnonzero(chosen >= 0).tolist():
+            name = jobs.units[job].tenant_id
+            if name in known:
+                held[known.index(name)] += jobs.devices[job]
+        weight = np.array([weights.get(name, 1.0) for name in known])
+        return Quotas(tenant, filled(float(free.sum()), held, wanted, weight))
 
 
-def _fill(chosen: Ints, free: Floats, pairs: Ints, devices: Floats) -> None:
-    """Give each pair (job, type), in order, its devices where they are free; changes ``chosen`` and ``free``."""
+@dataclass(slots=True)
+class Quotas:
+    """The tenant of each job (J), and how many devices each tenant may still get (N)."""
+
+    tenant: Ints
+    left: Floats
+
+
+def filled(amount: float, held: Floats, wanted: Floats, weight: Floats) -> Floats:
+    """Water-filling: what each tenant (N) gets of an ``amount``, none more than it wanted, so that the least held amount by weight,
+    with what was held before, is the greatest (max-min fairness)."""
+    got = np.zeros(len(held))
+    asks = wanted > 0
+    while amount > 1e-9 and asks.any():
+        level = (held + got) / weight
+        low = float(level[asks].min())
+        lowest = asks & (level <= low + 1e-12)
+        above = level[asks & ~lowest]
+        rise = float(above.min()) - low if above.size else math.inf
+        room = float(((wanted - got) / weight)[lowest].min())
+        step = min(rise, room, amount / float(weight[lowest].sum()))
+        got[lowest] += step * weight[lowest]
+        amount -= step * float(weight[lowest].sum())
+        asks = wanted - got > 1e-9
+    return got
+
+
+def _fill(chosen: Ints, free: Floats, pairs: Ints, devices: Floats, quotas: Quotas | None) -> None:
+    """Give each pair (job, type), in order, its devices where they are free, and within its tenant's quota; changes ``chosen``,
+    ``free`` and the quotas. A tenant with anything left may go beyond it by one job: devices are whole."""
     for pair in pairs.tolist():
         job, kind = divmod(pair, free.size)
         if chosen[job] < 0 and devices[job] <= free[kind] + 1e-9:
+            if quotas is not None:
+                if quotas.left[quotas.tenant[job]] <= 1e-9:
+                    continue
+                quotas.left[quotas.tenant[job]] -= devices[job]
             chosen[job] = kind
             free[kind] -= devices[job]

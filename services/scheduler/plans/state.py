@@ -177,15 +177,15 @@ class Jobs:
         elastic: Bools = self._sizes[:, 3] != 0
         return elastic
 
-    def assumed(self, job: int) -> str:
-        """What nothing is known of, of a job, and what is taken instead; empty: everything is known."""
+    def assumed(self, job: int, unknown: str = "a day is assumed") -> str:
+        """What nothing is known of, of a job, and what is taken instead (of its run time ``unknown``); empty: everything is known."""
         unit, demand = self.rows[job].unit, self.rows[job].demand
         notes = []
         if self.rates.measured.knows(unit.key.job_id):
             notes = [] if demand.profile else ["its rates are measured where it ran, other accelerators count alike"]
         elif not self.rates.known(demand):
             notes = ["its rates are not known, all accelerators count alike"]
-        notes += ["its run time is not known, a day is assumed"] if self._endless(job) else []
+        notes += [f"its run time is not known, {unknown}"] if self._endless(job) else []
         return f" ({'; '.join(notes)})" if notes else ""
 
     def _endless(self, job: int) -> bool:
@@ -224,22 +224,25 @@ class Jobs:
         """The same jobs on the same nodes at another time."""
         return Jobs(self.rows, self.keys, self.rates, self.cluster, now_s, self._table)
 
-    def targets(self, kind: Ints, order: Sequence[int] | Ints, reason: str) -> list[Target]:
-        """The jobs with a type (``kind`` (J) >= 0), in this order, with the ranks that they ask for."""
+    def targets(
+        self, kind: Ints, order: Sequence[int] | Ints, reason: str, unknown: str = "a day is assumed"
+    ) -> list[Target]:
+        """The jobs with a type (``kind`` (J) >= 0), in this order, with the ranks that they ask for; ``unknown`` says what the planner
+        takes for a run time that is not known."""
         kinds, rows = kind.tolist(), self.rows
         names = [(place, 0, reason) for place in range(len(self.models))]
         return [
-            rows[job].targets.get(names[kinds[job]]) or self.target(job, kinds[job], 0, reason)
+            rows[job].targets.get(names[kinds[job]]) or self.target(job, kinds[job], 0, reason, unknown)
             for job in np.asarray(order).tolist()
             if kinds[job] >= 0
         ]
 
-    def target(self, job: int, kind: int, ranks: int, reason: str) -> Target:
+    def target(self, job: int, kind: int, ranks: int, reason: str, unknown: str = "a day is assumed") -> Target:
         """A job on a type, with ``ranks`` (0: those that it asks for)."""
         known = self.rows[job].targets
         made = known.get((kind, ranks, reason))
         if made is None:
-            made = Target(self.keys[job], ranks, self.models[kind], reason=reason + self.assumed(job))
+            made = Target(self.keys[job], ranks, self.models[kind], reason=reason + self.assumed(job, unknown))
             unit = self.rows[job].unit
             if unit.work > 0 or unit.remaining_s != np.inf:
                 # Of others it may be told later how much is left.

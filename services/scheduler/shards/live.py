@@ -67,6 +67,16 @@ class TwoLevelScheduler(LiveScheduler):
         self._ports = ports_of(settings.shard, settings.shards)
         self._dispatcher = self._new_dispatcher({})
 
+    def follows(self) -> dict[str, Any] | None:
+        """See `LiveBook.follows`."""
+        if not self.policy.unlike_planner:
+            return None
+        why = "planners look at all nodes at once, which two levels do not: each unit is placed in its turn"
+        return {"planner": self.policy.unlike_planner, "in_use": False, "reason": why}
+
+    def _plans(self) -> bool:
+        return False
+
     def subscribe(self, bus: Bus) -> None:
         """Hear what domains say."""
         for_this = (lambda shard: shard not in self._others) if self._others else None

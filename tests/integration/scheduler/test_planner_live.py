@@ -201,3 +201,69 @@ async def test_what_waits_for_a_round_says_so_and_a_restart_plans_at_once(databa
             await until(service, lambda body: [item["reason"].startswith(said) for item in body["items"]] == [True])
         async with stack.service("scheduler"):
             await bus.expect(Assignment, starts("second"))
+
+
+async def test_the_default_plans_while_rates_differ_by_accelerator_and_says_so(database_url: str) -> None:
+    """The job that gains most from the fast chip gets it though it came later; the other goes on with its checkpoint elsewhere.
+    When most of what waits declares no rates, each is placed in its turn again."""
+    async with environment(database_url) as stack, stack.service("scheduler") as service:
+        bus = stack.bus
+        assert (await service.http.get("/v1/policy")).json()["follows"]["in_use"] is False
+        answer = await service.http.put("/v1/policy", content=f"extends: balanced\n{RULES}".encode())
+        assert answer.status_code == 200, answer.text
+        await bus.publish(one_each("beijing", ["H100", "A100"]))
+        await until(service, lambda body: len(body["items"]) == 2, "/v1/nodes")
+        may_end = False
+        programs = Programs(stack, 40, lambda: may_end)
+        await bus.publish(job("gains-little", rates=rates(1.1, 1.0), model=ModelDescription(steps=100_000)))
+        first = await bus.expect(Assignment, starts("gains-little"))
+        await programs.tick()
+        await bus.publish(job("gains-much", rates=rates(4.0, 1.0), model=ModelDescription(steps=100_000)))
+        async with asyncio.timeout(PATIENCE_S):
+            while len(programs.ranks.get("gains-little", [])) < 2 or "gains-much" not in programs.ranks:
+                await programs.tick()
+                await asyncio.sleep(0.1)
+        nodes = {
+            name: bus.events(Assignment, starts(name, epoch))[0].ranks[0].node_id
+            for name, epoch in (("gains-little", 2), ("gains-much", 1))
+        }
+        assert first.ranks[0].node_id == "beijing-1"
+        assert nodes == {"gains-little": "beijing-2", "gains-much": "beijing-1"}
+        shown = (await service.http.get("/v1/policy")).json()["follows"]
+        assert (shown["planner"], shown["in_use"]) == ("completion", True)
+        assert (shown["units_with_accelerators"], shown["units_whose_rates_differ"]) == (2, 2)
+        said = (await service.http.get("/v1/jobs/gains-little/explanation")).json()
+        assert "rates differ by accelerator" in str(said["decisions"])
+        taken = next(item.reason for item in bus.events(JobPreempted))
+        assert "the planner completion decides while rates differ by accelerator (2 of 2 units)" in taken
+
+        await bus.publish(*[job(f"plain-{number}") for number in range(9)])
+        async with asyncio.timeout(PATIENCE_S):
+            while shown["in_use"] or shown["units_with_accelerators"] < 11:
+                await programs.tick()
+                await asyncio.sleep(0.1)
+                shown = (await service.http.get("/v1/policy")).json()["follows"]
+        assert shown["units_whose_rates_differ"] == 2
+        again = await service.http.put("/v1/policy", json=(await service.http.get("/v1/policy")).json())
+        assert again.json()["changes"] == []
+        may_end = True
+        await programs.until_finished(11)
+        assert programs.overlaps == []
+        assert set(programs.made.values()) == {40}
+        await check_replay(stack, service)
+
+
+def one_each(domain_id: str, models: list[str]) -> GraphUpdated:
+    """A domain with a node of one accelerator per model."""
+    message = mixed(domain_id, models)
+    for node in message.nodes:
+        del node.inventory.accelerators[1:]
+    return message
+
+
+def rates(fast: float, slow: float) -> list[DeclaredRate]:
+    """Steps per second of one rank."""
+    return [
+        DeclaredRate(accelerator_type="H100", ranks=1, rate=fast),
+        DeclaredRate(accelerator_type="A100", ranks=1, rate=slow),
+    ]

@@ -31,7 +31,8 @@ from tests.integration.scheduler.messages import graph, report, submission
 from tests.integration.scheduler.test_service import live_of, starts, until
 
 SMALLEST_FIRST = "name: small-first\nselection:\n  order: [smallest, age]\n"
-BALANCED = Policy().version
+BALANCED = shipped("balanced").version
+PLANNED = sorted(shipped("balanced").options_of("completion").items())
 
 
 @asynccontextmanager
@@ -84,8 +85,11 @@ async def test_what_waits_is_decided_by_the_new_policy(database_url: str) -> Non
             "previous_version": BALANCED,
             "changes": [
                 {"path": "name", "before": "balanced", "after": "small-first"},
+                *({"path": f"options.completion.{name}", "before": value, "after": None} for name, value in PLANNED),
                 {"path": "order", "before": ["priority", "fair_share", "age"], "after": ["smallest", "age"]},
+                {"path": "unlike_planner", "before": "completion", "after": ""},
             ],
+            "warnings": [],
             "policy": {**json.loads(json.dumps(parse(SMALLEST_FIRST).as_json())), "version": version},
         }
         assert (await service.http.get("/v1/queue")).json()["policy_version"] == version
@@ -169,11 +173,41 @@ async def test_a_policy_whose_cycles_fail_does_not_get_in(database_url: str, mon
         assert (await stack.bus.expect(JobPlaced)).policy_version == BALANCED == await in_force(service)
 
 
+async def test_domains_that_are_not_there_are_warned_of(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """They may join later: the policy holds, and says which of its fields has no effect yet."""
+    named = (
+        "extends: balanced\nallocation:\n  scores: {pack: 1, share_deficit: 0}\n  domains: {beijin: {scores: {pack: 2}}}\n"
+        "shares: {planned: {beijing: 2, lhasa: 1}}\n"
+    )
+    text = "the network has no domain {!r} now ({}); {} will hold once it joins"
+    async with scheduler(database_url) as (stack, service):
+        await stack.bus.publish(graph("beijing", 1))
+        await until(service, lambda body: len(body["items"]) == 1, "/v1/nodes")
+        expected = [
+            {
+                "field": "allocation.domains.beijin",
+                "detail": text.format("beijin", "did you mean 'beijing'?", "these scores"),
+            },
+            {"field": "shares.planned.lhasa", "detail": text.format("lhasa", "known are beijing", "this share")},
+        ]
+        tried = await service.http.put("/v1/policy?dry_run=true", content=named.encode())
+        assert (tried.status_code, tried.json()["warnings"]) == (200, expected)
+        caplog.clear()
+        applied = await put(service, named)
+        assert (applied.json()["changed"], applied.json()["warnings"]) == (True, expected)
+        logged = [item for item in caplog.records if item.levelname == "WARNING" and hasattr(item, "field")]
+        assert [{"field": item.field, "detail": item.detail} for item in logged] == expected
+        await stack.bus.publish(graph("beijin", 1), graph("lhasa", 1))
+        await until(service, lambda body: len(body["items"]) == 3, "/v1/nodes")
+        assert (await put(service, named)).json()["warnings"] == []
+
+
 async def test_dry_runs_and_conditions(database_url: str) -> None:
     async with scheduler(database_url) as (_, service):
         tried = (await service.http.put("/v1/policy?dry_run=true", content=SMALLEST_FIRST)).json()
         assert (tried["applied"], tried["changed"], tried["previous_version"]) == (False, False, BALANCED)
-        assert [item["path"] for item in tried["changes"]] == ["name", "order"]
+        paths = ["name", *(f"options.completion.{name}" for name, _ in PLANNED), "order", "unlike_planner"]
+        assert [item["path"] for item in tried["changes"]] == paths
         assert await in_force(service) == BALANCED
         rebuilt = live_of(service).book
 
@@ -398,10 +432,15 @@ def by_command_line(url: str, operator: str, tenant: str, folder: Path) -> None:
     refused = run("check", str(bad))
     assert refused.exit_code == 2
     assert "line 3: selection.order[0]: there is no order 'fare_share'; did you mean 'fair_share'?" in refused.output
+    doubtful = folder / "doubtful.yaml"
+    doubtful.write_text("extends: balanced\nallocation: {domains: {lhasa: {scores: {pack: 2}}}}\n", encoding="utf-8")
+    warned = run("check", str(doubtful))
+    assert warned.exit_code == 0
+    assert "warning: allocation.domains.lhasa: the network has no domain 'lhasa' now (none has joined)" in warned.stderr
     compared = run("diff", str(good))
     assert compared.exit_code == 0
     assert '["smallest", "age"]' in compared.output
-    assert parse(run("show").stdout) == Policy()
+    assert parse(run("show").stdout) == shipped("balanced")
     assert run("set", str(good), token=tenant).exit_code == 4
 
     applied = run("set", str(good), "--if-match", BALANCED)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.scheduler.app import read_policy
 from services.scheduler.boosted_priority import BoostedPriorityOrder
 from services.scheduler.core import queue, scores
 from services.scheduler.core.cluster import RunningUnit
@@ -113,7 +114,9 @@ def test_equal_content_is_one_version_however_numbers_are_written() -> None:
 
 
 def test_the_default_is_shipped_as_it_is() -> None:
-    assert shipped("balanced") == Policy()
+    default = read_policy(None)
+    assert default == shipped("balanced")
+    assert replace(default, unlike_planner="", options=()) == Policy()
 
 
 @pytest.mark.parametrize("name", shipped_names())

@@ -10,10 +10,11 @@ import pytest
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.futures.prospect import ahead_of, order_of, prospects
-from services.scheduler.core.policy import Policy
+from services.scheduler.core.policy import Policy, RestartRules
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.waiting_unit import PendingUnit
+from services.scheduler.plans.catalogue import register_all
 from tests.unit.scheduler.world import a_fleet
 
 WHOLE = Demand(1, cpus=1.0, accelerators=4)
@@ -181,3 +182,66 @@ def test_tenants_with_fair_shares_take_turns(discipline: str) -> None:
     assert [name for _, name in starts] == ["a0", "b0", "a1", "b1"]
     assert [at_s for at_s, _ in starts] == pytest.approx([100.0, 200.0, 300.0, 400.0])
     assert [unit.key for unit in order_of(cluster, 10.0)] == keys, "the shares of the cluster are as before"
+
+
+# -- planners ------------------------------------------------------------------------------------------------------------
+
+
+def planned(nodes: int, interval_s: float, running: list[PendingUnit], planner: str = "completion") -> Cluster:
+    """A cluster whose planner had a round at 0, in which ``running`` began."""
+    register_all()
+    policy = Policy(name="p", planner=planner, interval_s=interval_s, restarts=RestartRules(least_run_s=1e9))
+    cluster = Cluster(table_of(a_fleet({"a": nodes})), policy)
+    cluster.extend(running)
+    cluster.apply(decide(cluster, policy, 0.0), 0.0)
+    assert len(cluster.running) == len(running)
+    return cluster
+
+
+def test_what_comes_between_two_rounds_starts_with_the_next_or_with_the_first_after_an_end() -> None:
+    """A node is free, another until 130 s: rounds every 60 s start the first at 60 and the second at 180."""
+    cluster = planned(2, 60.0, [a_unit("long", 130.0)])
+    cluster.extend([a_unit("one", 500.0, queued_at_s=1.0), a_unit("two", 1000.0, queued_at_s=2.0)])
+    before = cluster.copy()
+    found = prospects(cluster, cluster.policy, 10.0, [key("one"), key("two")])
+    starts = {name: (found[key(name)].low_s, found[key(name)].start_s) for name in ("one", "two")}
+    assert starts == {"one": (60.0, 60.0), "two": (180.0, 180.0)}
+    assert (before.running, len(before.pending)) == (cluster.running, len(cluster.pending))
+    assert decide(cluster, cluster.policy, 20.0).placed == ()
+
+
+def test_rounds_that_change_nothing_more_and_those_there_is_no_time_for_are_told() -> None:
+    cluster = planned(1, 60.0, [a_unit("endless", math.inf)])
+    cluster.add(a_unit("one", 1000.0, queued_at_s=1.0))
+    (item,) = prospects(cluster, cluster.policy, 10.0, [key("one")]).values()
+    assert (item.start_s, item.never) == (math.inf, False)
+    assert item.note == "nothing that runs is known to end, and rounds of the planner completion change nothing more"
+    cluster = planned(1, 60.0, [a_unit("long", 86_400.0)])
+    cluster.add(a_unit("one", 1000.0, queued_at_s=1.0))
+    asked: list[float] = []
+
+    def patience(part: float) -> bool:
+        asked.append(part)
+        return False
+
+    (item,) = prospects(cluster, cluster.policy, 10.0, [key("one")], patience=patience).values()
+    assert (item.start_s, item.later_than_s, item.never) == (math.inf, 10.0, False)
+    assert item.note == "the planner completion was followed through 1 rounds, and no further"
+    assert asked == pytest.approx([1 / 3, 2 / 3, 1.0])
+
+
+def test_long_waits_for_a_planner_take_few_rounds() -> None:
+    """Ten hours of rounds of a minute: several are taken as one, and the band says between which the start lies."""
+    cluster = planned(1, 60.0, [a_unit("long", 36_000.0)])
+    cluster.add(a_unit("one", 1000.0, queued_at_s=1.0))
+    (item,) = prospects(cluster, cluster.policy, 10.0, [key("one")]).values()
+    assert item.low_s <= 36_060.0
+    assert item.start_s == pytest.approx(36_060.0, rel=0.05)
+    assert item.cycles <= 400
+
+
+def test_a_gang_that_never_fits_is_told_by_a_planner_too() -> None:
+    cluster = planned(1, 60.0, [])
+    cluster.add(a_unit("huge", 10.0, demand=Demand(1, cpus=1.0, accelerators=4, accelerator_types=("H100",))))
+    (item,) = prospects(cluster, cluster.policy, 10.0, [key("huge")]).values()
+    assert (item.start_s, item.never) == (math.inf, True)

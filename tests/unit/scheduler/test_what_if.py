@@ -188,3 +188,17 @@ def test_a_change_that_does_not_fit_is_named_by_its_pointer(change: dict[str, An
     assert error.pointer == pointer
     assert caught.value.detail.startswith(detail)
     assert caught.value.detail.endswith(error.detail)
+
+
+def test_under_a_planner_a_job_is_told_its_round() -> None:
+    """Rounds every minute, the last one at 0: asked at 10 s, it starts at 60; what needs more than there is never does."""
+    register_all()
+    policy = Policy(name="rounds", planner="gavel", interval_s=60.0)
+    cluster = Cluster(table_of(a_fleet({"a": 1})), policy)
+    cluster.apply(decide(cluster, policy, 0.0), 0.0)
+    found = answer(cluster, policy, task(accelerators=1), "lab", 10.0, times=lambda at_s: f"{at_s:g}")
+    (item,) = found["items"]
+    assert item["reason"] == "it waits for the next round of the planner gavel, in 50 s"
+    assert item["prediction"] == {"start": "60", "low": "60", "high": "60"}
+    found = answer(cluster, policy, task(accelerators=9), "lab", 10.0, times=lambda at_s: f"{at_s:g}")
+    assert found["items"][0]["prediction"]["never"] is True

@@ -14,6 +14,7 @@ from services.scheduler.core.preemption import best
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Table
 from services.scheduler.core.tenants_objectives import state_tenant
+from services.scheduler.core.unlike import said
 from services.scheduler.core.waiting_unit import PendingUnit
 
 
@@ -66,6 +67,8 @@ class ByPlan(State):
     def _follow_targets(self, targets: Sequence[Target], settled: _Settled) -> bool:
         """See the module; whether all was already as planned."""
         cluster = self._cluster
+        follows = self._stages.follows
+        more = f"; {said(cluster, self._policy)}" if follows and self._explain else ""
         wanted = {target.key: target for target in targets}
         agreed = settled.agreed(cluster.table)
         changed = [key for key in self._running if key not in wanted or wanted[key] is not agreed.get(key)]
@@ -79,7 +82,7 @@ class ByPlan(State):
                 cluster.view.give(row, running.unit.demand, devices)
             del self._running[running.unit.key]
             why = "the plan gives it nothing" if target is None else f"the plan gives it another place: {target.reason}"
-            self._preempted.append(Preempted(running.unit.key, why))
+            self._preempted.append(Preempted(running.unit.key, why + more))
         off = {item.key for item in self._preempted}
         for target in [target for target in targets if target.key not in self._running]:
             unit = cluster.pending.get(target.key)
@@ -89,6 +92,8 @@ class ByPlan(State):
                 if before is None or target.key not in off:
                     continue
                 unit = before.unit
+            if follows and not unit.demand.accelerators:
+                continue
             if self._per_tenant:
                 state_tenant(cluster.view, unit.tenant_id)
             demand = _fitted_demand(unit.demand, target.ranks, target.model, target.domain_id)
@@ -98,7 +103,7 @@ class ByPlan(State):
                 continue
             if before is not None:
                 unit = replace(unit, attained_s=before.ran_s(self._now_s), served_s=before.service_s(self._now_s))
-            self._place(_fitted(unit, target), group, *found, reason=target.reason)
+            self._place(_fitted(unit, target), group, *found, reason=target.reason + more)
         if self._explain:
             self._hold_others(wanted)
         return self._running.keys() == wanted.keys() and not self._placed and not self._preempted
@@ -109,8 +114,11 @@ class ByPlan(State):
         begun = {item.key for item in self._placed}
         says = getattr(self._stages.planner, "says", None)
         why = "" if says is None else says(cluster, self._now_s)
+        follows = self._stages.follows
+        if follows:
+            why = f"the plan gives it nothing now: {said(cluster, self._policy)}"
         for unit in cluster.pending:
-            if unit.key in begun:
+            if unit.key in begun or (follows and not unit.demand.accelerators):
                 continue
             target = wanted.get(unit.key)
             explanation = self._explained(unit.demand if target is None else _fitted(unit, target).demand)

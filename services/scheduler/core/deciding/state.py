@@ -17,8 +17,8 @@ from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import Preemption
 from services.scheduler.core.profile import Profile
 from services.scheduler.core.ranking import RANKING, KeptRanking
-from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
+from services.scheduler.core.unlike import begin_cycle
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 _UNEXPLAINED = Explanation("", 0, (), (), NO_RANKING, blocked="not explained")
@@ -32,12 +32,12 @@ class State:
     ) -> None:
         self._keep_memory = keep_memory
         self._cluster, self._policy, self._now_s, self._explain = cluster, policy, now_s, explain
-        self._stages = cluster.stages = cluster.stages or stages_of(policy)
+        self._stages = begin_cycle(cluster, policy)
         self._most = most if self._can_be_cut else 0
         self._cut = False
         self._per_tenant = cluster.plugins.per_tenant
         self._running: dict[UnitKey, RunningUnit] = (
-            dict(cluster.running) if policy.preemptions or policy.planner else (cluster.running)
+            dict(cluster.running) if self._stages.preemptions or self._stages.planner else (cluster.running)
         )
         self._kept = self._kept_ranking()
         facts = {**cluster.view.facts, "running": self._running, "order": cluster.pending.order, "cluster": cluster}
@@ -107,7 +107,7 @@ class State:
     def _can_be_cut(self) -> bool:
         """Whether cycles by this policy may leave some units to the next one, which then decides as one cycle would."""
         stages = self._stages
-        if stages.planner or stages.preemptions or self._policy.discipline == "conservative":
+        if (stages.planner and not stages.follows) or stages.preemptions or self._policy.discipline == "conservative":
             return False
         if stages.limits and self._cluster.view.facts.get("index"):
             # What is placed counts as the most that it may get until the next cycle, then as what it got.

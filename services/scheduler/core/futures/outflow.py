@@ -33,6 +33,7 @@ from services.scheduler.core.futures.layout import Layout
 from services.scheduler.core.futures.pools import Kept
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.unlike import plans
 from services.scheduler.core.waiting_unit import PendingUnit
 
 _TOGETHER = 0.05
@@ -44,7 +45,7 @@ _time = itemgetter(0)
 
 def speaks_for(cluster: Cluster, policy: Policy, units: Iterable[PendingUnit]) -> bool:
     """Whether nothing but room and order decides about these units and those that run."""
-    if policy.planner or policy.preemptions or policy.limits:
+    if plans(cluster, policy) or policy.preemptions or policy.limits:
         return False
     demands = {unit.demand for unit in units} | {item.unit.demand for item in cluster.running.values()}
     return all(_plain(demand) for demand in demands)

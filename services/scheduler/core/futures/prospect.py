@@ -15,6 +15,9 @@ Steps:
 5. Where the end of the same run begins the unit in every future, that run is what it waits for: the start and the band are
    the quantiles of what is left of it, not those of a few draws.
 
+Where a planner decides in rounds, futures go from round to round instead: what ends between two is there for the next. There are
+three of them, and the planner's time is bounded by who asks (``patience``): what was not followed far enough says so.
+
 Courses of 3 may be kept between questions (kept_courses.py): then a second one on the same state costs only its own unit.
 
 It is a prediction: those who come later with a better claim may delay the unit. track_record.py moves the ends of the band by
@@ -25,7 +28,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -40,8 +43,10 @@ from services.scheduler.core.futures.open_course import Answer
 from services.scheduler.core.futures.outflow import Course, speaks_for
 from services.scheduler.core.futures.scenario import COARSE, FINE, Scenario, quantiles, scenarios
 from services.scheduler.core.futures.spans import Spans, spans_of_runs, spans_of_waiting
+from services.scheduler.core.planning import Rounds
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import UnitKey
+from services.scheduler.core.unlike import plans, stages_now
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 _CELLS = 600_000
@@ -56,11 +61,19 @@ _MOST_REPEATED, _ROUNDS = 100, 5
 """The same, up to which the run times of the five are drawn so many times."""
 
 
+Patience = Callable[[float], bool]
+
+
+def _for_ever(part: float) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Prospect:
     """Seconds since 1970: the start is thought to be at ``start_s``, between ``low_s`` and ``high_s``; infinite when it is later
     than what was simulated, ``later_than_s``. ``never`` says that nothing that runs or waits stands in the way of a decision
-    any more and it still does not fit. ``cycles`` is the number of moments that were looked at."""
+    any more and it still does not fit. ``cycles`` is the number of moments that were looked at; ``note`` says for people why it ended
+    before a start was found, where that was not the horizon."""
 
     key: UnitKey
     start_s: float
@@ -69,6 +82,7 @@ class Prospect:
     later_than_s: float = 0.0
     never: bool = False
     cycles: int = 0
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +142,12 @@ def prospects(
     seed: int = 0,
     kept: KeptCourses | None = None,
     order: Sequence[PendingUnit] | None = None,
+    patience: Patience = _for_ever,
 ) -> dict[UnitKey, Prospect]:
     """When each of these waiting units is thought to start; the cluster is left as it is. Keys that do not wait are left out.
     ``seed`` is that of the run times that are drawn. What is asked about one unit is said by ``kept`` courses where they
-    speak for it, and else as without them. ``order`` is that of `order_of_starts`, where it is known."""
+    speak for it, and else as without them. ``order`` is that of `order_of_starts`, where it is known. ``patience`` is asked, before each
+    round of a planner, whether there is time left for this part (0-1) of them."""
     if order is None:
         order = order_of_starts(cluster, now_s)
     last = max((place for place, unit in enumerate(order) if unit.key in keys), default=-1)
@@ -161,7 +177,7 @@ def prospects(
         ]
         return {key: _of_one_run(_together(key, courses), courses, left, now_s) for key in wanted}
     base = cluster.copy()
-    if policy.discipline != "greedy" and not policy.planner:
+    if policy.discipline != "greedy" and not plans(cluster, policy):
         for unit in order[last + 1 :]:
             base.withdraw(unit.key)
         if policy.discipline != "strict":
@@ -174,11 +190,16 @@ def prospects(
     cycles = _CELLS // max(classes * len(base.table.nodes), 1)
     cycles = min(max(cycles, _LEAST_CYCLES), _MOST_CYCLES)
     need = sum(unit.devices or unit.demand.ranks for unit in order[: last + 1])
-    courses_of = scenarios([*base.running, *(unit.key for unit in order)], levels, seed)
-    futures = [
-        _Future(base, policy, now_s, scenario, max(cycles // len(courses_of), 1), until_s, need).run(wanted)
-        for scenario in courses_of
-    ]
+    planner = stages_now(base, policy).planner
+    planned = planner if isinstance(planner, Rounds) else None
+    courses_of = scenarios([*base.running, *(unit.key for unit in order)], levels if planned is None else COARSE, seed)
+    futures: list[_Future] = []
+    for number, scenario in enumerate(courses_of, 1):
+        future = _Future(base, policy, now_s, scenario, max(cycles // len(courses_of), 1), until_s, need)
+        if planned is not None:
+            futures.append(future.run_in_rounds(planned, wanted, partial(patience, number / len(courses_of))))
+        else:
+            futures.append(future.run(wanted))
     return {key: _together(key, futures) for key in wanted}
 
 
@@ -218,7 +239,10 @@ def _together(key: UnitKey, futures: Sequence[_Future | Course | Answer]) -> Pro
     high_s = max(span[1] for span in spans[: len(spans) - outside])
     later = 0.0 if start_s < math.inf else min(future.until_s for future in futures if key not in future.found)
     never = start_s == math.inf and all(future.exhausted for future in futures if key not in future.found)
-    return Prospect(key, start_s, low_s, high_s, later, never, cycles)
+    notes = [future.note for future in futures if isinstance(future, _Future) and future.note]
+    return Prospect(
+        key, start_s, low_s, high_s, later, never, cycles, notes[0] if notes and start_s == math.inf else ""
+    )
 
 
 class _Future:
@@ -240,6 +264,7 @@ class _Future:
         self.until_s = now_s
         self.cycles = 0
         self.exhausted = False
+        self.note = ""
         self._ends = [(scenario.end_s(item, now_s), key) for key, item in self._cluster.running.items()]
         heapq.heapify(self._ends)
 
@@ -265,6 +290,37 @@ class _Future:
             if self.cycles > self._allowed / 2:
                 width_s *= _COARSER
 
+    def run_in_rounds(self, rounds: Rounds, wanted: Collection[UnitKey], goes_on: Callable[[], bool]) -> _Future:
+        """The same from round to round of a planner; ``goes_on`` says whether there is time for one more. The start lies after the round
+        before it: several rounds are taken as one where there would be more than allowed."""
+        ends, interval_s = self._ends, rounds.interval_s
+        step_s = max(interval_s, (self._enough_s() - self._now_s) / max(self._allowed / 2, 1.0))
+        first_s = at_s = self._now_s
+        while True:
+            changed = self._decide(first_s, at_s, wanted)
+            if len(self.found) == len(wanted):
+                return self
+            self.until_s = at_s
+            if not changed and self.cycles > 1 and (not ends or ends[0][0] == math.inf):
+                # Nothing is known to end, and the planner would go on as it does.
+                self.exhausted = not ends
+                self.note = (
+                    f"nothing that runs is known to end, and rounds of the planner {rounds.name} change nothing more"
+                )
+                return self
+            if self.cycles >= self._allowed or not goes_on():
+                self.note = f"the planner {rounds.name} was followed through {self.cycles} rounds, and no further"
+                return self
+            first_s = max(rounds.next_s(self._cluster), at_s)
+            at_s = first_s + step_s - interval_s
+            if at_s > self._horizon_s:
+                return self
+            while ends and ends[0][0] <= at_s:
+                end_s, key = heapq.heappop(ends)
+                self._cluster.release(key, end_s)
+            if self.cycles > self._allowed / 2:
+                step_s *= _COARSER
+
     def _enough_s(self) -> float:
         """When so much has come free that all units ahead and the last wanted one fit, by number alone."""
         free = float(self._cluster.view.free_device_totals.sum())
@@ -278,7 +334,8 @@ class _Future:
             last_s = end_s
         return last_s
 
-    def _decide(self, first_s: float, at_s: float, wanted: Collection[UnitKey]) -> None:
+    def _decide(self, first_s: float, at_s: float, wanted: Collection[UnitKey]) -> bool:
+        """Decide and carry it out; whether anything began or was taken off."""
         cluster = self._cluster
         decisions = decide(cluster, self._policy, at_s, explain=False)
         off = [cluster.running[item.key] for item in decisions.preempted]
@@ -296,3 +353,4 @@ class _Future:
             heapq.heappush(self._ends, (self._scenario.end_s(running, at_s), running.unit.key))
             if running.unit.key in wanted:
                 self.found.setdefault(running.unit.key, (first_s, at_s))
+        return bool(begun or off)
