@@ -6,7 +6,7 @@ What filters say and what fits depends on what one rank asks for. Demands that d
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence, Set
 from dataclasses import replace
 from typing import Self
 
@@ -125,19 +125,9 @@ class Counts:
         if begin == end:
             return
         self._seen = end
-        few = self.touched(begin)
-        if self.one_by_one and len(few) <= _FEW:
-            changed, fits = False, self.fits
-            for row in few:
-                fit = self._fit_of(row)
-                before = fits.item(row)
-                if fit != before:
-                    fits[row] = fit
-                    self.domain_fits[self._table.node_domain.item(row)] += fit - before
-                    changed = True
-                    self._lost += (fit == 0) - (before == 0)
-            if changed:
-                self.most = self._most_ranks()
+        touched = self.touched(begin)
+        if self.one_by_one and len(touched) <= _FEW:
+            self._count_one_by_one(touched)
             return
         rows = self.touched_rows(begin)
         fits = self._view.ranks_that_fit(self._demand, self.columns, rows)
@@ -212,20 +202,30 @@ class Counts:
         fits: list[int] = self.domain_fits.tolist()
         return sum(fits) if self.spans else max(fits, default=0)
 
-    def _fit_of(self, row: int) -> int:
-        """As `fitting.fits`, for one node and whole devices."""
-        if not self.allowed[row]:
-            return 0
-        demand, view = self._demand, self._view
-        fit = 1 if demand.service_port else UNBOUNDED
-        if demand.accelerators > 0:
-            free, each = view.free_devices, demand.accelerators
-            ranks = 0
-            for column in self._models:
-                ranks += free.item(row, column) // each
-            fit = min(fit, ranks)
-        if fit > 0 and demand.cpus > 0:
-            fit = int(min(fit, (view.free_cpus.item(row) + SLACK) // max(demand.cpus, SLACK)))
-        if fit > 0 and demand.memory_bytes > 0:
-            fit = min(fit, view.free_memory_bytes.item(row) // demand.memory_bytes)
-        return max(fit, 0)
+    def _count_one_by_one(self, rows: Set[int]) -> None:
+        """As `fitting.fits` on these nodes, for whole devices."""
+        view, demand, fits, domain_fits = self._view, self._demand, self.fits, self.domain_fits
+        devices, free_cpus, free_memory_bytes = view.free_devices, view.free_cpus, view.free_memory_bytes
+        each, cpus, memory_bytes = demand.accelerators, max(demand.cpus, SLACK), demand.memory_bytes
+        most, changed = 1 if demand.service_port else UNBOUNDED, False
+        for row in rows:
+            if not self.allowed.item(row):
+                continue
+            fit = most
+            if each:
+                ranks = 0
+                for column in self._models:
+                    ranks += devices.item(row, column) // each
+                fit = min(fit, ranks)
+            if fit > 0 and demand.cpus:
+                fit = int(min(fit, (free_cpus.item(row) + SLACK) // cpus))
+            if fit > 0 and memory_bytes:
+                fit = min(fit, free_memory_bytes.item(row) // memory_bytes)
+            fit, before = max(fit, 0), fits.item(row)
+            if fit != before:
+                fits[row] = fit
+                domain_fits[self._table.node_domain.item(row)] += fit - before
+                self._lost += (fit == 0) - (before == 0)
+                changed = True
+        if changed:
+            self.most = self._most_ranks()

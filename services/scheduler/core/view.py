@@ -38,7 +38,6 @@ class View:
         self.labels: dict[str, dict[int, int]] = {}
         self.facts: dict[str, Any] = {}
         self.facts_version = 0
-        self._free_lists: dict[int, list[tuple[int, int]]] = {}
         self._positions: dict[int, dict[int, int]] = {}
         self._undo: list[tuple[int, Demand, tuple[int, ...], bool]] | None = None
         self._ports: dict[str, dict[int, int]] = {}
@@ -62,9 +61,8 @@ class View:
             self.free_cpus[row] -= held.cpus
             self.free_memory_bytes[row] -= held.memory_bytes
             if held.devices:
-                left = [(index, model) for index, model in table.devices_of[row] if index not in held.devices]
-                self._free_lists[row] = left
-                self.free_devices[row] = np.bincount([model for _, model in left], minlength=len(table.models))
+                left = [model for index, model in table.devices_of[row] if index not in held.devices]
+                self.free_devices[row] = np.bincount(left, minlength=len(table.models))
                 for position, (index, _) in enumerate(table.devices_of[row]):
                     self.device_milli[row, position] -= held.devices.get(index, 0)
 
@@ -80,7 +78,6 @@ class View:
         )
         other.taken, other.taken_in = list(self.taken), [list(rows) for rows in self.taken_in]
         other.labels = {label: dict(counts) for label, counts in self.labels.items()}
-        other._free_lists = {row: list(pairs) for row, pairs in self._free_lists.items()}
         other._ports = {address: dict(ports) for address, ports in self._ports.items()}
         other.ports_held = {address: set(ports) for address, ports in self.ports_held.items()}
         return other
@@ -262,9 +259,10 @@ class View:
         up: bool = self.up.item(row)
         domain = self.table.node_domain.item(row)
         if demand.cpus:
-            self.free_cpus[row] += sign * demand.cpus
+            cpus = sign * demand.cpus
+            self.free_cpus[row] += cpus
             if up:
-                self.domain_free_cpus[domain] += sign * demand.cpus
+                self.domain_free_cpus[domain] += cpus
         if demand.memory_bytes:
             self.free_memory_bytes[row] += sign * demand.memory_bytes
         self.taken.append(row)
@@ -281,10 +279,10 @@ class View:
         if demand.service_port:
             self._move_port(row, demand.service_port, taking=taking)
         if devices:
-            whole = self._move_devices(row, demand, devices, taking=taking)
-            self.free_device_totals[row] += sign * whole
+            whole = sign * self._move_devices(row, sign * demand.device_milli, devices)
+            self.free_device_totals[row] += whole
             if up:
-                self.domain_free_devices[domain] += sign * whole
+                self.domain_free_devices[domain] += whole
 
     def _move_port(self, row: int, port: int, *, taking: bool) -> None:
         address = self.table.addresses[row]
@@ -294,26 +292,23 @@ class View:
             del ports[port]
         self.note(self._on_address(address))
 
-    def _move_devices(self, row: int, demand: Demand, devices: tuple[int, ...], *, taking: bool) -> int:
-        """Account for devices; returns how many stopped (or began) to be wholly free."""
+    def _move_devices(self, row: int, more: int, devices: tuple[int, ...]) -> int:
+        """So many thousandths of devices come free (less than 0: are taken); returns how many of them began (stopped) to be
+        wholly free."""
         positions, pairs = self._positions_of(row), self.table.devices_of[row]
         milli = self.device_milli[row]
-        more = -demand.device_milli if taking else demand.device_milli
-        changed: list[tuple[int, int]] = []
+        changed: list[int] = []
         for index in devices:
             position = positions.get(index)
             if position is None:
                 continue  # the device left the fleet while it was held
             before = milli.item(position)
             milli[position] = after = before + more
-            if before == 1000 > after or before < 1000 <= after:
-                changed.append(pairs[position])
-        if changed:
-            free = self._free(row)
-            free[:] = [pair for pair in free if pair not in changed] if taking else sorted([*free, *changed])
-            columns = [column for _, column in changed]
-            for column in set(columns):
-                self.free_devices[row, column] += -columns.count(column) if taking else columns.count(column)
+            if (before >= 1000) is not (after >= 1000):
+                changed.append(pairs[position][1])
+        for column in set(changed):
+            count = changed.count(column)
+            self.free_devices[row, column] += count if more > 0 else -count
         return len(changed)
 
     def _choose(self, row: int, demand: Demand, columns: Ints, preferred: Sequence[int]) -> tuple[int, ...]:
@@ -323,15 +318,15 @@ class View:
             return tuple(preferred)
         if demand.device_milli < 1000:
             return self._choose_shared(row, demand, columns)
-        free = self._free(row)
-        # The model with the fewest left that suffices: the others stay whole.
-        counts = self.free_devices[row]
-        model = (
-            int(columns[0])
-            if len(columns) == 1
-            else min((int(c) for c in columns if counts[c] >= demand.accelerators), key=lambda c: (counts[c], c))
-        )
-        return tuple([index for index, column in free if column == model][: demand.accelerators])
+        if len(columns) == 1:
+            model = columns.item(0)
+        else:
+            # The model with the fewest left that suffices: the others stay whole.
+            counts = self.free_devices[row].tolist()
+            model = min((counts[c], c) for c in columns.tolist() if counts[c] >= demand.accelerators)[1]
+        left = zip(self.table.devices_of[row], self.device_milli[row].tolist(), strict=False)
+        free = [index for (index, column), milli in left if milli >= 1000 and column == model]
+        return tuple(free[: demand.accelerators])
 
     def _choose_shared(self, row: int, demand: Demand, columns: Ints) -> tuple[int, ...]:
         """The fullest devices with room for the share."""
@@ -343,12 +338,6 @@ class View:
             if column in accepted and milli[position] >= demand.device_milli
         ]
         return tuple(sorted(index for _, index in sorted(room)[: demand.accelerators]))
-
-    def _free(self, row: int) -> list[tuple[int, int]]:
-        free = self._free_lists.get(row)
-        if free is None:
-            free = self._free_lists[row] = list(self.table.devices_of[row])
-        return free
 
     def _positions_of(self, row: int) -> dict[int, int]:
         positions = self._positions.get(row)
