@@ -376,9 +376,7 @@ def model_of(table: Table, running: RunningUnit) -> str:
     return ""
 
 
-def alternatives(
-    view: View, demand: Demand, policy: Policy, shared: Shared | None = None
-) -> list[Candidates]:
+def alternatives(view: View, demand: Demand, policy: Policy, shared: Shared | None = None) -> list[Candidates]:
     """One `Candidates` per accelerator model that the unit might take, or one for all; ``shared`` are counts on this view."""
     columns = view.columns(demand)
     apart = (demand.ranks > 1 and policy.one_accelerator_model_per_gang) or bool(demand.profile)

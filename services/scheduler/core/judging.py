@@ -12,7 +12,7 @@ import numpy as np
 
 from services.scheduler.core.counting import Counts, Shared, asks_all, counts_of
 from services.scheduler.core.explaining.explanation import Rejection
-from services.scheduler.core.node_values import NodeValues, stacked
+from services.scheduler.core.node_values import NodeValues
 from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.scores import DomainScore
@@ -22,13 +22,16 @@ from services.scheduler.core.table import Bools, Floats, Ints
 from services.scheduler.core.view import View
 
 
+def stacked(values: list[Floats], size: int) -> Floats:
+    """Rows as a matrix, also when there are none."""
+    return np.array(values) if values else np.zeros((0, size))
+
+
 class Judging:
     """What fits on which nodes for one class of units, and how good nodes and domains are for it. ``columns`` are the device
     models that it may use; ``shared`` are the counts of other classes on this view."""
 
-    def __init__(
-        self, view: View, demand: Demand, columns: Ints, policy: Policy, shared: Shared | None = None
-    ) -> None:
+    def __init__(self, view: View, demand: Demand, columns: Ints, policy: Policy, shared: Shared | None = None) -> None:
         self._view, self._table = view, view.table
         self._demand, self._policy = demand, policy
         self._version = policy.version
@@ -46,6 +49,7 @@ class Judging:
         self._domain_parts = stacked(
             [self._of_domains(score) for score, _ in self._scores.domain], len(self._table.domain_ids)
         )
+        self._dynamic = [(index, score) for index, (score, _) in enumerate(self._scores.domain) if score.dynamic]
         self._domain_names = tuple(score.name for score, _ in self._scores.domain)
         self._domain_weights = np.array([weight for _, weight in self._scores.domain])
         self._everywhere = self._set_parts((0,))
@@ -99,9 +103,8 @@ class Judging:
             self._values.judge_rows(np.arange(len(self._table.nodes)))
         elif self._counts.values is None:
             self._values.judge(self._counts.touched(begin))
-        for index, (domain_score, _) in enumerate(self._scores.domain):
-            if domain_score.dynamic:
-                self._domain_parts[index] = self._of_domains(domain_score)
+        for index, domain_score in self._dynamic:
+            self._domain_parts[index] = self._of_domains(domain_score)
         self._domain_totals = self._weigh_domains()
 
     def _judge_in(self, domain: int) -> None:

@@ -17,13 +17,8 @@ _FEW = 6
 """Up to so many touched nodes are judged again one by one, which is quicker than arrays are."""
 
 
-def stacked(values: list[Floats], size: int) -> Floats:
-    """Rows as a matrix, also when there are none."""
-    return np.array(values) if values else np.zeros((0, size))
-
-
 class NodeValues:
-    """See the module. ``parts`` (scores, N) are the values of the scores ``names``, ``totals`` (N) what they come to by
+    """See the module. ``parts`` (one array of N per score) are the values of the scores ``names``, ``totals`` (N) what they come to by
     ``weights``; ``weights_by_domain`` (scores, D) stand in for those where domains have their own, else None."""
 
     def __init__(self, view: View, demand: Demand, policy: Policy) -> None:
@@ -43,7 +38,7 @@ class NodeValues:
         )
         self._seen_in = [len(rows) for rows in view.taken_in]
         everything, size = slice(None), len(self._table.nodes)
-        self.parts = stacked([score.nodes(view, demand, everything) for score, _ in scores], size)
+        self.parts = [np.array(score.nodes(view, demand, everything), dtype=np.float64) for score, _ in scores]
         self.totals: Floats = self._weighed(self.parts, everything, size)
 
     def on(self, view: View) -> Self:
@@ -51,8 +46,16 @@ class NodeValues:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._view, other._seen_in = view, list(self._seen_in)
-        other.parts, other.totals = self.parts.copy(), self.totals.copy()
+        other.parts = self.parts_of(slice(None))
+        other.totals = self.totals.copy()
         return other
+
+    def parts_of(self, rows: slice) -> list[Floats]:
+        """Values of nodes as they are now; those that last are not copied."""
+        return [
+            part[rows].copy() if score.dynamic else part[rows]
+            for part, (score, _) in zip(self.parts, self._scores, strict=True)
+        ]
 
     def judge_in(self, domain: int) -> None:
         """Ask again about the nodes of a domain that were touched since that was done last."""
@@ -85,13 +88,13 @@ class NodeValues:
         total = 0.0
         for index, (ask, weight) in enumerate(self._one):
             if ask is None:
-                value = parts.item(index, row)
+                value = parts[index].item(row)
             else:
-                parts[index, row] = value = ask(self._view, self._demand, row)
+                parts[index][row] = value = ask(self._view, self._demand, row)
             total += weight * value
         self.totals[row] = total
 
-    def _weighed(self, parts: Sequence[Floats] | Floats, rows: Any, size: int) -> Floats:
+    def _weighed(self, parts: Sequence[Floats], rows: Any, size: int) -> Floats:
         """What the values of ``size`` nodes (one array per score) come to."""
         if self.weights_by_domain is not None:
             totals: Floats = (self.weights_by_domain[:, self._table.node_domain[rows]] * np.array(parts)).sum(axis=0)

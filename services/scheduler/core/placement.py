@@ -52,7 +52,9 @@ class Candidates(Choosing):
     def domain_ranking(self) -> Ranking:
         """The domains as they are now, with what the last choice was made from."""
         self._counts.count()
-        return self._domain_ranking(self.domain_fits if self._limit is None else self._counts.per_domain(self._fits_now()))
+        return self._domain_ranking(
+            self.domain_fits if self._limit is None else self._counts.per_domain(self._fits_now())
+        )
 
     def _domain_ranking(self, domain_fits: Ints) -> Ranking:
         self._judge()
@@ -60,7 +62,7 @@ class Candidates(Choosing):
             self._table.domain_ids,
             self._domain_names,
             self._domain_parts.copy(),
-            self._domain_totals.copy(),
+            self._domain_totals,
             domain_fits.copy(),
             self._demand.ranks,
         )
@@ -86,8 +88,9 @@ class Candidates(Choosing):
         fits, totals = all_fits[part], values.totals[part].copy()
         if groups is not None and ranks > 1:
             fits = self._one_group(fits, totals, groups[part], ranks)
-        parts = values.parts[:, part].copy()
-        ranking = Ranking(self._table.domain_nodes[domain], values.names, parts, totals, fits.copy(), ranks)
+        ranking = Ranking(
+            self._table.domain_nodes[domain], values.names, values.parts_of(part), totals, fits.copy(), ranks
+        )
         own = values.weights_by_domain
         return NodeChoice(
             self._table.domain_ids[domain], ranking, chosen, values.weights if own is None else own[:, domain]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,17 @@ from services.scheduler.core.fitting import Free, fits
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.state import Demand
 from services.scheduler.core.table import Bools, Floats, Ints, Table, sum_by
+
+
+@dataclass(slots=True, eq=False)
+class _Trial:
+    """What there was when a trial began: free per domain (D); per node that it touched since the amounts of `View._by_node`. ``others``
+    are its moves of what is no amount, as (row, demand, whether taken)."""
+
+    domain_free_cpus: Floats
+    domain_free_devices: Floats
+    nodes: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    others: list[tuple[int, Demand, bool]] = field(default_factory=list)
 
 
 class View:
@@ -39,9 +51,8 @@ class View:
         self.facts: dict[str, Any] = {}
         self.facts_version = 0
         self._positions: dict[int, dict[int, int]] = {}
-        self._undo: list[tuple[int, Demand, tuple[int, ...], bool]] | None = None
+        self._trial: _Trial | None = None
         self._ports: dict[str, dict[int, int]] = {}
-        self._before: tuple[Floats, ...] = ()
         self.ports_held: Mapping[str, Collection[int]] = {}
         """Ports taken on addresses beside those that `occupy` accounts for."""
         if ledger is not None:
@@ -68,7 +79,7 @@ class View:
 
     def copy(self) -> View:
         """A view that can be changed without changing this one; not while a trial runs."""
-        assert self._undo is None
+        assert self._trial is None
         other = object.__new__(View)
         other.__dict__.update(
             {
@@ -132,42 +143,30 @@ class View:
 
     def occupy(self, row: int, demand: Demand, devices: tuple[int, ...]) -> None:
         """Account for a rank of ``demand`` on these devices of a node."""
-        if self._undo is not None and not self._before and (demand.cpus or demand.resources):
-            self._before = self._kept_fractions()
         self._move(row, demand, devices, taking=True)
-        if self._undo is not None:
-            self._undo.append((row, demand, devices, True))
 
     def give(self, row: int, demand: Demand, devices: tuple[int, ...]) -> None:
         """Put back what a rank held."""
-        if self._undo is not None and not self._before and (demand.cpus or demand.resources):
-            self._before = self._kept_fractions()
         self._move(row, demand, devices, taking=False)
         self.gives += 1
-        if self._undo is not None:
-            self._undo.append((row, demand, devices, False))
 
-    def begin(self) -> int:
-        """Begin a trial, or mark a place in the one that runs; `rollback` to the returned mark undoes what follows."""
-        if self._undo is None:
-            self._undo = []
-        return len(self._undo)
+    def begin(self) -> None:
+        """Begin a trial, which `rollback` ends."""
+        assert self._trial is None
+        self._trial = _Trial(self.domain_free_cpus.copy(), self.domain_free_devices.copy())
 
-    def rollback(self, mark: int = 0) -> None:
-        """Undo what was taken and given since ``mark``; at 0 the trial is over."""
-        assert self._undo is not None
-        undo = self._undo
-        gives = self.gives
-        while len(undo) > mark:
-            row, demand, devices, taken = undo.pop()
-            self._move(row, demand, devices, taking=not taken)
-        self.gives = gives
-        if mark == 0:
-            self._undo = None
-            if self._before:
-                for values, before in zip(self._fractions(), self._before, strict=True):
-                    values[:] = before
-                self._before = ()
+    def rollback(self) -> None:
+        """End the trial: all that was taken and given since it began is undone. Sums of fractions are not exact, so what was there is
+        put back, not counted back."""
+        trial, self._trial = self._trial, None
+        assert trial is not None
+        self.domain_free_cpus[:], self.domain_free_devices[:] = trial.domain_free_cpus, trial.domain_free_devices
+        for row, before in trial.nodes.items():
+            for values, value in zip(self._by_node(), before, strict=True):
+                values[row] = value
+        for row, demand, taking in reversed(trial.others):
+            self._move_others(row, demand, taking=not taking)
+        self.note(trial.nodes)
 
     def free_amounts(self) -> tuple[npt.NDArray[Any], ...]:
         """What is free on each node now, for `is_more_free`."""
@@ -182,12 +181,15 @@ class View:
         amounts = self.device_milli, self.free_cpus, self.free_memory_bytes, self.free_resources
         return amounts if amounts[3].size else amounts[:3]
 
-    def _kept_fractions(self) -> tuple[Floats, ...]:
-        """What a trial begins with. Sums of fractions are not exact: taking away what was added gives another number."""
-        return tuple([values.copy() for values in self._fractions()])
-
-    def _fractions(self) -> tuple[Floats, ...]:
-        return self.free_cpus, self.free_resources, self.domain_free_cpus
+    def _by_node(self) -> tuple[npt.NDArray[Any], ...]:
+        return (
+            self.free_cpus,
+            self.free_memory_bytes,
+            self.free_device_totals,
+            self.free_devices,
+            self.device_milli,
+            self.free_resources,
+        )
 
     def state(self, name: str, value: Any) -> None:
         """Set a fact that domain scores read: they are asked again before the next choice."""
@@ -209,7 +211,7 @@ class View:
     def set_asleep(self, rows: Sequence[int], *, asleep: bool) -> None:
         """Nodes fall asleep or wake: the fact ``asleep`` (N), else as the fleet said, is changed and they are looked at
         again. Room does not change. Not while a trial runs."""
-        assert self._undo is None
+        assert self._trial is None
         stated = self.facts.get("asleep")
         values = np.array(self.table.asleep if stated is None else stated, dtype=np.float64)
         values[list(rows)] = float(asleep)
@@ -255,9 +257,14 @@ class View:
         self.generation += 1
 
     def _move(self, row: int, demand: Demand, devices: tuple[int, ...], *, taking: bool) -> None:
+        trial = self._trial
+        if trial is not None and row not in trial.nodes:
+            trial.nodes[row] = tuple([values[row].copy() for values in self._by_node()])
         sign = -1 if taking else 1
         up: bool = self.up.item(row)
         domain = self.table.node_domain.item(row)
+        self.taken.append(row)
+        self.taken_in[domain].append(row)
         if demand.cpus:
             cpus = sign * demand.cpus
             self.free_cpus[row] += cpus
@@ -265,24 +272,29 @@ class View:
                 self.domain_free_cpus[domain] += cpus
         if demand.memory_bytes:
             self.free_memory_bytes[row] += sign * demand.memory_bytes
-        self.taken.append(row)
-        self.taken_in[domain].append(row)
         for name, amount in demand.resources:
             # No node has what nobody needs to have (an amount of 0), nor what left the fleet while it was held.
             if name in self.table.resource_names:
                 self.free_resources[row, self.table.resource_names.index(name)] += sign * amount
-        for label in demand.labels:
-            counts = self.labels.setdefault(label, {})
-            counts[row] = counts.get(row, 0) - sign
-            if not counts[row]:
-                del counts[row]
-        if demand.service_port:
-            self._move_port(row, demand.service_port, taking=taking)
+        if demand.labels or demand.service_port:
+            self._move_others(row, demand, taking=taking)
+            if trial is not None:
+                trial.others.append((row, demand, taking))
         if devices:
             whole = sign * self._move_devices(row, sign * demand.device_milli, devices)
             self.free_device_totals[row] += whole
             if up:
                 self.domain_free_devices[domain] += whole
+
+    def _move_others(self, row: int, demand: Demand, *, taking: bool) -> None:
+        """What is not an amount: labels and ports."""
+        for label in demand.labels:
+            counts = self.labels.setdefault(label, {})
+            counts[row] = counts.get(row, 0) + (1 if taking else -1)
+            if not counts[row]:
+                del counts[row]
+        if demand.service_port:
+            self._move_port(row, demand.service_port, taking=taking)
 
     def _move_port(self, row: int, port: int, *, taking: bool) -> None:
         address = self.table.addresses[row]
