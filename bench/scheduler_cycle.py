@@ -26,6 +26,7 @@ from bench.scheduler import SEED, mixed, network
 from bench.servers import servers
 from meridian.service import create_kernel
 from meridian.settings import KernelSettings
+from services.scheduler.collector import leave_survivors
 from services.scheduler.core import lifecycle
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.policy import Policy
@@ -109,6 +110,7 @@ def _addressed(fleet: Fleet) -> Fleet:
 async def measure(domains: int, nodes: int, waiting: int, bounds: list[int], rounds: int) -> list[Row]:
     """The waves of all bounds in turn."""
     found: dict[int, list[Wave]] = {bound: [] for bound in bounds}
+    leave_survivors()  # as the service does
     async with servers("scheduler") as where:
         kernel = create_kernel("scheduler", KernelSettings(database_url=where.database_url))
         settings = SchedulerSettings()

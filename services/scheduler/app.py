@@ -9,6 +9,7 @@ from meridian.errors import ConfigurationError
 from meridian.service import Kernel
 from meridian.settings import load
 from services.scheduler.api import create_router
+from services.scheduler.collector import leave_survivors
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy
 from services.scheduler.domains.settings import prepared_schemas
@@ -50,6 +51,7 @@ def build(kernel: Kernel) -> None:
     """Add the scheduler to a kernel."""
     settings = load(SchedulerSettings)
     kernel.http_settings = settings
+    leave_survivors()
     load_plugins()
     register_all()
     kind = LiveScheduler if settings.levels == "one" else TwoLevelScheduler

@@ -11,6 +11,7 @@ from meridian.codec import Envelope
 from meridian.database import is_passing
 from meridian.outbox import Transaction
 from services.scheduler import store, store_journal, store_measured
+from services.scheduler.collector import held_off
 from services.scheduler.core import lifecycle, sleeping
 from services.scheduler.core.cycle import Cycle, begin_cycle, carry_out
 from services.scheduler.core.idle_nodes import idle_rules_of
@@ -99,9 +100,10 @@ class LiveScheduler(LiveBook):
             draft = await self.draft(transaction)
             before_s = time.perf_counter()
             now_s = draft.at_s = self.now_s()
-            cycle = begin_cycle(draft, self.policy, now_s, self._settings.cycle_placements)
-            self._metrics.deciding.observe(time.perf_counter() - before_s)
-            carry_out(draft, cycle, self.policy, now_s, lambda: self._kernel.new_id("dec"))
+            with held_off():
+                cycle = begin_cycle(draft, self.policy, now_s, self._settings.cycle_placements)
+                self._metrics.deciding.observe(time.perf_counter() - before_s)
+                carry_out(draft, cycle, self.policy, now_s, lambda: self._kernel.new_id("dec"))
             await self.write(transaction, draft)
             transaction.on_commit(lambda: self._carried_out(cycle, now_s))
         self._metrics.cycle.observe(time.perf_counter() - started_s)

@@ -39,17 +39,17 @@ class Choosing(Judging):
         asleep = self._view.to_be_woken() if self._some_sleep else None
         if asleep is not None:
             awake = np.where(asleep, 0, fits)
-            found = self.choose_of(awake, self._per_domain(awake))
+            found = self.choose_of(awake, self._counts.per_domain(awake))
             if found is not None:
                 self._limit = awake
                 return found
-        return self.choose_of(fits, self.domain_fits if limit is None else self._per_domain(fits))
+        return self.choose_of(fits, self.domain_fits if limit is None else self._counts.per_domain(fits))
 
     def choose_of(self, fits: Ints, domain_fits: Ints | None = None) -> Choice | None:
         """The best place when ``fits`` (N) ranks fit on the nodes."""
         ranks = self._demand.ranks
         if domain_fits is None:
-            domain_fits = self._per_domain(fits)
+            domain_fits = self._counts.per_domain(fits)
         feasible = (domain_fits >= ranks).nonzero()[0]
         if len(feasible):
             # Among these alone: whatever a score says, nothing goes where it does not fit.
@@ -59,17 +59,10 @@ class Choosing(Judging):
             return self._span(fits, domain_fits)
         return None
 
-    def _could(self) -> Ints:
-        """Ranks that would fit per domain if nothing ran."""
-        if self._could_hold is None:
-            empty = np.where(self._allowed, self._view.ranks_that_fit(self._demand, self._columns, total=True), 0)
-            self._could_hold = self._per_domain(empty)
-        return self._could_hold
-
     def most_ranks(self) -> int:
         """How many ranks would fit if nothing ran: in one domain, or in all when it may span them."""
-        per_domain = self._could()
-        return int(per_domain.sum()) if self._spans else int(per_domain.max(initial=0))
+        per_domain = self._counts.could_hold()
+        return int(per_domain.sum()) if self._counts.spans else int(per_domain.max(initial=0))
 
     def could_fit(self) -> bool:
         """Whether it would fit if nothing ran."""
@@ -77,10 +70,11 @@ class Choosing(Judging):
 
     def _nodes(self, domain: int, ranks: int, all_fits: Ints) -> list[tuple[int, int]]:
         self._judge_in(domain)
+        groups = self._counts.groups
         part = self._table.domain_slice[domain]
-        fits, totals = all_fits[part], self._node_totals[part]
-        if self._groups is not None and ranks > 1:
-            fits = self._one_group(fits, totals, self._groups[part], ranks)
+        fits, totals = all_fits[part], self._values.totals[part]
+        if groups is not None and ranks > 1:
+            fits = self._one_group(fits, totals, groups[part], ranks)
         chosen = []
         while ranks:
             enough = (fits >= ranks).nonzero()[0]

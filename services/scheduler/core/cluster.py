@@ -12,7 +12,9 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
+from services.scheduler.core.counting import Counts, CountsKey, Shared
 from services.scheduler.core.ledger import Ledger, Usage
 from services.scheduler.core.pending import Pending, estimated_s
 from services.scheduler.core.placement import Candidates
@@ -143,6 +145,8 @@ class Cluster:
         """The policy's plugins that act on whole units, once a cycle has looked them up."""
         self._totals: tuple[Table, float, float] | None = None
         self._candidates: dict[Demand, list[Candidates]] = {}
+        self._counts: WeakValueDictionary[CountsKey, Counts] = WeakValueDictionary()
+        """Counts of the candidates, which share them: gone with the last of these."""
         self._generation = 0
         self._observers: dict[str, tuple[Hashable, Any]] = {}
 
@@ -169,6 +173,7 @@ class Cluster:
         self.plugins, self.stages = plugins_of(policy), None
         self.pending.reorder(self.plugins.order)
         self._candidates.clear()
+        self._counts.clear()
         self.memory = None
 
     def shares(self) -> Shares:
@@ -204,11 +209,15 @@ class Cluster:
         other.holders = dict(self.holders)
         other.tenants = {name: replace(usage) for name, usage in self.tenants.items()}
         other._generation = self._generation
-        other._candidates = {}
+        other._candidates, other._counts = {}, WeakValueDictionary()
+        copies: dict[Counts, Counts] = {}
         if self._generation == self.view.generation:
             for _, _, demand in self.pending.lanes:
                 if demand in self._candidates and demand not in other._candidates:
-                    other._candidates[demand] = [item.on(other.view) for item in self._candidates[demand]]
+                    other._candidates[demand] = [item.on(other.view, copies) for item in self._candidates[demand]]
+            for key, counts in self._counts.items():
+                if counts in copies:
+                    other._counts[key] = copies[counts]
         memory = self.memory
         other.memory = memory
         if memory is not None and memory.profile is not None:
@@ -347,13 +356,14 @@ class Cluster:
         """
         if self._generation != self.view.generation:
             self._candidates.clear()
+            self._counts.clear()
             self._generation = self.view.generation
         found = self._candidates.get(demand)
         if found is None:
             size = max(len(self.table.nodes), 1)
             while len(self._candidates) * size > _MOST_CELLS:
                 del self._candidates[next(iter(self._candidates))]
-            found = self._candidates[demand] = alternatives(self.view, demand, self.policy)
+            found = self._candidates[demand] = alternatives(self.view, demand, self.policy, self._counts)
         return found
 
 
@@ -366,10 +376,10 @@ def model_of(table: Table, running: RunningUnit) -> str:
     return ""
 
 
-def alternatives(view: View, demand: Demand, policy: Policy) -> list[Candidates]:
-    """One `Candidates` per accelerator model that the unit might take, or one for all."""
+def alternatives(view: View, demand: Demand, policy: Policy, shared: Shared | None = None) -> list[Candidates]:
+    """One `Candidates` per accelerator model that the unit might take, or one for all; ``shared`` are counts on this view."""
     columns = view.columns(demand)
     apart = (demand.ranks > 1 and policy.one_accelerator_model_per_gang) or bool(demand.profile)
     if demand.accelerators and len(columns) > 1 and apart:
-        return [Candidates(view, demand, columns[place : place + 1], policy) for place in range(len(columns))]
-    return [Candidates(view, demand, columns, policy)]
+        return [Candidates(view, demand, columns[place : place + 1], policy, shared) for place in range(len(columns))]
+    return [Candidates(view, demand, columns, policy, shared)]

@@ -43,6 +43,7 @@ class UpFilter:
 
     name = "up"
     dynamic = False
+    per_rank = True
 
     def passes(self, view: View, demand: Demand, rows: Any) -> Bools:
         result: Bools = view.up[rows]
@@ -57,6 +58,7 @@ class ExcludedNodeFilter:
 
     name = "excluded_node"
     dynamic = False
+    per_rank = True
 
     def applies(self, demand: Demand) -> bool:
         """Only after a failure."""
@@ -80,6 +82,7 @@ class DomainFilter:
 
     name = "domain"
     dynamic = False
+    per_rank = True
 
     def passes(self, view: View, demand: Demand, rows: Any) -> Bools:
         allowed = np.array(
@@ -101,6 +104,7 @@ class SecurityFilter:
 
     name = "security"
     dynamic = False
+    per_rank = True
 
     def passes(self, view: View, demand: Demand, rows: Any) -> Bools:
         return _by_domain(view, view.table.security >= demand.min_security_level, rows)
@@ -115,6 +119,7 @@ class AcceleratorFilter:
 
     name = "accelerator"
     dynamic = False
+    per_rank = True
 
     def passes(self, view: View, demand: Demand, rows: Any) -> Bools:
         counts = view.table.devices[rows]
@@ -137,6 +142,7 @@ class RealAcceleratorFilter:
 
     name = "real_accelerator"
     dynamic = False
+    per_rank = True
 
     def passes(self, view: View, demand: Demand, rows: Any) -> Bools:
         counts = view.table.devices[rows]
@@ -155,6 +161,7 @@ class PortFilter:
 
     name = "port"
     dynamic = True
+    per_rank = True
 
     def applies(self, demand: Demand) -> bool:
         """Only services ask for a port."""
@@ -173,6 +180,7 @@ class CapacityFilter:
 
     name = "capacity"
     dynamic = True
+    per_rank = True
 
     def passes(self, view: View, demand: Demand, rows: Any) -> Bools:
         result: Bools = view.ranks_that_fit(demand, view.columns(demand), rows) > 0
@@ -208,6 +216,7 @@ class AntiAffinityFilter:
 
     name = "anti_affinity"
     dynamic = True
+    per_rank = True
 
     def applies(self, demand: Demand) -> bool:
         """Only for units that avoid something."""

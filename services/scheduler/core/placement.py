@@ -33,7 +33,7 @@ class Candidates(Choosing):
         for row, count in choice.rows:
             node = self._table.nodes[row]
             for local_rank in range(count):
-                devices = self._view.take(row, self._demand, self._columns, self._preferred(row))
+                devices = self._view.take(row, self._demand, self.columns, self._preferred(row))
                 milli = self._demand.device_milli if devices else 1000
                 ranks.append(PlacedRank(len(ranks), node.domain_id, node.node_id, local_rank, devices, milli))
         return tuple(ranks)
@@ -41,7 +41,7 @@ class Candidates(Choosing):
     def _preferred(self, row: int) -> tuple[int, ...]:
         if self._chooses_devices is None:
             return ()
-        return self._chooses_devices.devices(self._view, self._demand, self._columns, row)
+        return self._chooses_devices.devices(self._view, self._demand, self.columns, row)
 
     # -- explaining --------------------------------------------------------------------------------------------------
 
@@ -51,8 +51,10 @@ class Candidates(Choosing):
 
     def domain_ranking(self) -> Ranking:
         """The domains as they are now, with what the last choice was made from."""
-        self._count()
-        return self._domain_ranking(self.domain_fits if self._limit is None else self._per_domain(self._fits_now()))
+        self._counts.count()
+        return self._domain_ranking(
+            self.domain_fits if self._limit is None else self._counts.per_domain(self._fits_now())
+        )
 
     def _domain_ranking(self, domain_fits: Ints) -> Ranking:
         self._judge()
@@ -60,7 +62,7 @@ class Candidates(Choosing):
             self._table.domain_ids,
             self._domain_names,
             self._domain_parts.copy(),
-            self._domain_totals.copy(),
+            self._domain_totals,
             domain_fits.copy(),
             self._demand.ranks,
         )
@@ -79,22 +81,24 @@ class Candidates(Choosing):
 
     def _node_choice(self, domain: int, choice: Choice, all_fits: Ints) -> NodeChoice:
         self._judge_in(domain)
+        values, groups = self._values, self._counts.groups
         part = self._table.domain_slice[domain]
         chosen = tuple([(row - part.start, count) for row, count in choice.rows if part.start <= row < part.stop])
         ranks = sum(count for _, count in chosen)
-        fits, totals = all_fits[part], self._node_totals[part].copy()
-        if self._groups is not None and ranks > 1:
-            fits = self._one_group(fits, totals, self._groups[part], ranks)
-        parts = self._node_parts[:, part].copy()
-        ranking = Ranking(self._table.domain_nodes[domain], self._node_names, parts, totals, fits.copy(), ranks)
-        own = self._weights_by_domain
+        fits, totals = all_fits[part], values.totals[part].copy()
+        if groups is not None and ranks > 1:
+            fits = self._one_group(fits, totals, groups[part], ranks)
+        ranking = Ranking(
+            self._table.domain_nodes[domain], values.names, values.parts_of(part), totals, fits.copy(), ranks
+        )
+        own = values.weights_by_domain
         return NodeChoice(
-            self._table.domain_ids[domain], ranking, chosen, self._node_weights if own is None else own[:, domain]
+            self._table.domain_ids[domain], ranking, chosen, values.weights if own is None else own[:, domain]
         )
 
     def _compared(self, choice: Choice) -> tuple[Candidate, ...]:
         """The sets of domains that were compared, the chosen one first."""
-        domain_fits = self._per_domain(self._fits_now())
+        domain_fits = self._counts.per_domain(self._fits_now())
         sets = {frozenset(item): item for item in reversed(self._sets(domain_fits))}
         sets.pop(frozenset(choice.domains), None)
         rest = sorted(sets.values(), key=lambda item: (len(item), -self._set_score(item)))
@@ -132,36 +136,36 @@ class Candidates(Choosing):
         demand, table = self._demand, self._table
         if not table.nodes:
             return "fleet", "no node is known yet"
-        if not self._allowed.any():
+        if not self.allowed.any():
             return "filters", f"no node qualifies: {self._counted()}"
         most = self.most_ranks()
         if most < demand.ranks:
-            scope = "all qualifying domains together" if self._spans else "any qualifying domain"
+            scope = "all qualifying domains together" if self._counts.spans else "any qualifying domain"
             if demand.topology_required:
                 scope = f"any {demand.topology} of a qualifying domain"
             text = f"too large for what is there now: {demand.ranks} ranks wanted, {scope} could hold {most} when empty"
-            if len(self._columns) < len(self._view.columns(demand)):
+            if len(self.columns) < len(self._view.columns(demand)):
                 text += f", on {self._models_said()} alone (all its accelerators are of one model)"
-            return "size", text if most else f"{text}; {beyond(table, demand, self._columns, self._allowed)}"
+            return "size", text if most else f"{text}; {beyond(table, demand, self.columns, self.allowed)}"
         if self._refused():
             text = "those that have room together are refused by a score of sets"
             return "scores", f"no domain has room for {demand.ranks} ranks now, and {text}"
         best = int(self.domain_fits.argmax())
         free = int(self.domain_fits[best])
         if self._limit is not None and self.choose_of(self.fits, self.domain_fits) is not None:
-            left = int(self._per_domain(self._fits_now()).max(initial=0))
+            left = int(self._counts.per_domain(self._fits_now()).max(initial=0))
             text = (
                 f"{demand.ranks} ranks wanted, {free} would fit in {table.domain_ids[best]}, {left} beside reservations"
             )
             return "reservation", f"what is free is reserved for others: {text}"
         where = f"most in {table.domain_ids[best]} ({free})" if free else "none anywhere"
-        if len(self._columns) < len(self._view.columns(demand)):
+        if len(self.columns) < len(self._view.columns(demand)):
             where += f" of {self._models_said()}"
         text = f"waiting for capacity: {demand.ranks} ranks wanted, free now: {where}; {self._counted()}"
         return "capacity", text
 
     def _models_said(self) -> str:
-        return ", ".join(sorted({self._table.models[column].model for column in self._columns.tolist()}))
+        return ", ".join(sorted({self._table.models[column].model for column in self.columns.tolist()}))
 
     def _refused(self) -> bool:
         """Whether domains have room together, and may be spanned but for the scores of sets."""

@@ -168,6 +168,7 @@ class PackScore:
 
     name = "pack"
     dynamic = True
+    per_rank = True
 
     def nodes(self, view: View, demand: Demand, rows: Any) -> Floats:
         table = view.table
@@ -195,6 +196,7 @@ class HealthScore:
 
     name = "health"
     dynamic = False
+    per_rank = True
 
     def nodes(self, view: View, demand: Demand, rows: Any) -> Floats:
         return np.where(view.table.degraded[rows], 0.0, 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,17 @@ from services.scheduler.core.fitting import Free, fits
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.state import Demand
 from services.scheduler.core.table import Bools, Floats, Ints, Table, sum_by
+
+
+@dataclass(slots=True, eq=False)
+class _Trial:
+    """What there was when a trial began: free per domain (D); per node that it touched since the amounts of `View._by_node`. ``others``
+    are its moves of what is no amount, as (row, demand, whether taken)."""
+
+    domain_free_cpus: Floats
+    domain_free_devices: Floats
+    nodes: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    others: list[tuple[int, Demand, bool]] = field(default_factory=list)
 
 
 class View:
@@ -38,11 +50,9 @@ class View:
         self.labels: dict[str, dict[int, int]] = {}
         self.facts: dict[str, Any] = {}
         self.facts_version = 0
-        self._free_lists: dict[int, list[tuple[int, int]]] = {}
         self._positions: dict[int, dict[int, int]] = {}
-        self._undo: list[tuple[int, Demand, tuple[int, ...], bool]] | None = None
+        self._trial: _Trial | None = None
         self._ports: dict[str, dict[int, int]] = {}
-        self._before: tuple[Floats, ...] = ()
         self.ports_held: Mapping[str, Collection[int]] = {}
         """Ports taken on addresses beside those that `occupy` accounts for."""
         if ledger is not None:
@@ -62,15 +72,14 @@ class View:
             self.free_cpus[row] -= held.cpus
             self.free_memory_bytes[row] -= held.memory_bytes
             if held.devices:
-                left = [(index, model) for index, model in table.devices_of[row] if index not in held.devices]
-                self._free_lists[row] = left
-                self.free_devices[row] = np.bincount([model for _, model in left], minlength=len(table.models))
+                left = [model for index, model in table.devices_of[row] if index not in held.devices]
+                self.free_devices[row] = np.bincount(left, minlength=len(table.models))
                 for position, (index, _) in enumerate(table.devices_of[row]):
                     self.device_milli[row, position] -= held.devices.get(index, 0)
 
     def copy(self) -> View:
         """A view that can be changed without changing this one; not while a trial runs."""
-        assert self._undo is None
+        assert self._trial is None
         other = object.__new__(View)
         other.__dict__.update(
             {
@@ -80,7 +89,6 @@ class View:
         )
         other.taken, other.taken_in = list(self.taken), [list(rows) for rows in self.taken_in]
         other.labels = {label: dict(counts) for label, counts in self.labels.items()}
-        other._free_lists = {row: list(pairs) for row, pairs in self._free_lists.items()}
         other._ports = {address: dict(ports) for address, ports in self._ports.items()}
         other.ports_held = {address: set(ports) for address, ports in self.ports_held.items()}
         return other
@@ -135,42 +143,30 @@ class View:
 
     def occupy(self, row: int, demand: Demand, devices: tuple[int, ...]) -> None:
         """Account for a rank of ``demand`` on these devices of a node."""
-        if self._undo is not None and not self._before and (demand.cpus or demand.resources):
-            self._before = self._kept_fractions()
         self._move(row, demand, devices, taking=True)
-        if self._undo is not None:
-            self._undo.append((row, demand, devices, True))
 
     def give(self, row: int, demand: Demand, devices: tuple[int, ...]) -> None:
         """Put back what a rank held."""
-        if self._undo is not None and not self._before and (demand.cpus or demand.resources):
-            self._before = self._kept_fractions()
         self._move(row, demand, devices, taking=False)
         self.gives += 1
-        if self._undo is not None:
-            self._undo.append((row, demand, devices, False))
 
-    def begin(self) -> int:
-        """Begin a trial, or mark a place in the one that runs; `rollback` to the returned mark undoes what follows."""
-        if self._undo is None:
-            self._undo = []
-        return len(self._undo)
+    def begin(self) -> None:
+        """Begin a trial, which `rollback` ends."""
+        assert self._trial is None
+        self._trial = _Trial(self.domain_free_cpus.copy(), self.domain_free_devices.copy())
 
-    def rollback(self, mark: int = 0) -> None:
-        """Undo what was taken and given since ``mark``; at 0 the trial is over."""
-        assert self._undo is not None
-        undo = self._undo
-        gives = self.gives
-        while len(undo) > mark:
-            row, demand, devices, taken = undo.pop()
-            self._move(row, demand, devices, taking=not taken)
-        self.gives = gives
-        if mark == 0:
-            self._undo = None
-            if self._before:
-                for values, before in zip(self._fractions(), self._before, strict=True):
-                    values[:] = before
-                self._before = ()
+    def rollback(self) -> None:
+        """End the trial: all that was taken and given since it began is undone. Sums of fractions are not exact, so what was there is
+        put back, not counted back."""
+        trial, self._trial = self._trial, None
+        assert trial is not None
+        self.domain_free_cpus[:], self.domain_free_devices[:] = trial.domain_free_cpus, trial.domain_free_devices
+        for row, before in trial.nodes.items():
+            for values, value in zip(self._by_node(), before, strict=True):
+                values[row] = value
+        for row, demand, taking in reversed(trial.others):
+            self._move_others(row, demand, taking=not taking)
+        self.note(trial.nodes)
 
     def free_amounts(self) -> tuple[npt.NDArray[Any], ...]:
         """What is free on each node now, for `is_more_free`."""
@@ -185,12 +181,15 @@ class View:
         amounts = self.device_milli, self.free_cpus, self.free_memory_bytes, self.free_resources
         return amounts if amounts[3].size else amounts[:3]
 
-    def _kept_fractions(self) -> tuple[Floats, ...]:
-        """What a trial begins with. Sums of fractions are not exact: taking away what was added gives another number."""
-        return tuple([values.copy() for values in self._fractions()])
-
-    def _fractions(self) -> tuple[Floats, ...]:
-        return self.free_cpus, self.free_resources, self.domain_free_cpus
+    def _by_node(self) -> tuple[npt.NDArray[Any], ...]:
+        return (
+            self.free_cpus,
+            self.free_memory_bytes,
+            self.free_device_totals,
+            self.free_devices,
+            self.device_milli,
+            self.free_resources,
+        )
 
     def state(self, name: str, value: Any) -> None:
         """Set a fact that domain scores read: they are asked again before the next choice."""
@@ -212,7 +211,7 @@ class View:
     def set_asleep(self, rows: Sequence[int], *, asleep: bool) -> None:
         """Nodes fall asleep or wake: the fact ``asleep`` (N), else as the fleet said, is changed and they are looked at
         again. Room does not change. Not while a trial runs."""
-        assert self._undo is None
+        assert self._trial is None
         stated = self.facts.get("asleep")
         values = np.array(self.table.asleep if stated is None else stated, dtype=np.float64)
         values[list(rows)] = float(asleep)
@@ -258,33 +257,44 @@ class View:
         self.generation += 1
 
     def _move(self, row: int, demand: Demand, devices: tuple[int, ...], *, taking: bool) -> None:
+        trial = self._trial
+        if trial is not None and row not in trial.nodes:
+            trial.nodes[row] = tuple([values[row].copy() for values in self._by_node()])
         sign = -1 if taking else 1
         up: bool = self.up.item(row)
         domain = self.table.node_domain.item(row)
-        if demand.cpus:
-            self.free_cpus[row] += sign * demand.cpus
-            if up:
-                self.domain_free_cpus[domain] += sign * demand.cpus
-        if demand.memory_bytes:
-            self.free_memory_bytes[row] += sign * demand.memory_bytes
         self.taken.append(row)
         self.taken_in[domain].append(row)
+        if demand.cpus:
+            cpus = sign * demand.cpus
+            self.free_cpus[row] += cpus
+            if up:
+                self.domain_free_cpus[domain] += cpus
+        if demand.memory_bytes:
+            self.free_memory_bytes[row] += sign * demand.memory_bytes
         for name, amount in demand.resources:
             # No node has what nobody needs to have (an amount of 0), nor what left the fleet while it was held.
             if name in self.table.resource_names:
                 self.free_resources[row, self.table.resource_names.index(name)] += sign * amount
+        if demand.labels or demand.service_port:
+            self._move_others(row, demand, taking=taking)
+            if trial is not None:
+                trial.others.append((row, demand, taking))
+        if devices:
+            whole = sign * self._move_devices(row, sign * demand.device_milli, devices)
+            self.free_device_totals[row] += whole
+            if up:
+                self.domain_free_devices[domain] += whole
+
+    def _move_others(self, row: int, demand: Demand, *, taking: bool) -> None:
+        """What is not an amount: labels and ports."""
         for label in demand.labels:
             counts = self.labels.setdefault(label, {})
-            counts[row] = counts.get(row, 0) - sign
+            counts[row] = counts.get(row, 0) + (1 if taking else -1)
             if not counts[row]:
                 del counts[row]
         if demand.service_port:
             self._move_port(row, demand.service_port, taking=taking)
-        if devices:
-            whole = self._move_devices(row, demand, devices, taking=taking)
-            self.free_device_totals[row] += sign * whole
-            if up:
-                self.domain_free_devices[domain] += sign * whole
 
     def _move_port(self, row: int, port: int, *, taking: bool) -> None:
         address = self.table.addresses[row]
@@ -294,26 +304,23 @@ class View:
             del ports[port]
         self.note(self._on_address(address))
 
-    def _move_devices(self, row: int, demand: Demand, devices: tuple[int, ...], *, taking: bool) -> int:
-        """Account for devices; returns how many stopped (or began) to be wholly free."""
+    def _move_devices(self, row: int, more: int, devices: tuple[int, ...]) -> int:
+        """So many thousandths of devices come free (less than 0: are taken); returns how many of them began (stopped) to be
+        wholly free."""
         positions, pairs = self._positions_of(row), self.table.devices_of[row]
         milli = self.device_milli[row]
-        more = -demand.device_milli if taking else demand.device_milli
-        changed: list[tuple[int, int]] = []
+        changed: list[int] = []
         for index in devices:
             position = positions.get(index)
             if position is None:
                 continue  # the device left the fleet while it was held
             before = milli.item(position)
             milli[position] = after = before + more
-            if before == 1000 > after or before < 1000 <= after:
-                changed.append(pairs[position])
-        if changed:
-            free = self._free(row)
-            free[:] = [pair for pair in free if pair not in changed] if taking else sorted([*free, *changed])
-            columns = [column for _, column in changed]
-            for column in set(columns):
-                self.free_devices[row, column] += -columns.count(column) if taking else columns.count(column)
+            if (before >= 1000) is not (after >= 1000):
+                changed.append(pairs[position][1])
+        for column in set(changed):
+            count = changed.count(column)
+            self.free_devices[row, column] += count if more > 0 else -count
         return len(changed)
 
     def _choose(self, row: int, demand: Demand, columns: Ints, preferred: Sequence[int]) -> tuple[int, ...]:
@@ -323,15 +330,15 @@ class View:
             return tuple(preferred)
         if demand.device_milli < 1000:
             return self._choose_shared(row, demand, columns)
-        free = self._free(row)
-        # The model with the fewest left that suffices: the others stay whole.
-        counts = self.free_devices[row]
-        model = (
-            int(columns[0])
-            if len(columns) == 1
-            else min((int(c) for c in columns if counts[c] >= demand.accelerators), key=lambda c: (counts[c], c))
-        )
-        return tuple([index for index, column in free if column == model][: demand.accelerators])
+        if len(columns) == 1:
+            model = columns.item(0)
+        else:
+            # The model with the fewest left that suffices: the others stay whole.
+            counts = self.free_devices[row].tolist()
+            model = min((counts[c], c) for c in columns.tolist() if counts[c] >= demand.accelerators)[1]
+        left = zip(self.table.devices_of[row], self.device_milli[row].tolist(), strict=False)
+        free = [index for (index, column), milli in left if milli >= 1000 and column == model]
+        return tuple(free[: demand.accelerators])
 
     def _choose_shared(self, row: int, demand: Demand, columns: Ints) -> tuple[int, ...]:
         """The fullest devices with room for the share."""
@@ -343,12 +350,6 @@ class View:
             if column in accepted and milli[position] >= demand.device_milli
         ]
         return tuple(sorted(index for _, index in sorted(room)[: demand.accelerators]))
-
-    def _free(self, row: int) -> list[tuple[int, int]]:
-        free = self._free_lists.get(row)
-        if free is None:
-            free = self._free_lists[row] = list(self.table.devices_of[row])
-        return free
 
     def _positions_of(self, row: int) -> dict[int, int]:
         positions = self._positions.get(row)

@@ -73,7 +73,7 @@ def known_of(
                 inter.summaries[name],
                 int(domains.fits[place]),
                 float(domains.totals[place]),
-                dict(zip(domains.plugins, domains.parts[:, place].tolist(), strict=True)),
+                dict(zip(domains.plugins, [part.item(place) for part in domains.parts], strict=True)),
                 rejected.get(name, ""),
                 refusals.get(name, ""),
                 state,

@@ -115,7 +115,7 @@ def _weighted_otherwise(
     behind = float(ranking.totals[place] - ranking.totals[other])
     weights = dict(question.policy.scores)
     for number, name in enumerate(ranking.plugins):
-        gain = float(ranking.parts[number, other] - ranking.parts[number, place])
+        gain = float(ranking.parts[number][other] - ranking.parts[number][place])
         if abs(gain) < 1e-9:
             continue
         meets = weights[name] + behind / gain

@@ -65,12 +65,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranking:
-    """Scores as they stood when the decision was made: ``parts`` (plugins, places), ``totals`` and ``fits`` (places).
+    """Scores as they stood when the decision was made: ``parts`` (one array of places per plugin), ``totals`` and ``fits`` (places).
     ``ranks`` are those wanted."""
 
     places: Sequence[str]
     plugins: Sequence[str]
-    parts: Floats
+    parts: Sequence[Floats] | Floats
     totals: Floats
     fits: Ints
     ranks: int = 1
@@ -105,11 +105,11 @@ class Ranking:
         return found
 
     def _candidate(self, place: int) -> Candidate:
-        parts = tuple(zip(self.plugins, self.parts[:, place].tolist(), strict=True))
+        parts = tuple(zip(self.plugins, [part.item(place) for part in self.parts], strict=True))
         return Candidate(self.places[place], self.totals.item(place), self.fits.item(place), parts)
 
 
-NO_RANKING = Ranking((), (), np.zeros((0, 0)), np.zeros(0), np.zeros(0, np.int64))
+NO_RANKING = Ranking((), (), (), np.zeros(0), np.zeros(0, np.int64))
 """Of an explanation for which nobody judged places."""
 
 
@@ -124,7 +124,7 @@ def best_of(rankings: Sequence[Ranking]) -> Ranking:
     room = (fits > 0).astype(np.int64) + (fits >= first.ranks)
     chosen = np.where(room == room.max(axis=0), totals, -np.inf).argmax(axis=0)
     places = np.arange(len(first.places))
-    parts = np.stack([item.parts for item in rankings])[chosen, :, places].T
+    parts = [np.stack(values)[chosen, places] for values in zip(*[item.parts for item in rankings], strict=True)]
     return Ranking(first.places, first.plugins, parts, totals[chosen, places], fits[chosen, places], first.ranks)
 
 

@@ -27,6 +27,7 @@ def scaled(scored: Scored) -> Floats:
 class _RuleScore(ABC):
     name = ""
     dynamic = True
+    per_rank = True
     hosted = False
 
     @abstractmethod
@@ -101,6 +102,7 @@ class LeastLoadedScore:
 
     name = "least_loaded"
     dynamic = True
+    per_rank = True
 
     def nodes(self, view: View, demand: Demand, rows: Any) -> Floats:
         table = view.table
