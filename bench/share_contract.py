@@ -173,7 +173,15 @@ def subject_rows(subject: Subject, fleet: Network, loaded: Trace, plan: SharePla
         for name, amounts in (("now", held.levels), ("last hour", given)):
             ratio, count = kept_against(run.account, amounts, first_s, last_s)
             rows.append(
-                Row(f"{subject.name}, plan: {name}", "kept_all_ratio", ratio, where, n=count, baseline=subject.baseline)
+                Row(
+                    f"{subject.name}, plan: {name}",
+                    "kept_all_ratio",
+                    ratio,
+                    where,
+                    n=count,
+                    baseline=subject.baseline,
+                    reason=None if count else "no window counts",
+                )
             )
     return rows
 

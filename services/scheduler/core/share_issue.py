@@ -20,8 +20,8 @@ from services.scheduler.core.table import Floats
 
 REACH = 0.25
 """Part of what begins in a window that a plan counts on; chosen in simulation (bench/share_contract.py)."""
-REPAID_IN = 24.0
-"""Windows in which what is owed is to be made up for."""
+REPAID_IN = 96.0
+"""Windows in which what is owed is to be made up for; faster ones overshoot, as what was begun goes on."""
 LEAST = 1e-3
 _REMEMBERED = 1.0 / 168.0
 """Part of what is owed that is forgotten per window: a domain that was away for days does not bear it for months."""

@@ -27,7 +27,7 @@ from services.scheduler.core.apart.messages import Session
 from services.scheduler.core.apart.others import lay_over
 from services.scheduler.core.apart.quotas import check_shards
 from services.scheduler.core.apart.rounds import Step
-from services.scheduler.core.apart.shares import shares_of
+from services.scheduler.core.apart.shares import check_shares, shares_of
 from services.scheduler.core.apart.turns import take_answers, turn
 from services.scheduler.core.book import Draft
 from services.scheduler.core.cluster import Cluster
@@ -37,8 +37,6 @@ from services.scheduler.core.explanation import NO_RANKING, Explanation
 from services.scheduler.core.idle_nodes import IDLE_NODES, idle_rules_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.run_times import RunTimes
-from services.scheduler.core.share_plan import PER_WINDOW, plan_of
-from services.scheduler.core.share_plan import PLUGIN as SHARES
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.two_level import DomainSummary, check_policy
 from services.scheduler.core.waiting_unit import PendingUnit
@@ -273,12 +271,7 @@ def _check(policy: Policy, shards: int) -> None:
     """PolicyError when a shard of so many would not do what the policy says."""
     check_policy(policy)
     check_shards(policy, shards, shard_of_tenant)
-    shares = plan_of(policy)
-    if shares is not None and shares.plan == PER_WINDOW and shards > 1:
-        raise PolicyError(
-            f"options.{SHARES}.plan: {PER_WINDOW} needs one who issues the plans of all windows; of {shards} shards each would issue "
-            "its own"
-        )
+    check_shares(policy, shards)
     if idle_rules_of(policy) is not None:
         raise PolicyError(
             f"options.{IDLE_NODES}: on two levels the deciders of domains put nodes to sleep, by the policy in their "
