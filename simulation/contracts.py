@@ -42,7 +42,7 @@ class ContractSimulation(Simulation):
     """A simulation that counts what domains give against ``plan`` (default: the policy's own), and tells the scores.
 
     ``move_every_s`` > 0 takes units off for the contract about so often (`moves`, with ``again_first``); their work so far is kept.
-    With ``sparse`` only those without which a plan would be broken (`repairs`).
+    With ``sparse`` only those without which a plan would be broken (`repairs`): so it is too where the plan itself says how often.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class ContractSimulation(Simulation):
         **more: Any,
     ) -> None:
         super().__init__(network, trace, setting, **more)
-        self._move_every_s, self._next_move_s = move_every_s, 0.0
-        self._again_first, self._sparse = again_first, sparse
         found = plan or plan_of(setting.policy)
         if found is None:
             raise PolicyError("options.share_deficit.shares: missing")
+        self._move_every_s, self._next_move_s = move_every_s or found.move_every_s, 0.0
+        self._again_first, self._sparse = again_first, sparse or found.move_every_s > 0
         start_s = trace.jobs[0].submit_s if trace.jobs else 0.0
         # A whole number of windows before the first job: the first one counted is whole.
         start_s = math.floor(start_s / found.window_s) * found.window_s

@@ -50,7 +50,12 @@ class LiveScheduler(LiveBook):
 
     def _wanted(self) -> bool:
         """Whether a cycle has anything to decide on."""
-        return bool(self.book.queued or self._doubtful or (self.policy.planner and self.book.runs))
+        return bool(
+            self.book.queued
+            or self._doubtful
+            or (self.policy.planner and self.book.runs)
+            or self.now_s() >= self._next_moves_s()
+        )
 
     def _again_in_s(self) -> float | None:
         """After which time a cycle is wanted though nothing happened: the policy's interval, its planner's next round, when a
@@ -60,12 +65,24 @@ class LiveScheduler(LiveBook):
         if isinstance(planner, Rounds) and self._wanted():
             due_s = planner.due_s(self.book.cluster)
             wanted = [min(max(due_s - self.now_s(), self._settings.cycle_pause_s), planner.interval_s)]
-        for at_s in (self.book.next_fall_s(), self.book.next_renewal_s(), self._next_rest_s()):
+        for at_s in (
+            self.book.next_fall_s(),
+            self.book.next_renewal_s(),
+            self._next_rest_s(),
+            self._next_moves_s(),
+        ):
             if at_s != float("inf"):
                 wanted.append(max(at_s - self.now_s(), self._settings.cycle_pause_s))
         if self.book.squeezed:
             wanted.append(pause_s(self.book))
         return min(wanted, default=None)
+
+    def _next_moves_s(self) -> float:
+        """When it is looked next whether units must be moved for the plan of shares; infinite for never."""
+        shares = self.book.promises.shares
+        if shares is None or not shares.plan.move_every_s or not self.book.runs:
+            return float("inf")
+        return self._moves_looked_at_s + shares.plan.move_every_s
 
     def _next_rest_s(self) -> float:
         rules = idle_rules_of(self.policy)
@@ -94,6 +111,8 @@ class LiveScheduler(LiveBook):
             draft = await self.draft(transaction)
             before_s = time.perf_counter()
             now_s = draft.at_s = self.now_s()
+            if now_s >= self._next_moves_s():
+                self._moves_looked_at_s = now_s
             cycle = begin_cycle(draft, self.policy, now_s, self._settings.cycle_placements)
             self._metrics.deciding.observe(time.perf_counter() - before_s)
             carry_out(draft, cycle, self.policy, now_s, lambda: self._kernel.new_id("dec"))

@@ -31,7 +31,8 @@ class SharePlan:
     ``kind`` "fraction": relative amounts of what all the named domains give together. "accelerators": accelerator-hours per
     hour, whatever the others give. Domains that are not named have no contract. ``plan`` "standing": these shares are to be
     given in each window. "per_window": they are the promise, kept over a day, and each window has a plan of its own that is
-    issued when it begins (share_issue.py); of fractions only. Raises PolicyError naming the field.
+    issued when it begins (share_issue.py); of fractions only. ``move_every_s`` above 0, with plans per window: so often it is looked
+    whether running units must be moved for a plan (share_moves.py). Raises PolicyError naming the field.
     """
 
     shares: tuple[tuple[tuple[str, float], ...], ...]
@@ -39,6 +40,7 @@ class SharePlan:
     window_s: float = WINDOW_S
     tolerance: float = TOLERANCE
     plan: str = STANDING
+    move_every_s: float = 0.0
 
     def __post_init__(self) -> None:
         where = f"options.{PLUGIN}"
@@ -48,6 +50,12 @@ class SharePlan:
             raise PolicyError(f"{where}.plan: {self.plan!r} is none of {', '.join(PLANS)}")
         if self.plan == PER_WINDOW and self.kind != "fraction":
             raise PolicyError(f"{where}.plan: {PER_WINDOW} is for shares of the kind fraction, not {self.kind}")
+        if not (math.isfinite(self.move_every_s) and self.move_every_s >= 0):
+            raise PolicyError(f"{where}.move_every_s: must be a finite number from 0 on, not {self.move_every_s!r}")
+        if self.move_every_s and self.plan != PER_WINDOW:
+            raise PolicyError(
+                f"{where}.move_every_s: is for plans {PER_WINDOW}; for a {self.plan} one too many would move"
+            )
         for name in ("window_s", "tolerance"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
@@ -63,8 +71,8 @@ class SharePlan:
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> SharePlan:
         """From the options of a policy: ``shares``, an object {domain: amount} or a list of them, one per window; ``kind``,
-        ``window_s``, ``tolerance``, ``plan``. PolicyError names the wrong one."""
-        refuse_unknown(PLUGIN, options, ("shares", "kind", "window_s", "tolerance", "plan"))
+        ``window_s``, ``tolerance``, ``plan``, ``move_every_s``. PolicyError names the wrong one."""
+        refuse_unknown(PLUGIN, options, ("shares", "kind", "window_s", "tolerance", "plan", "move_every_s"))
         if "shares" not in options:
             raise PolicyError(f"options.{PLUGIN}.shares: missing")
         given = options["shares"]
@@ -83,6 +91,7 @@ class SharePlan:
             {name: value for name, value in options.items() if name not in {"shares", "kind", "plan"}},
             window_s=1.0,
             tolerance=1e-6,
+            move_every_s=0.0,
         )
         return cls(shares, options.get("kind", "fraction"), **numbers, plan=options.get("plan", STANDING))
 

@@ -222,6 +222,8 @@ def test_a_policy_file_asks_for_plans_per_window() -> None:
     [
         ("per_window", "hourly", "line 6: shares.plan: 'hourly' is none of standing, per_window"),
         ("per_window", "[1]", "line 6: shares.plan"),
+        ("per_window", "per_window\n  move_every_s: -1", "line 7: shares.move_every_s: must be at least 0"),
+        ("plan: per_window", "move_every_s: 60", "line 6: shares.move_every_s: is for plans per_window"),
         ("plan: per_window", "plan: per_window\n  kind: accelerators", "line 6: shares.plan: per_window is for shares"),
     ],
 )

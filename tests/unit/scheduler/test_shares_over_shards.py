@@ -94,6 +94,11 @@ def test_plans_per_window_are_issued_by_one_shard_or_refused() -> None:
     options = {"shares": {"a": 3, "b": 1}, "plan": "per_window"}
     policy = policy_from_json({"scores": {"share_deficit": 1.0}, "options": {"share_deficit": options}})
     check_shares(policy, 1)
+    moving = policy_from_json(
+        {"scores": {"share_deficit": 1.0}, "options": {"share_deficit": {**options, "move_every_s": 120}}}
+    )
+    with pytest.raises(PolicyError, match=r"options.share_deficit.move_every_s: two levels"):
+        check_shares(moving, 1)
     with pytest.raises(PolicyError, match=r"options.share_deficit.plan: per_window needs one .* 2 shards"):
         check_shares(policy, 2)
     check_shares(
