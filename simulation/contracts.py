@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,15 +27,22 @@ from services.scheduler.core.contract import (
     tell,
 )
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.share_moves import repairs
+from services.scheduler.core.share_plan import apart, promised
+from services.scheduler.core.table import Floats
 from simulation.engine import Setting, Simulation
 from simulation.measures import Measures
 from simulation.model import Network, Trace
+
+if TYPE_CHECKING:
+    from services.scheduler.core.cluster import RunningUnit
 
 
 class ContractSimulation(Simulation):
     """A simulation that counts what domains give against ``plan`` (default: the policy's own), and tells the scores.
 
     ``move_every_s`` > 0 takes units off for the contract about so often (`moves`, with ``again_first``); their work so far is kept.
+    With ``sparse`` only those without which a plan would be broken (`repairs`): so it is too where the plan itself says how often.
     """
 
     def __init__(
@@ -47,14 +54,15 @@ class ContractSimulation(Simulation):
         *,
         move_every_s: float = 0.0,
         again_first: bool = False,
+        sparse: bool = False,
         **more: Any,
     ) -> None:
         super().__init__(network, trace, setting, **more)
-        self._move_every_s, self._next_move_s = move_every_s, 0.0
-        self._again_first = again_first
         found = plan or plan_of(setting.policy)
         if found is None:
             raise PolicyError("options.share_deficit.shares: missing")
+        self._move_every_s, self._next_move_s = move_every_s or found.move_every_s, 0.0
+        self._again_first, self._sparse = again_first, sparse or found.move_every_s > 0
         start_s = trace.jobs[0].submit_s if trace.jobs else 0.0
         # A whole number of windows before the first job: the first one counted is whole.
         start_s = math.floor(start_s / found.window_s) * found.window_s
@@ -71,7 +79,11 @@ class ContractSimulation(Simulation):
         if len(self.cluster.pending):
             return  # somebody waits already: what comes free goes where it is needed
         running, free = self.cluster.running.values(), self.cluster.view.domain_free_devices
-        for key in moves(self.account, running, free, again_first=self._again_first):
+        if self._sparse:
+            keys = repairs(self.account, running, free)
+        else:
+            keys = moves(self.account, running, free, again_first=self._again_first)
+        for key in keys:
             item = self._jobs[key]
             self._stop(item, graceful=True)
             self._wait(item)
@@ -138,6 +150,103 @@ def shares(account: ShareAccount, from_s: float, until_s: float) -> ShareReport:
                 found.append(value)
                 lost.append(gone)
     return ShareReport(count, dict(left_out), tuple(found), tuple(lost), plan.tolerance)
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseReport:
+    """How the standing promise was kept, whatever the plans of windows were: deviations of domains in windows (W * D) and in days,
+    and ``owed`` (days * D), what was promised and not given from the first day to the end of each, as a part of what is promised
+    in a day."""
+
+    windows: tuple[float, ...]
+    days: tuple[float, ...]
+    owed: tuple[float, ...]
+    tolerance: float
+
+    @property
+    def kept(self) -> float:
+        """Share of the windows within what is tolerated, infeasible ones too; NaN without any."""
+        return _within(self.windows, self.tolerance)
+
+    @property
+    def kept_days(self) -> float:
+        """The same of days."""
+        return _within(self.days, self.tolerance)
+
+
+def promise(account: ShareAccount, from_s: float, until_s: float, *, day_s: float = 86_400.0) -> PromiseReport:
+    """What became of the standing promise in the windows and days that lie wholly between the two times."""
+    plan, names = account.plan, account.domain_ids
+    days: dict[int, list[tuple[Floats, Floats]]] = {}
+    windows: list[float] = []
+    for window in account.windows:
+        begin_s = window.number * plan.window_s
+        if begin_s < from_s or begin_s + plan.window_s > until_s:
+            continue
+        asked = promised(plan, window, names)
+        windows += apart(window.given, asked).tolist()
+        days.setdefault(int(begin_s // day_s), []).append((window.given, asked))
+    whole = [rows for rows in days.values() if len(rows) * plan.window_s >= day_s]
+    given = np.array([np.sum([item for item, _ in rows], axis=0) for rows in whole])
+    asked = np.array([np.sum([item for _, item in rows], axis=0) for rows in whole])
+    if not whole:
+        return PromiseReport(_known(windows), (), (), plan.tolerance)
+    owed = np.abs(np.cumsum(asked - given, axis=0)) / np.maximum(asked.mean(axis=0), 1e-9)
+    by_day = apart(given, asked).ravel().tolist()
+    return PromiseReport(_known(windows), _known(by_day), _known(owed.ravel().tolist()), plan.tolerance)
+
+
+class HeldAt:
+    """What the domains held when each window began, (D) accelerators by the window's number: an observer of the cluster of ``run``."""
+
+    def __init__(self, run: ContractSimulation) -> None:
+        self._window_s, names = run.account.plan.window_s, run.account.domain_ids
+        self._index = {name: place for place, name in enumerate(names)}
+        self._level: Floats = np.zeros(len(names))
+        self._number = run.account.number
+        self.levels: dict[int, Floats] = {}
+        run.cluster.watch("held at", None, lambda: self)
+
+    def began(self, running: RunningUnit) -> None:
+        """A unit holds nodes."""
+        self._change(running, running.since_s, 1.0)
+
+    def ended(self, running: RunningUnit, now_s: float) -> None:
+        """A unit holds nothing more."""
+        self._change(running, now_s, -1.0)
+
+    def _change(self, running: RunningUnit, at_s: float, sign: float) -> None:
+        while (self._number + 1) * self._window_s <= at_s:
+            self._number += 1
+            self.levels[self._number] = self._level.copy()
+        demand = running.unit.demand
+        for rank in running.ranks:
+            self._level[self._index[rank.domain_id]] += sign * demand.accelerators * demand.device_milli / 1000.0
+
+
+def kept_against(
+    account: ShareAccount, amounts: Mapping[int, Floats], from_s: float, until_s: float
+) -> tuple[float, int]:
+    """Share of the windows of domains that lie wholly between the two times and are within what is tolerated of other plans than
+    those that were steered at: ``amounts`` (D) by window, in any unit; and how many windows there are. A domain that is planned
+    nothing and gives something is not within it."""
+    plan = account.plan
+    found: list[Floats] = []
+    for window in account.windows:
+        begin_s, amount = window.number * plan.window_s, amounts.get(window.number)
+        if begin_s < from_s or begin_s + plan.window_s > until_s or amount is None or amount.sum() <= 0:
+            continue
+        wanted = amount / amount.sum() * window.given.sum()
+        found.append(np.abs(window.given - wanted) <= plan.tolerance * wanted + 1e-9)
+    return (float(np.mean(found)) if found else math.nan), int(np.size(found))
+
+
+def _known(values: Sequence[float]) -> tuple[float, ...]:
+    return tuple(value for value in values if not math.isnan(value))
+
+
+def _within(values: Sequence[float], tolerance: float) -> float:
+    return float((np.array(values) <= tolerance + 1e-9).mean()) if values else math.nan
 
 
 def swinging(trace: Trace, swing: float = 0.2, period_s: float = 86_400.0) -> Trace:

@@ -20,7 +20,7 @@ _TENANT = click.option("--tenant", help="Another tenant than your own (operators
 @json_option
 @click.pass_obj
 def shares(context: Context, windows: int) -> None:
-    """Show planned against given shares of the domains, window by window."""
+    """Show planned and promised against given shares of the domains, window by window, and the promise over a day."""
     with context.client() as network:
         found = network.shares(windows=windows)
     if context.as_json:
@@ -28,13 +28,14 @@ def shares(context: Context, windows: int) -> None:
         return
     tolerance = found["plan"]["tolerance"] if found["plan"] else 0.0
     print_table(
-        ["FROM", "UNTIL", "DOMAIN", ">PLANNED", ">GIVEN", ">DEVIATION", "KEPT"],
+        ["FROM", "UNTIL", "DOMAIN", ">PLANNED", ">PROMISED", ">GIVEN", ">DEVIATION", "KEPT"],
         (
             [
                 clock(window["from"]).partition(".")[0],
                 clock(window["until"]).partition(".")[0],
                 row["domain_id"],
                 _share(row["planned_share"]),
+                _share(row["promised_share"]),
                 _share(row["given_share"]),
                 _share(row["deviation"]),
                 _kept(window, row, tolerance),
@@ -44,6 +45,24 @@ def shares(context: Context, windows: int) -> None:
         ),
         empty="The policy in force plans no shares.",
     )
+    period = found["period"]
+    if period is not None:
+        print_table(
+            ["FROM", "UNTIL", "DOMAIN", ">PROMISED", ">GIVEN", ">DEVIATION", ">OWED (ACCELERATOR H)"],
+            (
+                [
+                    clock(period["from"]).partition(".")[0],
+                    clock(period["until"]).partition(".")[0],
+                    row["domain_id"],
+                    _share(row["promised_share"]),
+                    _share(row["given_share"]),
+                    _share(row["deviation"]),
+                    f"{row['owed_accelerator_s'] / 3600:.1f}",
+                ]
+                for row in period["domains"]
+            ),
+            empty="",
+        )
 
 
 @click.command("service-levels")

@@ -52,7 +52,12 @@ class LiveScheduler(LiveBook):
 
     def _wanted(self) -> bool:
         """Whether a cycle has anything to decide on."""
-        return bool(self.book.queued or self._doubtful or (self.book.runs and self._plans()))
+        return bool(
+            self.book.queued
+            or self._doubtful
+            or (self.book.runs and self._plans())
+            or self.now_s() >= self._next_moves_s()
+        )
 
     def _plans(self) -> bool:
         """Whether a planner decides now: it moves what runs, though nothing waits."""
@@ -66,12 +71,24 @@ class LiveScheduler(LiveBook):
         if isinstance(planner, Rounds) and self._wanted():
             due_s = planner.due_s(self.book.cluster)
             wanted = [min(max(due_s - self.now_s(), self._settings.cycle_pause_s), planner.interval_s)]
-        for at_s in (self.book.next_fall_s(), self.book.next_renewal_s(), self._next_rest_s()):
+        for at_s in (
+            self.book.next_fall_s(),
+            self.book.next_renewal_s(),
+            self._next_rest_s(),
+            self._next_moves_s(),
+        ):
             if at_s != float("inf"):
                 wanted.append(max(at_s - self.now_s(), self._settings.cycle_pause_s))
         if self.book.squeezed:
             wanted.append(pause_s(self.book))
         return min(wanted, default=None)
+
+    def _next_moves_s(self) -> float:
+        """When it is looked next whether units must be moved for the plan of shares; infinite for never."""
+        shares = self.book.promises.shares
+        if shares is None or not shares.plan.move_every_s or not self.book.runs:
+            return float("inf")
+        return self._moves_looked_at_s + shares.plan.move_every_s
 
     def _next_rest_s(self) -> float:
         rules = idle_rules_of(self.policy)
@@ -100,6 +117,8 @@ class LiveScheduler(LiveBook):
             draft = await self.draft(transaction)
             before_s = time.perf_counter()
             now_s = draft.at_s = self.now_s()
+            if now_s >= self._next_moves_s():
+                self._moves_looked_at_s = now_s
             with held_off():
                 cycle = begin_cycle(draft, self.policy, now_s, self._settings.cycle_placements)
                 self._metrics.deciding.observe(time.perf_counter() - before_s)

@@ -84,6 +84,7 @@ class LiveBook:
         self.tenants = Tenants()
         self._steps = StepsHeard()
         self._rested_at_s = 0.0
+        self._moves_looked_at_s = 0.0
 
     @property
     def outbox(self) -> Outbox:

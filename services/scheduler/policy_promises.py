@@ -5,6 +5,8 @@
       kind: fraction                          # or accelerators
       tolerance: 0.05
       window_s: 3600
+      plan: standing                          # or per_window, and then perhaps
+      move_every_s: 0
     service_levels:
       team-a:
       - {kind: average_wait, target: 600, window_s: 3600, penalty_micro_units: 5000000, currency: CNY}
@@ -24,7 +26,7 @@ from services.scheduler.marked_yaml import Marked, Problems
 
 SECTIONS = {"shares": PLUGIN, "service_levels": SERVICE_LEVELS, IDLE_NODES: IDLE_NODES}
 """Sections of a policy file, and whose options they are."""
-_SHARE_KEYS = ("planned", "kind", "window_s", "tolerance")
+_SHARE_KEYS = ("planned", "kind", "window_s", "tolerance", "plan", "move_every_s")
 
 
 def read_shares(at: Marked, problems: Problems) -> Marked:

@@ -18,11 +18,14 @@ from prometheus_client.registry import Collector
 
 from services.scheduler.core.selection.objectives_sla import SlaRow
 from services.scheduler.core.share_account import KEPT_WINDOWS, ShareAccount
-from services.scheduler.core.share_plan import Window, deviations, infeasible, planned
+from services.scheduler.core.share_plan import Window, apart, infeasible, planned, promised
+from services.scheduler.core.table import Floats
 from services.scheduler.live import LiveScheduler
 from services.scheduler.times import rfc3339
 
 Json = dict[str, Any]
+PERIOD_WINDOWS = 24
+"""Windows over which the promise is told beside each window's plan."""
 _SLACK = 1e-9
 
 
@@ -32,9 +35,10 @@ def create_promises_router(live: LiveScheduler) -> APIRouter:
 
     @router.get("/shares")
     async def shares(windows: Annotated[int, Query(ge=1, le=KEPT_WINDOWS + 1)] = 24) -> Json:
-        """Planned and given shares of the domains per window (an hour), newest first; the first one is not over yet."""
+        """Planned, promised and given shares of the domains per window (an hour), newest first; the first one is not over yet; and
+        the same over a day."""
         account = live.book.promises.shares
-        body: Json = {"policy_version": live.policy.version, "plan": None, "windows": []}
+        body: Json = {"policy_version": live.policy.version, "plan": None, "windows": [], "period": None}
         return body if account is None else {**body, **shares_json(account, live.now_s(), windows)}
 
     @router.get("/service-levels")
@@ -56,44 +60,84 @@ def shares_json(account: ShareAccount, now_s: float, windows: int) -> Json:
     found += [_window(copy, window, over=True) for window in reversed(copy.windows)]
     plan = copy.plan
     return {
-        "plan": {"kind": plan.kind, "window_s": plan.window_s, "tolerance": plan.tolerance},
+        "plan": {"kind": plan.kind, "window_s": plan.window_s, "tolerance": plan.tolerance, "plan": plan.plan},
         "windows": found[:windows],
+        "period": _period(copy),
     }
 
 
 def _window(account: ShareAccount, window: Window, *, over: bool) -> Json:
     plan, names = account.plan, account.domain_ids
     begin_s = window.number * plan.window_s
-    wanted, apart = planned(plan, window, names), deviations(plan, window, names)
+    wanted, promise = planned(plan, window, names), promised(plan, window, names)
     if not over and plan.kind == "accelerators":
         # What was due until now.
-        wanted = wanted * (account.now_s - begin_s) / plan.window_s
-        with np.errstate(invalid="ignore", divide="ignore"):
-            apart = np.abs(window.given - wanted) / np.where(wanted > 0, wanted, np.nan)
+        wanted = promise = wanted * (account.now_s - begin_s) / plan.window_s
+    off, off_promise = apart(window.given, wanted), apart(window.given, promise)
     reasons = infeasible(plan, window, names) if over else [""] * len(names)
     named = ~np.isnan(wanted)
-    planned_sum, given_sum = float(wanted[named].sum()), float(window.given[named].sum())
+    planned_sum, promised_sum, given_sum = (float(row[named].sum()) for row in (wanted, promise, window.given))
+    rows = _fractions(account, window)
     domains = []
     for place, name in enumerate(names):
         if not named[place]:
             continue
-        deviation = _finite(apart[place])
+        deviation = _finite(off[place])
         kept = None if deviation is None or reasons[place] or not over else deviation <= plan.tolerance + _SLACK
-        row = plan.row(window.number, names) if plan.kind == "fraction" and window.wanted is None else None
-        share = float(row[place]) if row is not None else _part(wanted[place], planned_sum)
         domains.append(
             {
                 "domain_id": name,
-                "planned_share": share,
+                "planned_share": float(rows[0][place]) if rows else _part(wanted[place], planned_sum),
+                "promised_share": float(rows[1][place]) if rows else _part(promise[place], promised_sum),
                 "given_share": _part(window.given[place], given_sum),
                 "planned_accelerator_s": float(wanted[place]),
+                "promised_accelerator_s": float(promise[place]),
                 "given_accelerator_s": float(window.given[place]),
                 "deviation": deviation,
+                "promise_deviation": _finite(off_promise[place]),
                 "kept": kept,
                 "infeasible": reasons[place] or None,
             }
         )
     return {"from": rfc3339(begin_s), "until": rfc3339(begin_s + plan.window_s), "over": over, "domains": domains}
+
+
+def _fractions(account: ShareAccount, window: Window) -> tuple[Floats, Floats] | None:
+    """(D), (D) planned and promised fractions, which are known before anything is given; None for accelerators and for windows that
+    were judged."""
+    plan = account.plan
+    if plan.kind != "fraction" or window.wanted is not None:
+        return None
+    promise = plan.row(window.number, account.domain_ids)
+    return promise if window.issued is None else window.issued, promise
+
+
+def _period(account: ShareAccount) -> Json | None:
+    """The promise over the newest windows that are over, a day of them where they are hours; None when none is."""
+    plan, names, windows = account.plan, account.domain_ids, account.windows[-PERIOD_WINDOWS:]
+    if not windows:
+        return None
+    promise = np.sum([promised(plan, window, names) for window in windows], axis=0)
+    given = np.sum([window.given for window in windows], axis=0)
+    off, named = apart(given, promise), ~np.isnan(promise)
+    promised_sum, given_sum, owed = float(promise[named].sum()), float(given[named].sum()), account.owed
+    return {
+        "from": rfc3339(windows[0].number * plan.window_s),
+        "until": rfc3339((windows[-1].number + 1) * plan.window_s),
+        "domains": [
+            {
+                "domain_id": name,
+                "promised_share": _part(promise[place], promised_sum),
+                "given_share": _part(given[place], given_sum),
+                "promised_accelerator_s": float(promise[place]),
+                "given_accelerator_s": float(given[place]),
+                "deviation": _finite(off[place]),
+                "owed_accelerator_s": float(owed[place]),
+            }
+            for place, name in enumerate(names)
+            if named[place]
+        ],
+    }
 
 
 def _part(value: float, whole: float) -> float | None:
@@ -131,19 +175,30 @@ class PromisesCollector(Collector):
 
     def collect(self) -> list[Metric]:
         """Deviations in the newest window that is over, and how objectives stand."""
-        deviation, left_out, violations, met = _families()
+        deviation, left_out, promise, period, share, violations, met = _families()
         promises, now_s = self._live.book.promises, self._live.now_s()
         if promises.shares is not None:
-            for window in shares_json(promises.shares, now_s, 2)["windows"][1:]:
+            told = shares_json(promises.shares, now_s, 2)
+            for window in told["windows"][1:]:
                 for domain in window["domains"]:
-                    if domain["deviation"] is not None:
-                        deviation.add_metric([domain["domain_id"]], domain["deviation"])
-                    left_out.add_metric([domain["domain_id"]], float(domain["infeasible"] is not None))
+                    name = domain["domain_id"]
+                    _add(deviation, [name], domain["deviation"])
+                    _add(promise, [name], domain["promise_deviation"])
+                    left_out.add_metric([name], float(domain["infeasible"] is not None))
+                    for of in ("planned", "promised", "given"):
+                        _add(share, [name, of], domain[f"{of}_share"])
+            for domain in told["period"]["domains"] if told["period"] is not None else ():
+                _add(period, [domain["domain_id"]], domain["deviation"])
         rows = promises.levels.rows(now_s) if promises.levels is not None else []
-        for name, (broken, kept) in series_of(rows).items():
-            violations.add_metric(name, broken)
-            met.add_metric(name, float(kept))
-        return [deviation, left_out, violations, met]
+        for labels, (broken, kept) in series_of(rows).items():
+            violations.add_metric(labels, broken)
+            met.add_metric(labels, float(kept))
+        return [deviation, left_out, promise, period, share, violations, met]
+
+
+def _add(family: GaugeMetricFamily, labels: list[str], value: float | None) -> None:
+    if value is not None:
+        family.add_metric(labels, value)
 
 
 def series_of(rows: Iterable[SlaRow]) -> dict[tuple[str, str, str], tuple[int, bool]]:
@@ -169,6 +224,21 @@ def _families() -> tuple[GaugeMetricFamily, ...]:
             "meridian_scheduler_share_infeasible",
             "1 where nobody could have kept the domain's share in that window",
             labels=("domain_id",),
+        ),
+        GaugeMetricFamily(
+            "meridian_scheduler_share_promise_deviation",
+            "|given - promised| / promised accelerator time of a domain in that window, by the standing promise",
+            labels=("domain_id",),
+        ),
+        GaugeMetricFamily(
+            "meridian_scheduler_share_period_deviation",
+            "|given - promised| / promised accelerator time of a domain in the newest 24 windows that are over",
+            labels=("domain_id",),
+        ),
+        GaugeMetricFamily(
+            "meridian_scheduler_share",
+            "Planned, promised and given share (0-1) of a domain in the newest window that is over",
+            labels=("domain_id", "of"),
         ),
         GaugeMetricFamily(
             "meridian_scheduler_service_level_violations",

@@ -11,6 +11,7 @@ from services.scheduler import store, store_promises
 from services.scheduler.core.book import Book, Draft
 from services.scheduler.core.service_levels import ServiceLevels
 from services.scheduler.core.share_account import ShareAccount
+from services.scheduler.core.share_plan import PER_WINDOW
 from services.scheduler.errors import LeadershipLostError
 
 SAVE_EVERY_S = 60.0
@@ -26,6 +27,7 @@ class PromisesKept:
         self._saved_at_s = 0.0
         self._saved_number = 0
         self._saved: tuple[ShareAccount | None, ServiceLevels | None] = (None, None)
+        self._saved_window: int | None = None
 
     async def note(self, connection: AsyncConnection, book: Book, draft: Draft) -> None:
         """Write what a draft tells of service levels, in its transaction and before it is merged."""
@@ -33,9 +35,12 @@ class PromisesKept:
         await store_promises.add_observations(connection, book.promises.number + 1, found)
 
     def due(self, book: Book, now_s: float) -> bool:
-        """Whether the sum is to be saved: other promises apply, or it is time."""
+        """Whether the sum is to be saved: other promises apply, the plan of a window was issued, or it is time."""
         now = (book.promises.shares, book.promises.levels)
         if any(mine is not theirs for mine, theirs in zip(now, self._saved, strict=True)):
+            return True
+        shares = book.promises.shares
+        if shares is not None and shares.plan.plan == PER_WINDOW and shares.number != self._saved_window:
             return True
         late = now_s >= self._saved_at_s + SAVE_EVERY_S or book.promises.number >= self._saved_number + _SAVE_AFTER
         return late and any(item is not None for item in now)
@@ -44,9 +49,10 @@ class PromisesKept:
         """Save the sum. LeadershipLostError when another scheduler leads by now."""
         promises = book.promises
         saved, number, state = (promises.shares, promises.levels), promises.number, promises.state()
+        window = None if promises.shares is None else promises.shares.number
         packed = await asyncio.to_thread(store_promises.packed, state)
         async with self._database.transaction() as connection:
             if await store.current_term(connection) != term:
                 raise LeadershipLostError("another scheduler leads in a newer term")
             await store_promises.save_state(connection, packed, number)
-        self._saved, self._saved_number, self._saved_at_s = saved, number, now_s
+        self._saved, self._saved_number, self._saved_at_s, self._saved_window = saved, number, now_s, window

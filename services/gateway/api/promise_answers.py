@@ -18,6 +18,10 @@ class SharePlan(BaseModel):
     kind: Literal["fraction", "accelerators"]
     window_s: float
     tolerance: float = Field(description="deviation that counts as kept")
+    plan: Literal["standing", "per_window"] = Field(
+        default="standing",
+        description="standing: each window keeps the promise; per_window: each has a plan of its own",
+    )
 
 
 class DomainShare(BaseModel):
@@ -25,10 +29,13 @@ class DomainShare(BaseModel):
 
     domain_id: str
     planned_share: float | None = Field(description="0-1, of what all domains of the plan give")
+    promised_share: float | None = Field(description="the same by the standing promise")
     given_share: float | None = Field(description="0-1; null when nothing was given at all")
     planned_accelerator_s: float
+    promised_accelerator_s: float
     given_accelerator_s: float
     deviation: float | None = Field(description="|given - planned| / planned")
+    promise_deviation: float | None = Field(description="|given - promised| / promised")
     kept: bool | None = Field(description="null while the window is open, and when nobody could have kept it")
     infeasible: Literal["no demand", "capacity", "too coarse"] | None = Field(
         description="why no choice of domains could have kept the share"
@@ -44,12 +51,35 @@ class ShareWindow(BaseModel):
     domains: list[DomainShare]
 
 
+class PeriodShare(BaseModel):
+    """What a domain was promised to give over the period, and what it gave."""
+
+    domain_id: str
+    promised_share: float | None
+    given_share: float | None
+    promised_accelerator_s: float
+    given_accelerator_s: float
+    deviation: float | None = Field(description="|given - promised| / promised")
+    owed_accelerator_s: float = Field(
+        description="promised and not given so far, to be made up for; below 0: given in advance; 0 with a standing plan"
+    )
+
+
+class SharePeriod(BaseModel):
+    """The newest windows that are over, at most 24, as one: a day where they are hours."""
+
+    from_: datetime = Field(alias="from")
+    until: datetime
+    domains: list[PeriodShare]
+
+
 class Shares(BaseModel):
-    """Planned against given shares, the newest window first; without a plan there are none."""
+    """Planned and promised against given shares, the newest window first; without a plan there are none."""
 
     policy_version: str
     plan: SharePlan | None
     windows: list[ShareWindow]
+    period: SharePeriod | None = Field(default=None, description="null while no window is over")
 
 
 class ServiceLevel(BaseModel):

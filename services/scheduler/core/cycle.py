@@ -9,22 +9,26 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from services.scheduler.core import binding, nominations
-from services.scheduler.core.book import Draft
+from services.scheduler.core.book import Book, Draft
 from services.scheduler.core.decide import Decisions, Placement, Preempted, decide
 from services.scheduler.core.effects import DecisionRecord
 from services.scheduler.core.explaining.explanation import with_cause
 from services.scheduler.core.policy import Policy
+from services.scheduler.core.share_moves import repairs
 from services.scheduler.core.state import Nomination, PlacedRank, Run, RunState, UnitKey, UnitState
 
+MOVED = "moved: its domain would give more than was planned for this window, another one less"
 WAKE_PATIENCE = 3.0
 """A node that has not woken after so many times its waking time is given up for a while."""
 
 
 @dataclass(slots=True)
 class Cycle:
-    """What a cycle did: runs that began, nodes kept for units until others have ended, runs that were taken off."""
+    """What a cycle did: runs that began, nodes kept for units until others have ended, runs that were taken off; ``moves`` are those to
+    be taken off for the plan of a window."""
 
     decisions: Decisions
+    moves: tuple[Preempted, ...] = ()
     begun: list[Run] = field(default_factory=list)
     nominated: list[tuple[UnitKey, Nomination]] = field(default_factory=list)
     preempted: list[tuple[Run, Preempted]] = field(default_factory=list)
@@ -36,7 +40,7 @@ def run_cycle(draft: Draft, policy: Policy, now_s: float, new_id: Callable[[], s
 
     Steps:
     1. Units whose nodes were kept for them, and are free now, are placed there.
-    2. The policy decides on the book's cluster (`decide`).
+    2. The policy decides on the book's cluster (`decide`); where nobody waits, units may be moved for the plan of shares.
     3. Runs that are preempted are told to stop. A placement on a node where one of them still runs is not carried out: the
        unit is nominated, its nodes are kept for it for at most ``stop_timeout_s``. So it is for nodes that sleep: they are woken,
        and kept for some times their waking time longer. All others are placed.
@@ -55,14 +59,25 @@ def begin_cycle(draft: Draft, policy: Policy, now_s: float, most: int = 0) -> Cy
         run = nominations.carry_out_nomination(draft, key, now_s, room=book.has_room(key))
         if run is not None:
             begun.append(run)
-    return Cycle(decide(book.cluster, policy, now_s, most=most), begun)
+    return Cycle(decide(book.cluster, policy, now_s, most=most), _moves(book), begun)
+
+
+def _moves(book: Book) -> tuple[Preempted, ...]:
+    """Units that go elsewhere so that the domains keep the plan of the window, where the policy wants that. None while anybody waits:
+    what comes free goes where it is needed, and who was moved before has its place first."""
+    account, cluster = book.promises.shares, book.cluster
+    if account is None or not account.plan.move_every_s or book.queued or book.nominated:
+        return ()
+    free = cluster.view.domain_free_devices
+    active = [item for key, item in cluster.running.items() if key in book.runs_of]
+    return tuple(Preempted(key, MOVED) for key in repairs(account, active, free))
 
 
 def carry_out(draft: Draft, cycle: Cycle, policy: Policy, now_s: float, new_id: Callable[[], str]) -> None:
     """Step 3 of `run_cycle`."""
     decisions, rules = cycle.decisions, policy.restarts
     leaving: dict[str, set[str]] = {}
-    for item in decisions.preempted:
+    for item in (*decisions.preempted, *cycle.moves):
         run = binding.preempt(draft, item.key, item.reason, now_s, rules, beneficiary=item.beneficiary)
         if run is not None:
             cycle.preempted.append((run, item))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.share_plan import SharePlan, Window, judged
+from services.scheduler.core.share_issue import Issuer
+from services.scheduler.core.share_plan import PER_WINDOW, SharePlan, Window, judged, promised
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Floats
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from services.scheduler.core.cluster import RunningUnit
 
 KEPT_WINDOWS = 48
+_WINDOW_FIELDS = 8
 
 
 @dataclass(slots=True)
@@ -46,7 +48,8 @@ class ShareAccount:
     """What the domains of a plan give, window by window; keeps itself up as an observer of the cluster (`install`).
 
     ``windows`` are the last ``kept`` that are over. ``pieces`` says whether each unit's part is kept too (for `infeasible`);
-    with ``judge`` a window is judged when it ends, and its parts are forgotten.
+    with ``judge`` a window is judged when it ends, and its parts are forgotten. With plans per window the account issues each when
+    its window begins, before anything that happens in it.
     """
 
     def __init__(
@@ -63,7 +66,8 @@ class ShareAccount:
         self.plan, self.domain_ids = plan, tuple(domain_ids)
         self.windows: list[Window] = []
         self.now_s = self._from_s = from_s
-        self._kept, self._with_pieces, self._judge = kept, pieces, judge
+        self._kept, self._judge = kept, judge
+        self._with_pieces = pieces or plan.plan == PER_WINDOW
         self._index = {name: index for index, name in enumerate(self.domain_ids)}
         self._up_level = np.asarray(accelerators, dtype=np.float64).copy()
         size = len(self.domain_ids)
@@ -75,6 +79,8 @@ class ShareAccount:
         self._number = math.floor(from_s / plan.window_s)
         self._projections: tuple[Floats, Floats] | None = None
         self._free: Floats | None = None
+        self._issuer = Issuer(size)
+        self._issued: Floats | None = None
 
     # -- events ------------------------------------------------------------------------------------------------------
 
@@ -138,12 +144,21 @@ class ShareAccount:
                 self._cut(held, self.now_s)
                 held.since_s = self.now_s
             window = self._window()
+            if self.plan.plan == PER_WINDOW:
+                window = self._close(window)
             self.windows.append(judged(self.plan, window, self.domain_ids) if self._judge else window)
             del self.windows[: max(len(self.windows) - self._kept, 0)]
             self._given[:], self._up[:], self._committed[:] = 0.0, 0.0, 0.0
             self._pieces, self._fresh = [], []
             self._number += 1
+            if self.plan.plan == PER_WINDOW:
+                self._issued = self._issuer.issue(self.plan, self._promise(), self._level)
         self._pass(now_s)
+
+    def _close(self, window: Window) -> Window:
+        begun = float((window.given - self._committed).sum())
+        self._issuer.close(promised(self.plan, window, self.domain_ids), window.given, begun)
+        return replace(window, owed=self._issuer.owed)
 
     def set_up(self, accelerators: Floats) -> None:
         """So many accelerators (D) are up from now on."""
@@ -158,7 +173,15 @@ class ShareAccount:
 
     def _window(self) -> Window:
         known = self._committed.copy() if self._with_pieces else None
-        return Window(self._number, self._given.copy(), self._up.copy(), tuple(self._pieces), tuple(self._fresh), known)
+        return Window(
+            self._number,
+            self._given.copy(),
+            self._up.copy(),
+            tuple(self._pieces),
+            tuple(self._fresh),
+            known,
+            issued=self._issued,
+        )
 
     def _cut(self, held: _Held, now_s: float) -> None:
         if not (self._with_pieces and now_s > held.since_s and held.parts):
@@ -199,8 +222,23 @@ class ShareAccount:
         """The current window so far."""
         return self._window()
 
+    @property
+    def owed(self) -> Floats:
+        """(D) accelerator-seconds that were promised and not given up to the begin of the current window, less what was forgotten;
+        zeros where each window is to keep the promise by itself."""
+        return self._issuer.owed.copy()
+
     def planned_row(self, ahead: int = 0) -> Floats:
-        """(D) the plan of the current window, or of one that follows it."""
+        """(D) the plan of the current window, or of one that follows it. Where plans are issued per window, the current one's if
+        there is one, and for those that follow, what they should give to keep the promise and to pay back what is owed."""
+        row = self._promise(ahead)
+        if self.plan.plan != PER_WINDOW:
+            return row
+        if not ahead:
+            return row if self._issued is None else self._issued.copy()
+        return self._issuer.wanted(self.plan, row, float(self._level[~np.isnan(row)].sum()) * self.plan.window_s)
+
+    def _promise(self, ahead: int = 0) -> Floats:
         return self.plan.row(self._number + ahead, self.domain_ids)
 
     def gap(self) -> Floats:
@@ -244,6 +282,9 @@ class ShareAccount:
         self._level, self._given, self._up, self._committed = (
             _moved(row, places, 0.0) for row in (self._level, self._given, self._up, self._committed)
         )
+        self._issuer.fit(places)
+        if self._issued is not None:
+            self._issued = _moved_fractions(self._issued, places)
         self.windows = [_moved_window(window, places) for window in self.windows]
         self.domain_ids = tuple(domain_ids)
         back = {old: new for new, old in enumerate(places) if old >= 0}
@@ -264,8 +305,14 @@ class ShareAccount:
                 pieces=self._with_pieces,
                 judge=self._judge,
             )
-        other = self.snapshot()
+        other: ShareAccount = self.snapshot()
         other.plan = plan
+        if plan.plan != PER_WINDOW:
+            other._issued = None
+        else:
+            other._with_pieces = True
+        if plan.shares != self.plan.shares or plan.plan != PER_WINDOW:
+            other._issuer = Issuer(len(self.domain_ids))
         return other
 
     def join(self, given: Floats, held: Floats, this: Floats, following: Floats) -> None:
@@ -281,6 +328,7 @@ class ShareAccount:
         other = object.__new__(ShareAccount)
         for name, value in self.__dict__.items():
             setattr(other, name, value.copy() if isinstance(value, np.ndarray | list | dict) else value)
+        other._issuer = self._issuer.copy()
         other._held = {key: replace(held) for key, held in self._held.items()}
         other._projections = None
         return other
@@ -300,8 +348,20 @@ class ShareAccount:
             "committed": self._committed.tolist(),
             "pieces": list(self._pieces),
             "fresh": list(self._fresh),
+            "issued": _list(self._issued),
+            "owed": self._issuer.owed.tolist(),
+            "begun": self._issuer.begun,
             "windows": [
-                [window.number, window.given.tolist(), window.up.tolist(), _list(window.wanted), window.reasons]
+                [
+                    window.number,
+                    window.given.tolist(),
+                    window.up.tolist(),
+                    _list(window.wanted),
+                    window.reasons,
+                    _list(window.issued),
+                    _list(window.promised),
+                    _list(window.owed),
+                ]
                 for window in self.windows
             ],
         }
@@ -316,15 +376,25 @@ class ShareAccount:
         self._given, self._up, self._committed = (_row(state[name]) for name in ("given", "up", "committed"))
         self._level, self._up_level = np.zeros(len(names)), np.zeros(len(names))
         self._pieces, self._fresh, self._held = list(state["pieces"]), list(state["fresh"]), {}
+        self._issued = _maybe(state.get("issued"))
+        self._issuer = Issuer(len(names))
+        self._issuer.owed = _row(state.get("owed", [0.0] * len(names)))
+        self._issuer.begun = state.get("begun")
         self.windows = [
             Window(
                 number,
                 _row(given),
                 _row(up),
-                wanted=None if wanted is None else _row(wanted),
+                wanted=_maybe(wanted),
                 reasons=None if reasons is None else tuple(reasons),
+                issued=_maybe(issued),
+                promised=_maybe(promise),
+                owed=_maybe(owed),
             )
-            for number, given, up, wanted, reasons in state["windows"]
+            # Those saved before plans were issued per window end with the reasons.
+            for number, given, up, wanted, reasons, issued, promise, owed in (
+                [*row, None, None, None][:_WINDOW_FIELDS] for row in state["windows"]
+            )
         ]
 
     def catch_up(self, running: Sequence[RunningUnit], ended: Sequence[Held]) -> None:
@@ -373,6 +443,12 @@ def _moved(row: Floats, places: Sequence[int], missing: float) -> Floats:
     return np.array([row[place] if place >= 0 else missing for place in places], dtype=np.float64)
 
 
+def _moved_fractions(row: Floats, places: Sequence[int]) -> Floats | None:
+    found = _moved(row, places, math.nan)
+    total = float(np.nansum(found))
+    return found / total if total > 0 else None
+
+
 def _moved_window(window: Window, places: Sequence[int]) -> Window:
     return replace(
         window,
@@ -380,12 +456,19 @@ def _moved_window(window: Window, places: Sequence[int]) -> Window:
         up=_moved(window.up, places, 0.0),
         committed=None if window.committed is None else _moved(window.committed, places, 0.0),
         wanted=None if window.wanted is None else _moved(window.wanted, places, math.nan),
+        issued=None if window.issued is None else _moved(window.issued, places, math.nan),
+        promised=None if window.promised is None else _moved(window.promised, places, math.nan),
+        owed=None if window.owed is None else _moved(window.owed, places, 0.0),
         reasons=None if window.reasons is None else tuple(window.reasons[at] if at >= 0 else "" for at in places),
     )
 
 
 def _row(values: Sequence[float]) -> Floats:
     return np.array(values, dtype=np.float64)
+
+
+def _maybe(values: Sequence[float] | None) -> Floats | None:
+    return None if values is None else _row(values)
 
 
 def _list(row: Floats | None) -> list[float] | None:

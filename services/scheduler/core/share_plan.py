@@ -20,6 +20,8 @@ WINDOW_S = 3600.0
 TOLERANCE = 0.05
 PLUGIN = "share_deficit"
 KINDS = ("fraction", "accelerators")
+STANDING, PER_WINDOW = "standing", "per_window"
+PLANS = (STANDING, PER_WINDOW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +29,33 @@ class SharePlan:
     """What was promised. ``shares`` are (domain, amount) rows, one per window, repeated when the windows outnumber them.
 
     ``kind`` "fraction": relative amounts of what all the named domains give together. "accelerators": accelerator-hours per
-    hour, whatever the others give. Domains that are not named have no contract. Raises PolicyError naming the field.
+    hour, whatever the others give. Domains that are not named have no contract. ``plan`` "standing": these shares are to be
+    given in each window. "per_window": they are the promise, kept over a day, and each window has a plan of its own that is
+    issued when it begins (share_issue.py); of fractions only. ``move_every_s`` above 0, with plans per window: so often it is looked
+    whether running units must be moved for a plan (share_moves.py). Raises PolicyError naming the field.
     """
 
     shares: tuple[tuple[tuple[str, float], ...], ...]
     kind: str = "fraction"
     window_s: float = WINDOW_S
     tolerance: float = TOLERANCE
+    plan: str = STANDING
+    move_every_s: float = 0.0
 
     def __post_init__(self) -> None:
         where = f"options.{PLUGIN}"
         if self.kind not in KINDS:
             raise PolicyError(f"{where}.kind: {self.kind!r} is none of {', '.join(KINDS)}")
+        if self.plan not in PLANS:
+            raise PolicyError(f"{where}.plan: {self.plan!r} is none of {', '.join(PLANS)}")
+        if self.plan == PER_WINDOW and self.kind != "fraction":
+            raise PolicyError(f"{where}.plan: {PER_WINDOW} is for shares of the kind fraction, not {self.kind}")
+        if not (math.isfinite(self.move_every_s) and self.move_every_s >= 0):
+            raise PolicyError(f"{where}.move_every_s: must be a finite number from 0 on, not {self.move_every_s!r}")
+        if self.move_every_s and self.plan != PER_WINDOW:
+            raise PolicyError(
+                f"{where}.move_every_s: is for plans {PER_WINDOW}; for a {self.plan} one too many would move"
+            )
         for name in ("window_s", "tolerance"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
@@ -54,8 +71,8 @@ class SharePlan:
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> SharePlan:
         """From the options of a policy: ``shares``, an object {domain: amount} or a list of them, one per window; ``kind``,
-        ``window_s``, ``tolerance``. PolicyError names the wrong one."""
-        refuse_unknown(PLUGIN, options, ("shares", "kind", "window_s", "tolerance"))
+        ``window_s``, ``tolerance``, ``plan``, ``move_every_s``. PolicyError names the wrong one."""
+        refuse_unknown(PLUGIN, options, ("shares", "kind", "window_s", "tolerance", "plan", "move_every_s"))
         if "shares" not in options:
             raise PolicyError(f"options.{PLUGIN}.shares: missing")
         given = options["shares"]
@@ -71,11 +88,12 @@ class SharePlan:
             raise PolicyError(f"options.{PLUGIN}.shares: an object of numbers by domain is wanted") from None
         numbers = numbers_of(
             PLUGIN,
-            {name: value for name, value in options.items() if name not in {"shares", "kind"}},
+            {name: value for name, value in options.items() if name not in {"shares", "kind", "plan"}},
             window_s=1.0,
             tolerance=1e-6,
+            move_every_s=0.0,
         )
-        return cls(shares, options.get("kind", "fraction"), **numbers)
+        return cls(shares, options.get("kind", "fraction"), **numbers, plan=options.get("plan", STANDING))
 
     def row(self, window: int, domain_ids: Sequence[str]) -> Floats:
         """(D) planned amounts in the ``window``-th window since time 0; NaN for domains without a contract. Fractions sum
@@ -99,7 +117,9 @@ class Window:
 
     ``pieces`` are the parts of single units, if they were kept; ``fresh`` those of them that began in the window, and
     ``committed`` (D) what was given by the others, whose domains had been chosen before. A window that was `judged` has
-    the plan of its time in accelerator-seconds (``wanted``, D) and what was `infeasible` (``reasons``, D) instead.
+    the plan of its time in accelerator-seconds (``wanted``, D) and what was `infeasible` (``reasons``, D) instead. With plans per
+    window ``issued`` (D) are the fractions that were issued when it began (None: none were, so the promise was the plan);
+    ``promised`` (D) is the promise of a judged window in accelerator-seconds, and ``owed`` (D) what was owed at its end.
     """
 
     number: int
@@ -110,30 +130,55 @@ class Window:
     committed: Floats | None = None
     wanted: Floats | None = None
     reasons: tuple[str, ...] | None = None
+    issued: Floats | None = None
+    promised: Floats | None = None
+    owed: Floats | None = None
 
 
 def judged(plan: SharePlan, window: Window, domain_ids: Sequence[str]) -> Window:
     """The window with its judgement in place of single units' parts: small, and not touched by later plans."""
     reasons = tuple(infeasible(plan, window, domain_ids))
-    return Window(window.number, window.given, window.up, wanted=planned(plan, window, domain_ids), reasons=reasons)
+    return Window(
+        window.number,
+        window.given,
+        window.up,
+        wanted=planned(plan, window, domain_ids),
+        reasons=reasons,
+        issued=window.issued,
+        promised=promised(plan, window, domain_ids),
+        owed=window.owed,
+    )
 
 
 def planned(plan: SharePlan, window: Window, domain_ids: Sequence[str]) -> Floats:
-    """(D) accelerator-seconds that each domain was to give in this window; NaN without a contract."""
+    """(D) accelerator-seconds that each domain was to give in this window, by the plan that was issued for it if there is one;
+    NaN without a contract."""
     if window.wanted is not None:
         return window.wanted
+    return promised(plan, window, domain_ids) if window.issued is None else _of_total(window.issued, window)
+
+
+def promised(plan: SharePlan, window: Window, domain_ids: Sequence[str]) -> Floats:
+    """(D) accelerator-seconds that the standing promise asks for in this window; NaN without a contract."""
+    if window.promised is not None:
+        return window.promised
     row = plan.row(window.number, domain_ids)
-    if plan.kind == "accelerators":
-        return row * plan.window_s
-    total = float(window.given[~np.isnan(row)].sum())
-    return row * total
+    return row * plan.window_s if plan.kind == "accelerators" else _of_total(row, window)
+
+
+def _of_total(row: Floats, window: Window) -> Floats:
+    return row * float(window.given[~np.isnan(row)].sum())
 
 
 def deviations(plan: SharePlan, window: Window, domain_ids: Sequence[str]) -> Floats:
     """(D) |given - planned| / planned; NaN without a contract or when nothing at all was given against fractions."""
-    wanted = planned(plan, window, domain_ids)
+    return apart(window.given, planned(plan, window, domain_ids))
+
+
+def apart(given: Floats, wanted: Floats) -> Floats:
+    """(D) |given - wanted| / wanted; NaN where nothing is wanted."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        found: Floats = np.abs(window.given - wanted) / np.where(wanted > 0, wanted, np.nan)
+        found: Floats = np.abs(given - wanted) / np.where(wanted > 0, wanted, np.nan)
     return found
 
 

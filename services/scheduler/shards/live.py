@@ -27,7 +27,7 @@ from services.scheduler.core.apart.messages import Session
 from services.scheduler.core.apart.others import lay_over
 from services.scheduler.core.apart.quotas import check_shards
 from services.scheduler.core.apart.rounds import Step
-from services.scheduler.core.apart.shares import shares_of
+from services.scheduler.core.apart.shares import check_shares, shares_of
 from services.scheduler.core.apart.turns import take_answers, turn
 from services.scheduler.core.book import Draft
 from services.scheduler.core.cluster import Cluster
@@ -281,6 +281,7 @@ def _check(policy: Policy, shards: int) -> None:
     """PolicyError when a shard of so many would not do what the policy says."""
     check_policy(policy)
     check_shards(policy, shards, shard_of_tenant)
+    check_shares(policy, shards)
     if idle_rules_of(policy) is not None:
         raise PolicyError(
             f"options.{IDLE_NODES}: on two levels the deciders of domains put nodes to sleep, by the policy in their "

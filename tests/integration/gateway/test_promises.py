@@ -69,8 +69,9 @@ def refused(network: Client, call: str, *arguments: Any, **more: Any) -> int:
 def by_client(url: str, operator: str, lab: str, reader: str) -> None:
     with Client(url, token=lab) as network:
         found = network.shares()
-        assert found["plan"] == {"kind": "fraction", "window_s": 3600.0, "tolerance": 0.05}
+        assert found["plan"] == {"kind": "fraction", "window_s": 3600.0, "tolerance": 0.05, "plan": "standing"}
         assert {row["domain_id"] for row in found["windows"][0]["domains"]} == {"beijing", "shanghai"}
+        assert {row["promised_share"] for row in found["windows"][0]["domains"]} == {0.5}
         levels = network.service_levels()["items"]
         assert [(item["tenant_id"], item["observations"]) for item in levels] == [("lab", 1)]
         assert refused(network, "service_levels", "other") == 403
@@ -104,7 +105,7 @@ def by_command_line(url: str, lab: str, operator: str) -> None:
         return CliRunner().invoke(main, list(arguments), env={"MERIDIAN_URL": url, "MERIDIAN_TOKEN": token})
 
     shares = run("shares").output
-    assert all(word in shares for word in ("DEVIATION", "beijing", "50.0%", "open"))
+    assert all(word in shares for word in ("PROMISED", "DEVIATION", "beijing", "50.0%", "open"))
     levels = run("service-levels", token=operator).output
     assert all(word in levels for word in ("average_wait", "0.00 CNY", "throughput"))
     assert run("service-levels", "--tenant", "other").exit_code == 4

@@ -87,7 +87,7 @@ async def test_shares_are_given_as_planned_and_survive_a_restart(database_url: s
             body = await shown(service, "/v1/shares?windows=10", kept)
             assert (body["policy_version"], body["plan"]) == (
                 version,
-                {"kind": "fraction", "window_s": 1.0, "tolerance": 0.05},
+                {"kind": "fraction", "window_s": 1.0, "tolerance": 0.05, "plan": "standing"},
             )
             first, *over = body["windows"]
             assert (first["over"], {window["over"] for window in over}) == (False, {True})
@@ -114,6 +114,46 @@ async def test_shares_are_given_as_planned_and_survive_a_restart(database_url: s
             assert all(sum(part["given_accelerator_s"] for part in item["domains"]) > 0 for item in since)
             await bus.publish(*(report(RunFinished, item) for item in bus.events(Assignment)))
             await bus.expect(JobFinished, count=4)
+
+
+def planned(body: Any) -> dict[str, dict[str, float]]:
+    """The planned shares by window and domain."""
+    return {
+        window["from"]: {row["domain_id"]: row["planned_share"] for row in window["domains"]}
+        for window in body["windows"]
+    }
+
+
+async def test_plans_per_window_are_issued_before_and_stand_over_a_restart(database_url: str) -> None:
+    text = PROMISES.replace("  window_s: 1\n", "  window_s: 5\n  plan: per_window\n")
+    async with environment(database_url) as stack:
+        bus = stack.bus
+        async with stack.service("scheduler") as service:
+            await bus.publish(graph("beijing", 1), graph("shanghai", 1))
+            await bus.expect(GraphUpdated, count=2)
+            await put(service, text)
+            for number in range(3):
+                await bus.publish(submission(f"job-{number}", **ONE))
+                await bus.expect(Assignment, starts(f"job-{number}"))
+            # By the promise (3:1) the first goes to beijing; two of three there are planned for the windows in which nothing begins.
+            body = await shown(
+                service,
+                "/v1/shares?windows=10",
+                lambda body: any(plan["beijing"] != 0.75 for plan in planned(body).values()),
+            )
+            assert body["plan"]["plan"] == "per_window"
+            issued = planned(body)
+            assert {row["promised_share"] for row in body["windows"][0]["domains"]} == {0.75, 0.25}
+            metrics = (await service.http.get("/metrics")).text
+            for name in ("share_promise_deviation", "share_period_deviation"):
+                assert re.search(rf'^meridian_scheduler_{name}{{domain_id="beijing"}} ', metrics, re.MULTILINE)
+            promise = r'^meridian_scheduler_share{domain_id="shanghai",of="promised"} 0\.25'
+            assert re.search(promise, metrics, re.MULTILINE)
+        async with stack.service("scheduler") as service:
+            again = (await service.http.get("/v1/shares?windows=49")).json()
+            assert planned(again).items() >= issued.items()
+            entries, events = await caught_up(stack, service)
+        assert replay(entries, events).differences == []
 
 
 async def test_service_levels_are_counted_from_events_and_survive_a_crash(database_url: str) -> None:
@@ -165,14 +205,15 @@ async def _nothing(*_: object) -> None:
 
 
 @pytest.mark.timeout(10 * PATIENCE_S)
-async def test_decisions_that_rest_on_promises_are_made_again(database_url: str) -> None:
+@pytest.mark.parametrize("plan", ["standing", "per_window"])
+async def test_decisions_that_rest_on_promises_are_made_again(database_url: str, plan: str) -> None:
     source = random.Random(5)
     names = {f"tenant-{number}": 10.0 * (number + 1) for number in range(3)}
     objectives = "".join(
         f"  {name}:\n  - {{kind: average_wait, target: {target}, window_s: 5, penalty_micro_units: 7}}\n"
         for name, target in names.items()
     )
-    text = PROMISES.split("service_levels:", maxsplit=1)[0] + f"service_levels:\n{objectives}"
+    text = PROMISES.split("service_levels:", maxsplit=1)[0] + f"  plan: {plan}\nservice_levels:\n{objectives}"
     async with environment(database_url) as stack:
         async with stack.service("scheduler") as service:
             await stack.bus.publish(graph("beijing", 3), graph("shanghai", 2, cpus=16))

@@ -19,10 +19,14 @@ def share(name: str, planned: float, given: float, infeasible: str | None = None
     return {
         "domain_id": name,
         "planned_share": 0.5,
+        "promised_share": 0.5,
         "given_share": None,
         "planned_accelerator_s": planned,
+        "promised_accelerator_s": planned,
         "given_accelerator_s": given,
         "deviation": None,
+        "promise_deviation": None,
+        "owed_accelerator_s": 0.0,
         "kept": None,
         "infeasible": infeasible,
     }
@@ -30,7 +34,8 @@ def share(name: str, planned: float, given: float, infeasible: str | None = None
 
 def told(*rows: dict[str, Any], over: bool = True, plan: dict[str, Any] | None = None) -> dict[str, Any]:
     window = {"from": "2026-05-01T10:00:00Z", "until": "2026-05-01T11:00:00Z", "over": over, "domains": list(rows)}
-    return {"policy_version": "p", "plan": plan or PLAN, "windows": [window]}
+    period = {"from": "2026-05-01T09:00:00Z", "until": "2026-05-01T10:00:00Z", "domains": list(rows)}
+    return {"policy_version": "p", "plan": plan or PLAN, "windows": [window], "period": period}
 
 
 def test_what_domains_gave_is_the_sum_over_the_shards() -> None:
@@ -45,6 +50,17 @@ def test_what_domains_gave_is_the_sum_over_the_shards() -> None:
     row = shares_of_all(worse)["windows"][0]["domains"][0]
     assert (row["planned_accelerator_s"], row["given_accelerator_s"]) == (100, 130)
     assert (row["deviation"], row["kept"], row["given_share"]) == (0.3, False, 0.65)
+    assert (row["promised_share"], row["promise_deviation"]) == (0.5, 0.3)
+    period = shares_of_all(worse)["period"]
+    assert period["domains"][0] == {
+        "domain_id": "a",
+        "promised_share": 0.5,
+        "given_share": 0.65,
+        "promised_accelerator_s": 100.0,
+        "given_accelerator_s": 130.0,
+        "deviation": 0.3,
+        "owed_accelerator_s": 0.0,
+    }
 
 
 def test_a_plan_of_accelerators_is_not_promised_once_per_shard() -> None:
@@ -52,6 +68,12 @@ def test_a_plan_of_accelerators_is_not_promised_once_per_shard() -> None:
     answers = [told(share("a", 7200, 3600), plan=plan), told(share("a", 7200, 3600), plan=plan)]
     row = shares_of_all(answers)["windows"][0]["domains"][0]
     assert (row["planned_accelerator_s"], row["given_accelerator_s"], row["kept"]) == (7200, 7200, True)
+    [over_a_day] = shares_of_all(answers)["period"]["domains"]
+    assert (over_a_day["promised_accelerator_s"], over_a_day["given_accelerator_s"]) == (7200, 7200)
+    answers[1]["period"] = None
+    assert shares_of_all(answers)["period"]["domains"][0]["given_accelerator_s"] == 3600
+    answers[0]["period"] = None
+    assert shares_of_all(answers)["period"] is None
 
 
 def test_what_nobody_could_keep_is_not_judged_but_what_one_shard_could_is() -> None:

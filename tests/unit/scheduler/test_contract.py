@@ -30,7 +30,17 @@ from services.scheduler.core.policy import Policy, policy_from_json
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.waiting_unit import PendingUnit
-from simulation.contracts import ContractSimulation, Stability, overlaid, shares, stability, swinging
+from simulation.contracts import (
+    ContractSimulation,
+    HeldAt,
+    Stability,
+    kept_against,
+    overlaid,
+    promise,
+    shares,
+    stability,
+    swinging,
+)
 from simulation.engine import Setting, Simulation
 from simulation.made_networks import uniform
 from simulation.model import Trace, TraceJob
@@ -407,6 +417,74 @@ def test_moving_running_units_keeps_more_and_costs_interruptions() -> None:
         kept.append(shares(run.account, 36_000.0, trace.jobs[-1].submit_s).kept)
     assert kept[1] > kept[0]
     assert uninterrupted[1] < uninterrupted[0] == 1.0
+
+
+LONGER = 40
+"""Jobs so many times as long, and as rare: too few begin in an hour to make up for what ended."""
+
+
+def rare_trace() -> Trace:
+    made = a_trace(600, 4, load=0.6)
+    jobs = [replace(job, submit_s=job.submit_s * LONGER, duration_s=job.duration_s * LONGER) for job in made.jobs]
+    return replace(made, jobs=jobs)
+
+
+def per_window_run(plan_kind: str, **more: object) -> tuple[ContractSimulation, float]:
+    plan = SharePlan(((("domain-0", 55.0), ("domain-1", 45.0)),), plan=plan_kind)
+    base = setting("first-fit")
+    chosen = replace(base, policy=replace(base.policy, scores=(("pack", 1.0), ("share_deficit", 1.0))))
+    run = ContractSimulation(uniform(2, 4, 8), rare_trace(), chosen, plan, **more)  # type: ignore[arg-type]
+    return run, stability(run.run()).share
+
+
+def test_plans_per_window_are_kept_where_the_promise_cannot_be_and_sparse_moves_keep_the_rest() -> None:
+    first_s, last_s = 36_000.0, rare_trace().jobs[-1].submit_s
+    kept, promised_, undisturbed = [], [], []
+    for kind, more in (("standing", {}), ("per_window", {}), ("per_window", {"move_every_s": 120.0, "sparse": True})):
+        run, share = per_window_run(kind, **more)
+        kept.append(shares(run.account, first_s, last_s).kept_of_all)
+        promised_.append(promise(run.account, first_s, last_s, day_s=36_000.0))
+        undisturbed.append(share)
+    assert kept[0] < kept[1] < kept[2]
+    assert undisturbed[:2] == [1.0, 1.0]
+    assert 0.8 < undisturbed[2] < 1.0
+    # The standing plan is the promise: by both it is judged alike, but for windows that nobody could have kept.
+    assert promised_[0].kept == pytest.approx(kept[0], abs=0.02)
+    assert promised_[1].kept < kept[1]
+    assert all(len(item.days) > 0 for item in promised_)
+
+
+def test_the_promise_over_days_by_hand() -> None:
+    world = cluster(a=1, b=1)
+    account = install(world, replace(HALVES, plan="per_window"), 0.0, kept=100)
+    world.begin(unit(0), on("a"), 0.0)
+    world.begin(unit(1), on("b"), 3600.0)
+    account.advance(4 * 3600.0)
+    found = promise(account, 0.0, 4 * 3600.0, day_s=7200.0)
+    # Two "days": a gave 2 h and b 1 h, then each 2 h. Of 3 h each was to give 1.5 h, of 4 h 2 h.
+    assert found.days == pytest.approx((1 / 3, 1 / 3, 0.0, 0.0))
+    assert found.kept_days == 0.5
+    # Owed is half an hour all along, of 1.75 h that a day promises on average.
+    assert found.owed == pytest.approx((0.5 / 1.75,) * 4)
+    # In the first hour all was given by a.
+    assert found.windows == pytest.approx((1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
+    assert math.isnan(promise(account, 1e9, 2e9).kept_days)
+
+
+def test_plans_that_nobody_steers_at_are_told_by_what_is_held_when_a_window_begins() -> None:
+    trace, plan = a_trace(200, 1, load=0.7), SharePlan(((("domain-0", 55.0), ("domain-1", 45.0)),))
+    base = setting("first-fit")
+    other = ContractSimulation(uniform(2, 4, 8), trace, base, plan)
+    held = HeldAt(other)
+    other.run()
+    begin_s = other.account.windows[1].number * 3600.0
+    levels = held.levels[other.account.windows[1].number]
+    running = sum(job.submit_s < begin_s < job.submit_s + job.duration_s for job in trace.jobs)
+    assert levels.sum() == running > 0
+    assert kept_against(other.account, {}, 0.0, 1e9)[1] == 0
+    given = {window.number: window.given for window in other.account.windows}
+    ratio, count = kept_against(other.account, given, 0.0, trace.jobs[-1].submit_s)
+    assert (ratio, count) == (1.0, 2 * sum(window.given.sum() > 0 for window in other.account.windows[:-1]))
 
 
 def test_swinging_changes_the_rate_and_keeps_order_and_span() -> None:

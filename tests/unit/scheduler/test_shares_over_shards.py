@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from services.scheduler.core.apart.shares import DomainShare, ShardShares, shares_of, whole
+from services.scheduler.core.apart.shares import DomainShare, ShardShares, check_shares, shares_of, whole
 from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.contract import needs
+from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.policy import policy_from_json
 from services.scheduler.core.share_account import ShareAccount
 from services.scheduler.core.share_plan import SharePlan
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
@@ -84,3 +88,34 @@ def test_domains_are_known_by_name() -> None:
 def test_who_goes_by_another_length_of_windows_is_left_out() -> None:
     told = ShardShares("other", 1030.0, 50.0, 20, {"b": DomainShare(80.0, 4.0, 240.0, 40.0)})
     assert whole(account(now_s=1030.0), [told], NAMES, UP).given.tolist() == [0.0, 0.0]
+
+
+def test_plans_per_window_are_issued_by_one_shard_or_refused() -> None:
+    options = {"shares": {"a": 3, "b": 1}, "plan": "per_window"}
+    policy = policy_from_json({"scores": {"share_deficit": 1.0}, "options": {"share_deficit": options}})
+    check_shares(policy, 1)
+    moving = policy_from_json(
+        {"scores": {"share_deficit": 1.0}, "options": {"share_deficit": {**options, "move_every_s": 120}}}
+    )
+    with pytest.raises(PolicyError, match=r"options.share_deficit.move_every_s: two levels"):
+        check_shares(moving, 1)
+    with pytest.raises(PolicyError, match=r"options.share_deficit.plan: per_window needs one .* 2 shards"):
+        check_shares(policy, 2)
+    check_shares(
+        policy_from_json(
+            {"scores": {"share_deficit": 1.0}, "options": {"share_deficit": {**options, "plan": "standing"}}}
+        ),
+        2,
+    )
+
+
+def test_the_one_shard_chooses_by_the_plan_that_was_issued() -> None:
+    found = ShareAccount(replace(PLAN, plan="per_window"), NAMES, UP, 1000.0)
+    demand = Demand(1, accelerators=6)
+    unit = PendingUnit(UnitKey("job", 0), "lab", 0, 0.0, demand)
+    found.began(RunningUnit(unit, (PlacedRank(0, "b", "b-0", 0, tuple(range(6))),), 1000.0))
+    found.advance(1150.0)
+    # Domains in another order, as the network's side of two levels has them.
+    copy = whole(found, [], ("b", "a"), UP)
+    assert copy.planned_row().tolist() == found.planned_row().tolist()[::-1]
+    assert copy.planned_row()[0] > 0.5

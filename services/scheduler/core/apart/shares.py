@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.policy import Policy
 from services.scheduler.core.share_account import ShareAccount
+from services.scheduler.core.share_plan import PER_WINDOW, PLUGIN, plan_of
 from services.scheduler.core.table import Floats
 
 
@@ -36,6 +39,18 @@ class ShardShares:
     window_s: float
     window: int
     domains: Mapping[str, DomainShare]
+
+
+def check_shares(policy: Policy, shards: int) -> None:
+    """PolicyError for what two levels do not do: plans per window with several shards (one must issue them for all, and none sees what
+    all domains hold at the begin of a window), and moves for them."""
+    plan = plan_of(policy)
+    if plan is not None and plan.move_every_s:
+        raise PolicyError(f"options.{PLUGIN}.move_every_s: two levels take no running units off; leave it out")
+    if plan is not None and plan.plan == PER_WINDOW and shards > 1:
+        raise PolicyError(
+            f"options.{PLUGIN}.plan: {PER_WINDOW} needs one who issues the plans for all; {shards} shards would issue one each"
+        )
 
 
 def shares_of(account: ShareAccount, shard: str) -> ShardShares:
