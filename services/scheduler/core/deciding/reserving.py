@@ -11,8 +11,7 @@ from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.deciding.state import State
 from services.scheduler.core.explanation import Explanation
 from services.scheduler.core.pending import Lane, estimated_s
-from services.scheduler.core.placement import Candidates
-from services.scheduler.core.preemption import best
+from services.scheduler.core.placement import Candidates, best
 from services.scheduler.core.profile import Profile, Reservation
 from services.scheduler.core.spans import LEAST_RUN_S
 from services.scheduler.core.state import Demand
