@@ -93,11 +93,13 @@ def over_seeds(values: Sequence[float], seed: int) -> tuple[float, float]:
 class References:
     """Whom policies are compared with, by name; empty where there is none among the runs.
 
-    ``blind`` is the pooled baseline with the lowest mean JCT among those that do not know true run times, ``best`` among
-    all pooled baselines but the oracle, ``oracle`` pooled SRTF with true run times, ``isolated`` all single-domain ones."""
+    ``blind`` is the pooled baseline with the lowest mean JCT among those that do not know true run times, ``unpredicted`` among
+    those of them that use no predictor (what users declared, or nothing), ``best`` among all pooled baselines but the oracle,
+    ``oracle`` pooled SRTF with true run times, ``isolated`` all single-domain ones."""
 
     isolated: tuple[str, ...]
     blind: str
+    unpredicted: str
     best: str
     oracle: str
 
@@ -124,10 +126,12 @@ class Comparison:
         settings = {name: each[0].setting for name, each in self.runs.items()}
         pooled = [name for name, item in settings.items() if item.baseline and not item.isolated]
         blind = [name for name in pooled if settings[name].knowledge != "exact"]
+        unpredicted = [name for name in blind if settings[name].knowledge != "predicted"]
         others = [name for name in pooled if name != ORACLE]
         return References(
             tuple(name for name, item in settings.items() if item.isolated),
             min(blind, key=self._mean_jct, default=""),
+            min(unpredicted, key=self._mean_jct, default=""),
             min(others, key=self._mean_jct, default=""),
             ORACLE if ORACLE in settings and not settings[ORACLE].isolated else "",
         )
@@ -136,14 +140,16 @@ class Comparison:
         """1 - mean JCT / that of ``against``, over the jobs that both finished."""
         return self._paired((name, against), lambda means: 1.0 - means[0] / means[1] if means[1] > 0 else math.nan)
 
-    def gap_closed(self, name: str) -> Figure:
-        """(reference - policy) / (reference - oracle) in mean JCT: 0 is the best pooled baseline without true run times,
-        1 the oracle; below 0 is worse than the reference."""
-        reference, oracle = self.references.blind, self.references.oracle
+    def gap_closed(self, name: str, *, unpredicted: bool = False) -> Figure:
+        """(reference - policy) / (reference - oracle) in mean JCT: 0 is the best pooled baseline without true run times
+        (``unpredicted``: that uses no predictor either), 1 the oracle; below 0 is worse than the reference."""
+        references, oracle = self.references, self.references.oracle
+        reference = references.unpredicted if unpredicted else references.blind
         if not oracle:
             return missing(f"the oracle {ORACLE} is not among the policies")
         if not reference:
-            return missing("no pooled baseline without true run times is among the policies")
+            what = "that uses neither true run times nor a predictor" if unpredicted else "without true run times"
+            return missing(f"no pooled baseline {what} is among the policies")
         if self._mean_jct(reference) <= self._mean_jct(oracle):
             return missing(f"{reference} has a mean JCT no greater than {oracle}: there is no gap")
         return self._paired(

@@ -122,7 +122,7 @@ for _setting in (
 _OURS = _core(
     "meridian",
     order=("shortest_effort",),
-    preemptions=("order",),
+    preemptions=("order", "move"),
     interval_s=1800.0,
     options=(
         ("order", (("margin_s", 120.0), ("ratio", 1.5), ("alike_ratio", 1.1), ("smallest_first", True))),

@@ -30,6 +30,7 @@ _NAMES = {
     "interruptions": "interruptions_count",
     "restarts": "restarts_count",
 }
+_GAP, _GAP_UNPREDICTED = "jct_gap_closed_share", "jct_gap_closed_unpredicted_share"
 Column = tuple[str, list[str]]
 """Heading, a text per policy."""
 
@@ -75,9 +76,14 @@ class Report:
                 found[measure, part] = (
                     comparison.change(name, other, figure, gain=gain) if known else missing(unknown[figure])
                 )
-        part = f"from={references.blind or 'none'} to={references.oracle or 'none'}"
-        found["jct_gap_closed_share", part] = comparison.gap_closed(name)
+        for measure, reference in ((_GAP, references.blind), (_GAP_UNPREDICTED, references.unpredicted)):
+            part = f"from={reference or 'none'} to={references.oracle or 'none'}"
+            found[measure, part] = comparison.gap_closed(name, unpredicted=measure == _GAP_UNPREDICTED)
         return found
+
+    def _gaps(self, measure: str) -> list[Figure]:
+        """The share of one gap that each policy closes."""
+        return [value for cells in self.comparisons.values() for cell, value in cells.items() if cell[0] == measure]
 
     def rows(self) -> list[Row]:
         """Every figure as a row; with a load, those of the whole run stand under ``load=...`` as well."""
@@ -198,29 +204,36 @@ class Report:
         """What every policy gains in mean JCT over the references, and the share of the gap to the oracle it closes."""
         references = self.comparison.references
         against = [name for name in dict.fromkeys([*references.isolated, references.blind, references.best]) if name]
-        gap = any(
-            cells[cell].value is not None for cells in self.comparisons.values() for cell in cells if "gap" in cell[0]
-        )
-        if len(self.figures) < 2 or not (against or gap):
+        gaps: list[Column] = []
+        for measure, reference in self._gap_references():
+            shares = self._gaps(measure)
+            if any(figure.value is not None for figure in shares):
+                head = f"gap from {reference} to {references.oracle} closed"
+                gaps.append((head, [_percent(figure) for figure in shares]))
+        if len(self.figures) < 2 or not (against or gaps):
             return None
         table = _plain("Mean JCT less than that of ... (95 %)")
         table.add_column("policy", no_wrap=True)
-        for name in against:
+        for name in (*against, *(head for head, _ in gaps)):
             table.add_column(name, justify="right")
-        if gap:
-            table.add_column(f"gap from {references.blind} to {references.oracle} closed", justify="right")
-        for name, cells in self.comparisons.items():
+        for place, (name, cells) in enumerate(self.comparisons.items()):
             texts = [_percent(cells.get(("jct_mean_reduction_ratio", f"against={other}"))) for other in against]
-            if gap:
-                texts.append(_percent(next(value for cell, value in cells.items() if "gap" in cell[0])))
-            table.add_row(self._label(name), *texts)
+            table.add_row(self._label(name), *texts, *(shares[place] for _, shares in gaps))
         return table
+
+    def _gap_references(self) -> list[tuple[str, str]]:
+        """The gaps that are printed, each once."""
+        references = self.comparison.references
+        found = [(_GAP, references.blind)]
+        if references.unpredicted != references.blind:
+            found.append((_GAP_UNPREDICTED, references.unpredicted))
+        return found
 
     def notes(self) -> list[str]:
         """What must be known to read the tables."""
         experiment, references = self.experiment, self.comparison.references
         notes = ["* baseline; setting: simulated (virtual time)"]
-        gaps = [figure for cells in self.comparisons.values() for cell, figure in cells.items() if "gap" in cell[0]]
+        gaps = self._gaps(_GAP)
         if references.oracle and len(gaps) > 1 and gaps[0].reason:
             notes.append(f"no share of the gap closed: {gaps[0].reason}")
         elif references.blind and references.oracle:
@@ -228,6 +241,11 @@ class Report:
                 f"the gap runs from {references.blind}, the best pooled baseline here that does not know true run times, "
                 f"to {references.oracle}, which does"
             )
+            if references.unpredicted not in ("", references.blind):
+                notes.append(
+                    f"the gap from {references.unpredicted}: from the best one that uses no predictor either; "
+                    f"{references.blind} predicts as policies here that predict do"
+                )
         if len(experiment.seeds) == 1:
             notes.append("intervals: bootstrap over jobs of one run; with --seeds 5 over seeds")
         else:

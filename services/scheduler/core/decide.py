@@ -21,19 +21,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from services.scheduler.core.book import Book
-from services.scheduler.core.choosing import Choice
-from services.scheduler.core.cluster import Cluster, Memory, RunningUnit
+from services.scheduler.core.cluster import Cluster, Memory
 from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.deciding.by_plan import ByPlan
-from services.scheduler.core.deciding.chances import Chances
 from services.scheduler.core.deciding.decisions import Blocked, Decisions, Placement, Preempted, Waiting
+from services.scheduler.core.deciding.taking_off import TakingOff
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.pending import Lane, estimated_s
-from services.scheduler.core.placement import Candidates
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.preemption import best, find_room
 from services.scheduler.core.profile import Profile
-from services.scheduler.core.ranking import PLACE
 from services.scheduler.core.table import Table, table_of
 from services.scheduler.core.tenants_objectives import state_tenant
 from services.scheduler.core.waiting_unit import PendingUnit
@@ -101,7 +97,7 @@ def decide(
     return _Cycle(state, policy, now_s or 0.0, explain=explain, keep_memory=keep_memory, most=most).run()
 
 
-class _Cycle(Chances, ByPlan):
+class _Cycle(TakingOff, ByPlan):
     """The steps of the module, over one cluster."""
 
     def run(self) -> Decisions:
@@ -335,68 +331,3 @@ class _Cycle(Chances, ByPlan):
                 self._unplanned.add(unit.key)
             self._hold((unit,), self._explained(unit.demand), start_s, reason)
         return partial
-
-    # -- taking others off ---------------------------------------------------------------------------------------------
-
-    def _preempt(self, unit: PendingUnit, group: Sequence[Candidates], selection: Selection) -> bool:
-        self._beyond = self._leaving_out
-        place = selection.place_of(unit)
-        if place is not None:
-            self._context.cache[PLACE, unit.key] = place
-        for plugin in self._stages.preemptions:
-            if self._runs is None:
-                self._runs = list(self._running.values())
-            hopeless = getattr(plugin, "out_of_reach", None)
-            if hopeless is not None and hopeless(unit, self._runs, self._context):
-                continue
-            self._beyond = False
-            victims = plugin.victims(unit, self._runs, self._context)
-            if not victims:
-                continue
-            before = self._cluster.view.free_amounts() if self._leaving_out else ()
-            found = find_room(self._cluster, group, victims)
-            if found is None:
-                continue
-            off, candidates, choice = found
-            for victim in off:
-                for gate in self._gates:
-                    gate.charge(victim.unit, -1)
-            self._take_off(off, plugin, unit, selection)
-            self._place(unit, group, candidates, choice)
-            selection.charge(unit)
-            if self._leaving_out and self._cluster.view.is_more_free(before):
-                # What was taken off leaves room that those still to come may use.
-                selection.bring_back(place or self._position(unit))
-            return True
-        return False
-
-    def _relieve(self, unit: PendingUnit, selection: Selection) -> bool:
-        """Take units off so that the limits let this one pass and it has room; nothing changes when it is in vain."""
-        if self._per_tenant:
-            state_tenant(self._cluster.view, unit.tenant_id)
-        group = self._cluster.candidates(unit.demand)
-        for plugin in self._stages.preemptions:
-            ask = getattr(plugin, "relieve", None)
-            off = list(ask(unit, list(self._running.values()), self._context)) if ask is not None else []
-            if not off:
-                continue
-            self._shift(off, -1)
-            found: tuple[list[RunningUnit], Candidates, Choice] | None = None
-            if not any(gate.refuses(unit) for gate in self._gates):
-                chosen = best(group)
-                found = ([], *chosen) if chosen is not None else None
-                if found is None:
-                    left = [item for key, item in self._running.items() if key not in {gone.unit.key for gone in off}]
-                    found = find_room(self._cluster, group, plugin.victims(unit, left, self._context))
-            if found is None:
-                self._shift(off, 1)
-                continue
-            more, candidates, choice = found
-            for victim in more:
-                for gate in self._gates:
-                    gate.charge(victim.unit, -1)
-            self._take_off((*off, *more), plugin, unit, selection)
-            self._place(unit, group, candidates, choice)
-            selection.charge(unit)
-            return True
-        return False

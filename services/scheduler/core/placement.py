@@ -178,6 +178,15 @@ class Candidates(Choosing):
         return f"of {len(self._table.nodes)} nodes rejected: {counts or 'none'}"
 
 
+def best(alternatives: Sequence[Candidates]) -> tuple[Candidates, Choice] | None:
+    """The best choice among alternatives: fewest domains, then the best score."""
+    if len(alternatives) == 1:
+        choice = alternatives[0].choose()
+        return (alternatives[0], choice) if choice is not None else None
+    found = [(candidates, choice) for candidates in alternatives if (choice := candidates.choose()) is not None]
+    return max(found, key=lambda pair: (-len(pair[1].domains), pair[1].score), default=None)
+
+
 def would_do(alternatives: Sequence[Candidates]) -> Candidates:
     """The alternative whose wait is worth explaining: one that would do if nothing ran, and of these the one with most room now; if
     there is none, the one that would hold most. The first of equals."""

@@ -7,6 +7,8 @@ runs alone give it no better claim; with ``settled_by`` only under orders whose 
 also have ``relieve(unit, running, context)``: all that must be taken off so that the limits let ``unit`` pass; and
 ``out_of_reach(unit, running, context, place)``: True when all ``victims`` together could not give it enough room, which is asked
 first because it costs less (for one unit True, it is True for all that the order puts behind it with the same demand).
+``moves(unit, group, context)``: how units that run make room by going to other nodes (room_by_moving.py), asked when its
+``victims`` gave none.
 ``steady`` True promises that a unit which found no room, with all that it could take off, finds it only where something changes:
 units end, or fall in the order (`Order.steady`).
 """
@@ -23,9 +25,10 @@ from services.scheduler.core.choosing import Choice
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import numbers_of, refuse_unknown
-from services.scheduler.core.placement import Candidates
+from services.scheduler.core.placement import Candidates, best
 from services.scheduler.core.ranking import PLACE, Place, Ranking, ranked, ranked_still, running_key
 from services.scheduler.core.reach import Reach
+from services.scheduler.core.room_by_moving import MovePreemption
 from services.scheduler.core.selection.reclaim import ReclaimPreemption
 from services.scheduler.core.selection.settings import flag_of
 from services.scheduler.core.state import Demand
@@ -235,6 +238,7 @@ def register(plugin: Preemption) -> None:
 register(PriorityPreemption())
 register(OrderPreemption())
 register(ReclaimPreemption())
+register(MovePreemption())
 
 
 def preemptions(names: Iterable[str]) -> tuple[Preemption, ...]:
@@ -335,15 +339,6 @@ def _least_prefix(
             if ranks >= demand.ranks:
                 return number, (row if demand.ranks == 1 else None)
     return None
-
-
-def best(alternatives: Sequence[Candidates]) -> tuple[Candidates, Choice] | None:
-    """The best choice among alternatives: fewest domains, then the best score."""
-    if len(alternatives) == 1:
-        choice = alternatives[0].choose()
-        return (alternatives[0], choice) if choice is not None else None
-    found = [(candidates, choice) for candidates in alternatives if (choice := candidates.choose()) is not None]
-    return max(found, key=lambda pair: (-len(pair[1].domains), pair[1].score), default=None)
 
 
 def _give(cluster: Cluster, running: RunningUnit) -> None:

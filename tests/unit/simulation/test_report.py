@@ -88,7 +88,47 @@ def test_references_and_gap() -> None:
     )  # fmt: skip
     assert comparison.gap_closed("sjf").value == pytest.approx(0.5)
     assert comparison.gap_closed("fifo").value == pytest.approx(-0.5)
+    assert references.unpredicted == "las"
     assert comparison.jct_reduction("srtf", "isolated-fifo").value == pytest.approx(0.8)
+
+
+def test_the_gap_from_the_best_baseline_without_a_predictor_stands_beside_the_other() -> None:
+    """Mean JCTs: FIFO 40, EASY by declared limits 30, predicted SJF 20, SRTF 10, ours 15."""
+    means = {"fifo": 40.0, "easy-declared": 30.0, "sjf-predicted": 20.0, "srtf": 10.0, "meridian": 15.0}
+    comparison = Comparison([run(name, {"a": mean, "b": mean}) for name, mean in means.items()], 0)
+    assert (comparison.references.blind, comparison.references.unpredicted) == ("sjf-predicted", "easy-declared")
+    assert comparison.gap_closed("meridian").value == pytest.approx(0.5)
+    assert comparison.gap_closed("meridian", unpredicted=True).value == pytest.approx(0.75)
+    assert comparison.gap_closed("sjf-predicted", unpredicted=True).value == pytest.approx(0.5)
+    alone = Comparison([run("sjf-predicted", {"a": 2.0}), run("srtf", {"a": 1.0})], 0)
+    assert "neither true run times nor a predictor" in str(alone.gap_closed("srtf", unpredicted=True).reason)
+
+
+@pytest.mark.parametrize("names", [("fifo", "sjf-predicted", "srtf"), ("fifo", "srtf")])
+def test_both_gaps_are_printed_where_they_differ(names: tuple[str, ...]) -> None:
+    """A long job, then many short ones: of jobs alike the predictor learns, and lets the short ones go first."""
+    lengths = [300.0, 5.0, *[300.0, 300.0, 300.0, 5.0, 5.0, 5.0] * 6]
+    jobs = [
+        TraceJob(str(place), place * 30.0, duration, accelerators=1, tenant="t", user="u" if duration > 5 else "v")
+        for place, duration in enumerate(lengths)
+    ]
+    experiment = Experiment(uniform(1, 1, 2), Trace("t", jobs), tuple(setting(name) for name in names))
+    report = Report(experiment, run_all(experiment))
+    table = report.comparison_table()
+    assert table is not None
+    heads = [str(column.header) for column in table.columns if str(column.header).startswith("gap")]
+    rows = {(row.subject, row.measure, row.slice): row.value for row in report.rows() if "gap_closed" in row.measure}
+    assert rows["srtf", "jct_gap_closed_unpredicted_share", "from=fifo to=srtf"] == 1.0
+    if len(names) == 2:
+        assert heads == ["gap from fifo to srtf closed"]
+        assert rows["srtf", "jct_gap_closed_share", "from=fifo to=srtf"] == 1.0
+    else:
+        assert heads == ["gap from sjf-predicted to srtf closed", "gap from fifo to srtf closed"]
+        assert rows["sjf-predicted", "jct_gap_closed_share", "from=sjf-predicted to=srtf"] == 0.0
+        assert 0.0 < (rows["sjf-predicted", "jct_gap_closed_unpredicted_share", "from=fifo to=srtf"] or 0.0) < 1.0
+        assert any(
+            note.startswith("the gap from fifo: from the best one that uses no predictor") for note in report.notes()
+        )
 
 
 @pytest.mark.parametrize(

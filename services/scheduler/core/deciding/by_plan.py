@@ -9,8 +9,8 @@ from functools import lru_cache
 from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.deciding.decisions import Preempted
 from services.scheduler.core.deciding.state import State
+from services.scheduler.core.placement import best
 from services.scheduler.core.planning import Target
-from services.scheduler.core.preemption import best
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Table
 from services.scheduler.core.tenants_objectives import state_tenant

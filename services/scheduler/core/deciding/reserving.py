@@ -12,8 +12,7 @@ from services.scheduler.core.deciding.state import State
 from services.scheduler.core.explaining.explanation import Explanation
 from services.scheduler.core.futures.spans import LEAST_RUN_S
 from services.scheduler.core.pending import Lane, estimated_s
-from services.scheduler.core.placement import Candidates
-from services.scheduler.core.preemption import best
+from services.scheduler.core.placement import Candidates, best
 from services.scheduler.core.profile import Profile, Reservation
 from services.scheduler.core.state import Demand
 from services.scheduler.core.waiting_unit import PendingUnit

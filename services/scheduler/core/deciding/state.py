@@ -10,7 +10,7 @@ from services.scheduler.core.choosing import Choice
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.deciding.decisions import Blocked, Placement, Preempted
-from services.scheduler.core.explaining.explanation import NO_RANKING, Explanation, best_of
+from services.scheduler.core.explaining.explanation import MOVED, NO_RANKING, Explanation, best_of
 from services.scheduler.core.pending import Key, Lane, estimated_s
 from services.scheduler.core.placement import Candidates, would_do
 from services.scheduler.core.policy import Policy
@@ -152,10 +152,16 @@ class State:
                 self._profile.begin(running, self._now_s)
 
     def _take_off(
-        self, victims: Sequence[RunningUnit], plugin: Preemption, unit: PendingUnit, selection: Selection
+        self,
+        victims: Sequence[RunningUnit],
+        plugin: Preemption,
+        unit: PendingUnit,
+        selection: Selection,
+        *,
+        moved: bool = False,
     ) -> None:
         """Record that victims, whose nodes are given back already, are taken off for a unit."""
-        why = f"taken off by {plugin.name} preemption for {unit.key}"
+        why = f"{MOVED} for {unit.key}" if moved else f"taken off by {plugin.name} preemption for {unit.key}"
         self._runs = None
         for victim in victims:
             del self._running[victim.unit.key]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from services.scheduler.core.explaining.decided_again import SHOWN, TRIED, Change, Counterfactual, Question, greatest
-from services.scheduler.core.preemption import best
+from services.scheduler.core.placement import best
 from services.scheduler.core.state import Demand, UnitKey
 
 _LOOKED_AT = 300

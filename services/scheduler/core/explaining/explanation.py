@@ -18,6 +18,9 @@ _DIGITS = 9
 _TIE = 1e-6
 """Scores that differ by less are equal: what is shown is rounded, and sums of fractions are not exact."""
 
+MOVED = "moved to other nodes"
+"""How reasons begin of units that lose their nodes and are given others at once."""
+
 STAGES = {
     "plan": "the planner",
     "scores": "the scores",
@@ -322,7 +325,8 @@ def sentences(body: Mapping[str, Any]) -> list[str]:
     if body.get("room"):
         out.append(f"Room: {body['room']}.")
     for victim in body.get("preempted", ()):
-        out.append(f"For it {victim['unit']} was taken off.")
+        what = MOVED if victim["reason"].startswith(MOVED) else "taken off"
+        out.append(f"For it {victim['unit']} was {what}.")
     if body.get("woken"):
         woken = body["woken"]
         out.append(

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.explaining.explanation import Explanation
-from services.scheduler.core.placement import would_do
-from services.scheduler.core.preemption import best
+from services.scheduler.core.placement import best, would_do
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.two_level.messages import Answer, Assignment, Constraints, DomainSummary
 from services.scheduler.core.two_level.summary import summarise
