@@ -31,6 +31,10 @@ _ACCELERATOR = re.compile(
     r"|gpu_intel_com_(i915|xe)|habana_ai_gaudi|iluvatar_ai_v?gpu|furiosa_ai_(npu|rngd|warboy)|rebellions_ai_\w+",
     re.ASCII | re.IGNORECASE,
 )
+# Resources of which one is not a whole accelerator.
+_MIG = re.compile(r"_mig_([1-9])g_")
+_SIZED = re.compile(r"_(?:gpu_shared|vgpu|[dtqc]px_nps[0-9])$", re.IGNORECASE)
+SAME_SHARE = 1e-9
 MOST_NAMED = 5
 """Of so many drivers the reason of an unknown reading has the names."""
 _LIVE_PHASES = frozenset({"Pending", "Running", "Unknown"})
@@ -206,8 +210,8 @@ def kube_state_readings(samples: Sequence[Sample], cluster: str, now: datetime) 
     requested = _requested(samples, phases)
     has_requests = any(sample.family == "kube_pod_container_resource_requests" for sample in samples)
     for node in sorted({node for node, _ in allocatable} | set(_nodes(samples))):
-        total = sum(amount for (name, _), amount in allocatable.items() if name == node)
-        used = sum(amount for (name, _), amount in requested.items() if name == node)
+        total = {resource: amount for (name, resource), amount in allocatable.items() if name == node and amount}
+        used = {resource: amount for (name, resource), amount in requested.items() if name == node}
         readings.append(_free_share(node, total, used, known=has_requests and bool(phases), now=now))
         readings.append(_readiness(node, samples, now))
     if phases:
@@ -256,17 +260,33 @@ def _requested(samples: Iterable[Sample], phases: Mapping[tuple[str, str, str], 
     return found
 
 
-def _free_share(node: str, total: float, used: float, *, known: bool, now: datetime) -> Reading:
+def _free_share(
+    node: str, total: Mapping[str, float], used: Mapping[str, float], *, known: bool, now: datetime
+) -> Reading:
     value: float | None = None
     kind, reason = UnknownKind.NOT_EXPORTED, ""
+    by_size: dict[str, list[float]] = {}
+    for resource, amount in total.items():
+        size, units = _size(resource)
+        sums = by_size.setdefault(size, [0.0, 0.0])
+        sums[0] += units * amount
+        sums[1] += units * used.get(resource, 0.0)
+    too_many = next((name for name in sorted(used) if used[name] > total.get(name, 0.0)), None)
+    free = [1 - taken / there for there, taken in by_size.values()]
     if not total:
         reason = "the node lists no accelerator"
     elif not known:
         kind, reason = UnknownKind.NO_REFERENCE, "no requests and phases of pods are given"
-    elif used > total:
-        kind, reason = UnknownKind.INCONSISTENT, f"{used:g} of {total:g} accelerators requested"
+    elif too_many is not None:
+        kind, reason = (
+            UnknownKind.INCONSISTENT,
+            f"{used[too_many]:g} of {total.get(too_many, 0.0):g} accelerators requested ({too_many})",
+        )
+    elif max(free) - min(free) > SAME_SHARE:
+        some = ", ".join(sorted(total)[:MOST_NAMED])
+        kind, reason = UnknownKind.NO_REFERENCE, f"these are of different sizes, and not taken alike: {some}"
     else:
-        value = 1 - used / total
+        value = free[0]
     return Reading(
         node,
         Metric.CAPACITY_FREE,
@@ -276,6 +296,15 @@ def _free_share(node: str, total: float, used: float, *, known: bool, now: datet
         reason=reason,
         kind=None if value is not None else kind,
     )
+
+
+def _size(resource: str) -> tuple[str, float]:
+    """What one of a resource is measured in, and how many of that it is: MIG instances count their compute slices."""
+    slices = _MIG.search(resource)
+    if slices is not None:
+        return "slices", float(slices[1])
+    parts = _SIZED.search(resource)
+    return ("accelerators", 1.0) if parts is None else (resource, 1.0)
 
 
 def _readiness(node: str, samples: Iterable[Sample], now: datetime) -> Reading:

@@ -7,10 +7,13 @@ from functools import cache
 
 from agent.collectors.translation import Device, PeakOf
 from meridian.hardware.catalogue import standard
+from meridian.hardware.parts import compute_share
 
 PRECISION = "bf16"
 SAME_PEAK = 0.02
 """Variants of a chip whose peaks differ by no more have one peak."""
+# Names of NVML for the SXM boards of chips that people call alike in all forms; it calls the others "NVIDIA H200 NVL", "NVIDIA H800 PCIe".
+_AS_NVML_NAMES = {"NVIDIA H200": "NVIDIA H200 SXM", "NVIDIA H800": "NVIDIA H800 SXM"}
 
 
 @cache
@@ -18,7 +21,7 @@ def catalogue_peak_flops(model: str) -> float | None:
     """Dense 16-bit peak (FLOP/s) of a model as an exporter names it; None: the name is not known, or means several chips."""
     if not model:
         return None
-    found = standard().resolve(model)
+    found = standard().resolve(_AS_NVML_NAMES.get(model, model))
     if found.chip_id is None:
         return None
     chip = standard().chip(found.chip_id)
@@ -33,13 +36,15 @@ def catalogue_peak_flops(model: str) -> float | None:
 
 
 def peak_source(declared: Sequence[float] = ()) -> PeakOf:
-    """Peaks of a node's devices; ``declared`` by index, 0 where it is not."""
+    """Peaks of a node's devices; ``declared`` by index, 0 where it is not. Of a part: its share of the chip's compute slices."""
 
     def peak_of(device: Device, model: str) -> float | None:
-        if device.partition:
-            return None
+        whole = catalogue_peak_flops(model)
         if device.index is not None and device.index < len(declared) and declared[device.index] > 0:
-            return declared[device.index]
-        return catalogue_peak_flops(model)
+            whole = declared[device.index]
+        if not device.partition or whole is None:
+            return whole
+        share = compute_share(model, device.profile)
+        return None if share is None else whole * share
 
     return peak_of

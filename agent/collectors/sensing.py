@@ -24,7 +24,7 @@ from agent.collectors.recognition import INSTANCE, instances, recognised, unread
 from agent.collectors.table_file import load_table
 from agent.collectors.translation import PeakOf, Translator
 from agent.collectors.unknown import UnknownError, UnknownKind
-from agent.collectors.values import NOT_EXPORTED
+from agent.collectors.values import NOT_EXPORTED, sentinel_of
 from meridian.errors import InvalidArgumentError
 
 AUTO = "auto"
@@ -139,9 +139,9 @@ def _sentinels(sample: Sample, table: ExporterTable) -> Iterator[str]:
     family = table.canonical(sample.family)
     if family not in table.families and not table.recognises(sample.family):
         return
-    for sentinel in table.sentinels:
-        if sentinel.low <= sample.value <= sentinel.high and (not sentinel.families or family in sentinel.families):
-            yield sentinel.reason
+    reason = sentinel_of(table, family, sample.value)
+    if reason:
+        yield reason
 
 
 def _tables(vendor: str, samples: Sequence[Sample]) -> list[ExporterTable]:

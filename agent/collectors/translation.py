@@ -34,6 +34,7 @@ from agent.collectors.values import (
     point_of,
     series_of,
 )
+from agent.collectors.whole_of_parts import with_wholes
 
 LOST_AFTER = 3
 # Timestamps of one scrape that differ from our clock by about the same, within this, show the exporter's clock.
@@ -106,6 +107,7 @@ class Translator:
             self._absent_scrapes[device] = 0
             taken = self._read(device, families, moment, now)
             readings += self._standing_still.judged(device, taken, families, moment.now_s)
+        readings = with_wholes(readings)
         for device in self._absent_scrapes.keys() - grouped.keys():
             readings += self._absent(device, now)
         return readings

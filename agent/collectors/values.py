@@ -25,6 +25,10 @@ LEAST_USED_BYTES = 2.0**16
 # Values of one device under different labels (a line for each tenant) count as the same within this.
 SAME = 1e-6
 ROUNDING = 1e-9
+# The greatest numbers of 32 and 64 bits, with and without a sign, and the few below them: what a call that failed leaves, or
+# a driver that has no value, whoever exports it. No memory is of such a size, and no counter stands there for long.
+_ALL_BITS = ((2.0**31 - 16, 2.0**31 - 1), (2.0**32 - 16, 2.0**32 - 1), (2.0**63 * (1 - 1e-13), 2.0**63), (2.0**64 * (1 - 1e-13), 2.0**64))  # fmt: skip
+ALL_BITS_SET = "all bits are set: the driver has no value"
 
 _AGGREGATES: dict[Aggregate, Callable[[list[float]], float]] = {
     Aggregate.SUM: math.fsum,
@@ -66,6 +70,14 @@ class Value:
 
     value: float
     at_s: float | None = None
+
+
+def sentinel_of(table: ExporterTable, family: str, value: float) -> str:
+    """Why a raw value of a family (as the table names it) stands for none; empty: it does not."""
+    for sentinel in table.sentinels:
+        if sentinel.low <= value <= sentinel.high and (not sentinel.families or family in sentinel.families):
+            return sentinel.reason
+    return ALL_BITS_SET if any(low <= value <= high for low, high in _ALL_BITS) else ""
 
 
 def series_of(sample: Sample) -> SeriesKey:
@@ -150,20 +162,35 @@ class DeviceSamples:
     def _one(self, samples: Sequence[Sample], term: Term, alternative: Alternative) -> float:
         values = [self._raw(sample) for sample in samples]
         if (term.kind or alternative.kind) is Kind.RATE:
-            values = _rates(samples, self._moment)
+            values = self._rates(samples)
         if min(values) < 0 and (len(alternative.terms) > 1 or len(values) > 1) and alternative.never_negative:
             # Within a sum it would pass for a smaller total.
             raise UnknownError(UnknownKind.OUT_OF_RANGE, f"out of range: {term.family} is {min(values):g}")
         return _aggregated(values, alternative.aggregate)
 
+    def _rates(self, samples: Iterable[Sample]) -> list[float]:
+        """Increase per second of each series that was there before. One that went back makes the whole unknown."""
+        rates: list[float] = []
+        for sample in samples:
+            before, point = self._moment.earlier.get(series_of(sample)), point_of(sample, self._moment.now_s)
+            if before is None or point.at_s <= before.at_s or not self._counted(sample.family, before.value):
+                # A sum without one of its series would be too small.
+                raise UnknownError(UnknownKind.NEEDS_SECOND_SAMPLE, NEEDS_TWO_SAMPLES)
+            if point.value < before.value:
+                raise UnknownError(UnknownKind.COUNTER_RESET, "a counter went back")
+            rates.append((point.value - before.value) / (point.at_s - before.at_s))
+        return rates
+
+    def _counted(self, family: str, value: float) -> bool:
+        """Whether a counter stood at this value; from one that stands for none there is no increase."""
+        return math.isfinite(value) and value >= 0 and not sentinel_of(self._table, family, value)
+
     def _raw(self, sample: Sample) -> float:
         if not math.isfinite(sample.value):
             raise UnknownError(UnknownKind.NOT_A_NUMBER, "not a number")
-        for sentinel in self._table.sentinels:
-            if sentinel.low <= sample.value <= sentinel.high and (
-                not sentinel.families or sample.family in sentinel.families
-            ):
-                raise UnknownError(UnknownKind.SENTINEL, sentinel.reason)
+        reason = sentinel_of(self._table, sample.family, sample.value)
+        if reason:
+            raise UnknownError(UnknownKind.SENTINEL, reason)
         if sample.timestamp_s is not None:
             _check_age(self._moment, self._moment.now_s - sample.timestamp_s, self._table.max_sample_age_s)
         return sample.value
@@ -186,6 +213,8 @@ class DeviceSamples:
             if not passed:
                 raise UnknownError(UnknownKind.UNKNOWN_STATE, f"unknown state {raw:g}")
             return passed[-1]
+        if metric is Metric.TEMPERATURE and raw == -1:
+            raise UnknownError(UnknownKind.SENTINEL, "-1 stands for a value that the exporter does not have")
         value = alternative.offset + alternative.scale * raw
         low, high = alternative.valid
         # A difference of sums may miss a bound by its rounding.
@@ -250,17 +279,3 @@ def _aggregated(values: list[float], aggregate: Aggregate) -> float:
         detail = f"the device is read {len(values)} times, from {least:g} to {most:g}"
         raise UnknownError(UnknownKind.DUPLICATE, detail)
     return values[0]
-
-
-def _rates(samples: Iterable[Sample], moment: Moment) -> list[float]:
-    """Increase per second of each series that was there before. One that went back makes the whole unknown."""
-    rates: list[float] = []
-    for sample in samples:
-        before, point = moment.earlier.get(series_of(sample)), point_of(sample, moment.now_s)
-        if before is None or point.at_s <= before.at_s:
-            # A sum without one of its series would be too small.
-            raise UnknownError(UnknownKind.NEEDS_SECOND_SAMPLE, NEEDS_TWO_SAMPLES)
-        if point.value < before.value:
-            raise UnknownError(UnknownKind.COUNTER_RESET, "a counter went back")
-        rates.append((point.value - before.value) / (point.at_s - before.at_s))
-    return rates

@@ -98,6 +98,12 @@ class _Regressing:
             fit.rearrange(rows)
 
 
+def _or_none(change: Array) -> Array:
+    """The change of a season before, none where that is not known: what else an origin tells is not lost for it."""
+    result: Array = np.where(np.isnan(change), 0.0, change)
+    return result
+
+
 class _Fit:
     """The regression of one horizon."""
 
@@ -111,7 +117,7 @@ class _Fit:
     def change(self, common: list[Array], past: Past) -> Array:
         """The change that is expected after the newest window, [series]; NaN where a feature is unknown."""
         result = np.zeros(past.series)
-        own = [past.back(period - self._horizon) - past.back(period) for period in self._periods]
+        own = [_or_none(past.back(period - self._horizon) - past.back(period)) for period in self._periods]
         # Feature by feature: a product of matrices would round differently with the number of series.
         for weight, feature in zip(self._weights, (*common, *own), strict=True):
             result += weight * feature
@@ -129,7 +135,7 @@ class _Fit:
         features = np.stack(
             [origin - at(lag) for lag in LAGS]
             + [origin - mean]
-            + [at(period - h) - at(period) for period in self._periods]
+            + [_or_none(at(period - h) - at(period)) for period in self._periods]
         )
         goal = at(-h) - origin
         usable = np.isfinite(goal) & np.isfinite(features).all(axis=0)

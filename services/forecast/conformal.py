@@ -11,6 +11,9 @@ either side, and a band of both 10 % bounds holds far more than its share. So th
 targets that the whole band held (adaptive conformal inference, Gibbs & Candes, NeurIPS 2021, with half of the
 miscoverage on either side): it grows while the band holds too many. A band never leaves out its own forecast, so it
 holds no fewer than are forecast exactly.
+
+Errors of forecasts far ahead are alike for as long as their horizons overlap, and known that much later. All steps are
+the smaller, and what is averaged the longer, the more windows a horizon has beyond six (`pace_of`).
 """
 
 from __future__ import annotations
@@ -29,11 +32,29 @@ _LEAST, _MOST, _NEVER_MORE = 0.2, 2.5, 0.45
 _LEVELS = {0.8: 1.2816}
 
 
-class Tracking:
-    """Offsets of the lower and upper bound of bands that are to hold ``share`` of the targets, [..., series]."""
+# Horizon, in windows, from which on errors that overlap count less: the step was chosen at horizons up to it.
+_OVERLAP = 6.0
 
-    def __init__(self, shape: tuple[int, ...], share: float = 0.8, step: float = STEP) -> None:
-        self._tail, self._step = (1 - share) / 2, step
+
+def pace_of(horizon: int) -> float:
+    """What an error of forecasts ``horizon`` windows ahead counts: those of horizons that overlap say nearly the same.
+
+    A long horizon's errors come in runs of its length, and all of them before any shows in a bound: at full steps the bounds
+    swing from far too wide to far too narrow.
+    """
+    return min(1.0, _OVERLAP / horizon)
+
+
+class Tracking:
+    """Offsets of the lower and upper bound of bands that are to hold ``share`` of the targets, [..., series].
+
+    ``pace``: what one error counts (`pace_of`), of a shape that goes with [..., series].
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], share: float = 0.8, step: float = STEP, pace: Array | float = 1.0
+    ) -> None:
+        self._tail, self._step, self._pace = (1 - share) / 2, step * pace, pace
         bounds = len(shape) * (1,)
         # What each bound moves towards the other at every error; it moves a whole step outwards when one is past it.
         self._tails: Array = np.full(shape, self._tail)
@@ -58,7 +79,7 @@ class Tracking:
     def advance(self, errors: Array, spread: Array) -> None:
         """Take in ``errors``, value - forecast (NaN: none), of forecasts whose `spread` was ``spread`` when made."""
         known = ~np.isnan(errors)
-        fade = known / _FADES_OVER
+        fade = known * (self._pace / _FADES_OVER)
         self._size += fade * (np.abs(np.where(known, errors, 0.0)) - self._size)
         self._weight += fade * (1.0 - self._weight)
         # A bound that is hit exactly holds its target. Where nothing was ever missed there is no spread to measure in.
@@ -67,7 +88,7 @@ class Tracking:
         moves = np.stack([self._tails - past_low, past_high - self._tails])
         self._offsets += np.where(known & (spread > 0), self._step * moves, 0.0)
         left_out = (errors < np.minimum(reached[0], 0.0)) | (errors > np.maximum(reached[1], 0.0))
-        follows = self._tails + _GAIN * (2 * self._tail - left_out)
+        follows = self._tails + self._pace * _GAIN * (2 * self._tail - left_out)
         most = min(_MOST * self._tail, _NEVER_MORE)
         self._tails = np.where(known, np.clip(follows, _LEAST * self._tail, most), self._tails)
 
@@ -85,7 +106,7 @@ def band(forecast: Array, errors: Array, horizon: int, share: float = 0.8, step:
     ``errors`` are value - forecast by target, NaN where there is none. The bounds of a target use only those known
     ``horizon`` windows before it; NaN before any is.
     """
-    tracking = Tracking((len(forecast),), share, step)
+    tracking = Tracking((len(forecast),), share, step, pace_of(horizon))
     low, high = (np.full_like(forecast, np.nan) for _ in range(2))
     times = forecast.shape[1]
     spreads = np.full((times, len(forecast)), np.nan)

@@ -24,7 +24,7 @@ TEST_SHARE = 0.2
 CHANGED = 0.10
 _ROUNDING = 1e-12
 # As the service is set by default.
-SEASONS_S = (3600.0, 86_400.0)
+SEASONS_S = (3600.0, 86_400.0, 604_800.0)
 # A last value older than this many windows (or the horizon) is no origin to forecast from.
 _OLDEST = 6
 # Series handled together, and windows of all of them, to bound memory: methods x series x time.

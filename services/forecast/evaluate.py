@@ -61,7 +61,7 @@ def evaluate(
     window_s: float,
     horizons_s: Sequence[float],
     *,
-    seasons_s: tuple[float, ...] = (3600.0, 86_400.0),
+    seasons_s: tuple[float, ...] = (3600.0, 86_400.0, 604_800.0),
     test_share: float = 0.2,
     policy: Policy | None = None,
 ) -> list[Score]:

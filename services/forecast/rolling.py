@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from services.forecast.conformal import Tracking
+from services.forecast.conformal import Tracking, pace_of
 from services.forecast.methods import Method
 from services.forecast.past import Array, Past, Rows, rearranged
 
@@ -133,7 +133,8 @@ class Rolling:
         # The same of each share of the structure.
         self._shares: Array = np.zeros((len(SHARES), *shape))
         self._shared: Array = np.zeros(shape)
-        self._tracking = Tracking(shape, self.policy.band)
+        paces = np.array([[pace_of(horizon)] for horizon in self.horizons])
+        self._tracking = Tracking(shape, self.policy.band, pace=paces)
         # Errors of what served, of persistence, and demand; how many there are.
         self._totals: Array = np.zeros((3, *shape))
         self._errors: Array = np.zeros(shape)

@@ -23,7 +23,7 @@ class ForecastSettings(HttpSettings):
     # Jobs that are forecast each by itself, the largest first.
     forecast_jobs: int = Field(200, ge=0)
     # Seasons that are tried when the history holds two of them.
-    seasons_s: tuple[float, ...] = (3600.0, 86_400.0)
+    seasons_s: tuple[float, ...] = (3600.0, 86_400.0, 604_800.0)
     # Windows kept, and looked at: three days of one-minute windows.
     history_windows: int = Field(4320, ge=10)
     # Forecasts that did not change are published again after so many windows.

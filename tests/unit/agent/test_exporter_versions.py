@@ -224,6 +224,32 @@ def test_amd_smi_exporter_numbers_gpus_by_the_names_of_its_families() -> None:
     assert _found(gpu(3, power=300e6))[3, "", M.POWER] == 300, "the newer name of power_avg"
 
 
+def test_omnistat_tells_of_cards() -> None:
+    def card(number: int, *, energy: float, read: float, power: float = 0) -> str:
+        return (
+            _page(
+                f'card="{number}"', rocm_utilization_percentage=37.5, rocm_vram_total_bytes=68702699520,
+                rocm_vram_used_percentage=12, rocm_average_socket_power_watts=power, rocm_energy_joules=energy,
+                rocm_xgmi_total_read_kilobytes=read, rocm_xgmi_total_write_kilobytes=500, rocm_ras_umc_uncorrectable_count=number,
+            )
+            + _page(f'card="{number}",location="edge"', rocm_temperature_celsius=41)
+            + _page(f'card="{number}",location="junction"', rocm_temperature_celsius=49)
+        )  # fmt: skip
+
+    page = "rocm_num_gpus 2\n" + card(0, energy=9e6, read=3000, power=411) + card(1, energy=8e6, read=3000)
+    before = "rocm_num_gpus 2\n" + card(0, energy=8.9e6, read=0, power=400) + card(1, energy=7e6, read=3000)
+    found = _found(page, before)
+    assert found[0, "", M.GPU_UTILIZATION] == 0.375
+    assert found[0, "", M.GPU_MEMORY_LIMIT] == 68702699520
+    assert (found[0, "", M.POWER], found[1, "", M.POWER]) == (411, UnknownKind.PLACEHOLDER)
+    assert found[0, "", M.ENERGY] == 9e6
+    assert found[0, "", M.TEMPERATURE] == 49
+    assert found[0, "", M.INTERCONNECT_IO] == pytest.approx(3000 * 1000 / 15)
+    assert found[1, "", M.INTERCONNECT_IO] == 0
+    assert (found[0, "", M.HEALTH], found[1, "", M.HEALTH]) == (1, 0.5)
+    assert (0, "", M.GPU_MEMORY_USAGE) not in found
+
+
 def test_the_total_that_dcgm_tells_goes_before_a_sum() -> None:
     # Where the driver counts its reserve as used, the sum of all three would count it twice.
     page = _page(

@@ -12,8 +12,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from meridian.cli.main import main
+from services.forecast.autoregression import Autoregression
 from services.forecast.demand_scoring import Scored, Sums, score_all, windows_ahead
 from services.forecast.demand_series import Series, read_demand, time_of
+from services.forecast.methods import forecast_history
 
 
 def run(*arguments: str | Path) -> Result:
@@ -69,6 +71,33 @@ def test_a_daily_pattern_is_forecast_with_skill(tmp_path: Path) -> None:
     assert found["persistence", "accuracy_1h_ratio", "all"]["baseline"]
     assert found["seasonal_86400s", "accuracy_1h_ratio", "all"]["baseline"]
     assert found["served", "accuracy_10m_ratio", "all"]["n"] == 400
+
+
+def test_a_week_is_a_season_where_two_of_them_are_known(tmp_path: Path) -> None:
+    chance = np.random.default_rng(3)
+    hours = np.arange(3 * 168)
+    busy = np.where(hours // 24 % 7 < 5, 150 + 80 * np.sin(2 * np.pi * hours / 24), 30.0) + chance.normal(
+        0, 8, len(hours)
+    )
+    lines = [f"w,{3600 * hour},{max(0.0, value)}" for hour, value in zip(hours, busy, strict=True)]
+    found = {}
+    for weeks in (3, 1):
+        path = table(tmp_path / f"{weeks}.csv", lines[: weeks * 168])
+        assert run(path, "--horizon", "6h", "--json", tmp_path / "out.json").exit_code == 0
+        found[weeks] = figures(tmp_path / "out.json")
+    # What a day says of a Saturday is wrong: without the week it was 0.18.
+    assert found[3]["served", "skill_over_persistence_6h_ratio", "all"]["value"] > 0.7
+    assert ("seasonal_604800s", "accuracy_6h_ratio", "all") not in found[1]
+
+
+def test_a_season_that_is_not_known_yet_takes_nothing_from_what_else_is_learned() -> None:
+    # Two weeks of noise about a mean: all that is to be learned is to return to it, in the first week as in the second.
+    values = np.random.default_rng(4).normal(100, 20, (4, 2016))
+    errors = {}
+    for periods in ((6, 144), (6, 144, 1008)):
+        made = forecast_history(Autoregression(periods), values, 6)
+        errors[len(periods)] = float(np.abs(values[:, 612:1000] - made[:, 606:994]).mean())
+    assert errors[3] == pytest.approx(errors[2], rel=0.02)
 
 
 def test_units_do_not_change_the_figures(tmp_path: Path) -> None:
