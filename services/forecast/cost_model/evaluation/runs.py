@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meridian.errors import FieldError, InvalidArgumentError
-from services.forecast.cost_model.evaluation.table import Rejected, Table, read_table
+from services.forecast.cost_model.evaluation.table import Rejected, Table, column_named, read_table
 from services.forecast.cost_model.hugging_face import model_of_config
 from services.forecast.cost_model.known_models import model_named
 from services.forecast.cost_model.layout import (
@@ -80,7 +80,7 @@ def runs_of(table: Table, folder: Path) -> tuple[list[Run], list[Rejected]]:
 
 def run_of(row: Mapping[str, str | None], line: int = 0, folder: Path | None = None) -> Run:
     """One run; InvalidArgumentError names what is missing, unknown or impossible."""
-    cells = {str(name).strip(): _stated(value) for name, value in row.items() if not isinstance(value, list)}
+    cells = {column_named(name): _stated(value) for name, value in row.items() if not isinstance(value, list)}
     derived: list[str] = []
     shape, name = _shape(cells, folder or Path())
     if not cells.get("accelerator"):

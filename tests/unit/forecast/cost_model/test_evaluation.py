@@ -410,6 +410,22 @@ def test_a_file_without_usable_rows_is_an_error(tmp_path: Path, text: str) -> No
     assert isinstance(answer.exception, InvalidArgumentError)
 
 
+def test_headings_may_be_capitalised_and_other_separators_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("Accelerator, Model ,SEQ,gbs,DP,Tp,Step_s\nA100,llama2-7b,4096,64,8,1,20\n", encoding="utf-8")
+    runs, rejected = read_runs(path)
+    assert rejected == []
+    assert (runs[0].layout.dp, runs[0].step_s) == (8, 20.0)
+    path.write_text("accelerator,Accelerator,model,seq,gbs\n", encoding="utf-8")
+    with pytest.raises(InvalidArgumentError, match="has accelerator more than once"):
+        read_runs(path)
+    path.write_text("accelerator;model;seq;gbs\nA100;llama2-7b;4096;64\n", encoding="utf-8")
+    with pytest.raises(
+        InvalidArgumentError, match=r"needs accelerator, .*; it has one column: cells are divided by commas"
+    ):
+        read_runs(path)
+
+
 def test_a_column_that_is_there_twice_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("accelerator,model,seq,gbs,tp,notes,notes,tp\n", encoding="utf-8")
