@@ -72,6 +72,8 @@ def mosaic(folder: Path) -> Iterator[Row]:
             "recompute": "full" if row["Activation Checkpointing"] == "True" else "none",
             "attention": "triton",
             "zero": "3" if row["Sharding Strategy"] == "FULL_SHARD" else "2",
+            # Gradients are summed in 16 bit (`submit_benchmarks.py`: mixed precision PURE).
+            "gradients": "bf16+fp32",
             "step_s": repr(tokens / float(row["Throughput (T/s)"])),
         }
 
@@ -88,11 +90,11 @@ def literature(folder: Path) -> Iterator[Row]:
         vocabulary = _vocabulary(row)
         seq = float(row["seq"] or 2048)
         if not step and row["tflops_per_accel"]:
-            # Narayanan 2021 eq. 3; without recomputation three quarters of it.
-            flops = (
-                96 * batch * seq * layers * hidden**2 * (1 + seq / (6 * hidden) + vocabulary / (16 * layers * hidden))
-            )
-            flops *= 1.0 if row["recompute"] == "full" else 0.75
+            # Narayanan 2021 eq. 3: with recomputation layers are passed four times and the output layer three times, without it all
+            # three times (`num_floating_point_operations` of Megatron-LM).
+            passes = 4 if row["recompute"] == "full" else 3
+            per_layer = passes * 24 * (1 + seq / (6 * hidden))
+            flops = batch * seq * layers * hidden**2 * (per_layer + 6 * vocabulary / (layers * hidden))
             step = repr(flops / (float(row["tflops_per_accel"]) * 1e12 * float(row["n_accel"])))
         old = chip.startswith("A100")
         family = "megatron-a100" if old else "megatron-h100"

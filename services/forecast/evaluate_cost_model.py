@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from services.forecast.cost_model.evaluation.runs import Run
     from services.forecast.cost_model.evaluation.table import Rejected
 
+# Times what is predicted: rather another unit than slow software.
+_SLOW = 100
+
 
 @click.command("cost-model")
 @click.argument("rows_path", metavar="ROWS.csv", type=USER_FILE)
@@ -48,7 +51,8 @@ def cost_model(rows_path: Path, probes: int, only_choose: bool, seed: int, out: 
     where it ran out), group; the model as `model` (a name of the catalogue, or the path of a Hugging Face config.json) or
     as layers, hidden, heads, kv_heads, ffn, gated, vocab, tied (1 where input and output embedding are one), experts, top_k.
     Optional: recompute_share (of the layers), zero, gradients (fp32, bf16+fp32, bf16 or both: docs/cost-model.md),
-    stage_layers (of each pipeline stage: 16;16;16;13), sp, attention (unfused, fused, or a generation of FlashAttention: flash1, flash2, flash3), eager (1 where norms, rotary
+    stage_layers (of each pipeline stage: 16;16;16;13), context (how chips that share a sequence come to its keys: ring, gather or
+    exchange), repeated_keys (1 where they are repeated for all heads before), sp, attention (unfused, fused, or a generation of FlashAttention: flash1, flash2, flash3), eager (1 where norms, rotary
     embedding and activation are not fused), captured (1 where a step is one CUDA graph), expert_overlap (1 where the
     exchange with experts overlaps computation), dispatch_once (0 where a token is sent to each of its experts instead of
     once to each chip), fused_experts (1 where one kernel runs an expert), fabric_gbps (GB/s per accelerator between nodes),
@@ -71,6 +75,7 @@ def cost_model(rows_path: Path, probes: int, only_choose: bool, seed: int, out: 
     if not runs:
         raise refused("ROWS.csv", f"{rows_path.name}: none of {len(rejected)} rows can be used")
     _say_what_was_assumed(runs)
+    _say_what_is_slow(runs)
     if only_choose:
         _say_what_to_measure(runs, probes)
         return
@@ -100,6 +105,23 @@ def _say_what_was_assumed(runs: list[Run]) -> None:
     assumed = Counter(note for run in runs for note in assumptions_of(run.shape, run.layout, run.machine))
     for note, count in sorted(assumed.items()):
         click.echo(f"{note} ({count} rows)", err=True)
+
+
+def _say_what_is_slow(runs: list[Run]) -> None:
+    from services.forecast.cost_model.efficiency import fitted
+    from services.forecast.cost_model.evaluation.scores import predicted_steps
+
+    timed = [(run, run.step_s) for run in runs if run.step_s is not None]
+    predicted = predicted_steps([run for run, _ in timed], fitted())
+    slow = [
+        f"line {run.line}: {measured:,.6g} s measured, {expected:.3g} s predicted: is step_s in seconds?"
+        for (run, measured), expected in zip(timed, predicted, strict=True)
+        if measured > _SLOW * expected
+    ]
+    for text in slow[:SHOWN]:
+        click.echo(text, err=True)
+    if len(slow) > SHOWN:
+        click.echo(f"and {len(slow) - SHOWN} more rows that took more than {_SLOW} times what is predicted", err=True)
 
 
 def _say_what_to_measure(runs: list[Run], count: int) -> None:

@@ -7,8 +7,9 @@ independent for runs that have nothing in common, so a measured run corrects its
 1. Runs are compared by their ``Traits``: a factor of two in a size (hidden, sequence, micro batch, groups, nodes, chunks)
    is a step, another kind (chip, precision, recomputation, ...) is ``Prior.kind`` steps. The covariance falls by e over
    ``Prior.reach`` steps (Rasmussen and Williams 2006, section 4.2.1, exponential).
-2. Time that waits for the chip and time that waits for the host have discrepancies of their own: a run that waits for the
-   host says nothing of one that does not.
+2. Time that waits for products, for the memory, for attention, for links within and between nodes, for kernels and transfers to
+   start, and for the host have discrepancies of their own, wider where less is known (``WAITS``): a run that waits for one says
+   nothing of a run that waits for another. How much of a step waits for what is how much it changes with that rate.
 3. How wide discrepancies are, and whether all runs of a group share one (software that reaches less of a chip than is assumed),
    is not known beforehand. Hypotheses of either kind (``Prior.hypotheses``) are weighed by how well they explain the measured
    runs, and what they predict is averaged by these weights (Hoeting et al. 1999, doi:10.1214/ss/1009212519). That is a
@@ -23,8 +24,8 @@ Which runs to measure: ``probes``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,7 +37,19 @@ from services.forecast.cost_model.step_time import step_time
 
 DEGREES = 3.0
 _ROUNDS = 6
-_STEP = 1e-3
+_STEP = 1e-2
+# What a step may wait for: parameters whose change by a factor makes it slower by as much (-1: their fall), and how wide its
+# discrepancies are relative to those of products. What products reach is known best and what links reach least: congestion and
+# overlap differ from cluster to cluster and from code to code.
+WAITS: Mapping[str, tuple[Mapping[str, int], float]] = {
+    "products": ({"matmul": -1}, 1.0),
+    "memory": ({"memory": -1}, 2.0),
+    "attention": ({"attention": -1}, 3.0),
+    "links": ({"link": -1}, 4.0),
+    "fabric": ({"fabric": -1}, 4.0),
+    "starts": ({"gap_s": 1, "collective_s": 1}, 2.0),
+    "host": ({"dispatch_s": 1}, 1.0),
+}
 # Standard deviations of a discrepancy that all runs of a group share, each as probable. Over 18 code bases that no fit has seen, the
 # means of ln(measured / predicted) have one of 0.3.
 _COMMON = (0.35, 0.6, 1.0)
@@ -82,16 +95,17 @@ class Prior:
         return Hypotheses(common, wider, probability / probability.sum())
 
 
-PRIOR = Prior(amplitude=0.06, reach=6.0, noise=0.03, common=0.1, wider=0.3, kind=2.0)
+PRIOR = Prior(amplitude=0.07, reach=6.0, noise=0.03, common=0.1, wider=0.3, kind=2.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What tells runs apart: logarithms (base 2) of sizes, kinds, and the share of the time that waits for chip and links."""
+    """What tells runs apart: logarithms (base 2) of sizes, kinds, and what the time waits for: the share of it by cause, each
+    times how wide discrepancies of that cause are."""
 
     sizes: tuple[float, ...]
     kinds: tuple[object, ...]
-    chip_share: float
+    waits: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +130,20 @@ def traits_of(shape: ModelShape, layout: TrainingLayout, machine: Machine, effic
         bool(shape.experts),
     )
     as_is = step_time(shape, layout, machine, efficiency).total_s
-    slower = step_time(shape, layout, machine, efficiency.slowed(math.exp(_STEP))).total_s
-    share = min(1.0, max(0.0, math.log(slower / as_is) / _STEP))
-    return Traits((*(math.log2(count) for count in counts), math.log2(nodes)), kinds, share)
+    waits = []
+    for powers, wide in WAITS.values():
+        slower = replace(
+            efficiency, **{name: getattr(efficiency, name) * math.exp(_STEP * power) for name, power in powers.items()}
+        )
+        changed = step_time(shape, layout, machine, slower).total_s
+        waits.append(wide * max(0.0, math.log(changed / as_is) / _STEP))
+    return Traits((*(math.log2(count) for count in counts), math.log2(nodes)), kinds, tuple(waits))
 
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """Between runs (rows) and measured runs (columns): steps in sizes, the number of kinds that differ, and the share of time
-    that waits for the same thing."""
+    """Between runs (rows) and measured runs (columns): steps in sizes, the number of kinds that differ, and how much of both
+    waits for the same (the covariance of their discrepancies were they alike otherwise, relative to ``Prior.amplitude`` squared)."""
 
     steps: np.ndarray
     unlike: np.ndarray
@@ -141,8 +160,8 @@ class Likeness:
             number = {kind: position for position, kind in enumerate(dict.fromkeys(kinds))}
             of_kind = np.array([number[kind] for kind in kinds])
             unlike += of_kind[: len(runs), None] != of_kind[len(runs) :]
-        chip, others = (np.array([each.chip_share for each in some]) for some in (runs, measured))
-        return cls(steps, unlike, np.outer(chip, others) + np.outer(1 - chip, 1 - others))
+        waits, others = (np.array([each.waits for each in some]) for some in (runs, measured))
+        return cls(steps, unlike, waits @ others.T)
 
     def near(self, prior: Prior) -> np.ndarray:
         """Covariance of the discrepancies that fall off with steps."""
@@ -216,7 +235,7 @@ def corrections(
     if measured:
         residuals = np.log(np.asarray(measured_s, dtype=float) / np.asarray(predicted_s, dtype=float))
         belief = believed(residuals, Likeness.of(measured, measured), Likeness.of(others, measured), prior)
-    alone = np.array([each.chip_share**2 + (1 - each.chip_share) ** 2 for each in others])
+    alone = np.array([sum(wait**2 for wait in each.waits) for each in others])
     wider = possible.wider[:, None] ** 2
     own = wider * prior.amplitude**2 * alone + possible.common[:, None] ** 2
     within = np.maximum(own - belief.explained, 0.0) + wider * prior.noise**2

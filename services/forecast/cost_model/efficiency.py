@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 
@@ -51,23 +51,6 @@ class Efficiency:
     step_s: float = 5e-3
     # Slower by this share per doubling of nodes: all wait for the slowest.
     straggling: float = 0.005
-
-    def slowed(self, factor: float) -> Efficiency:
-        """These with chips and links slower by ``factor`` (above 0) and the host as it was.
-
-        A step in which the host starts nothing that the chip waits for takes ``factor`` times as long, ``step_s`` apart.
-        The values may leave ``BOUNDS``.
-        """
-        return replace(
-            self,
-            matmul=self.matmul / factor,
-            memory=self.memory / factor,
-            attention=self.attention / factor,
-            gap_s=self.gap_s * factor,
-            link=self.link / factor,
-            fabric=self.fabric / factor,
-            collective_s=self.collective_s * factor,
-        )
 
 
 BOUNDS: Mapping[str, tuple[float, float]] = {

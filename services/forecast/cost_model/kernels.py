@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from services.forecast.cost_model.attention import backward_ratio, reached_share
 from services.forecast.cost_model.efficiency import Efficiency
-from services.forecast.cost_model.layout import TrainingLayout
+from services.forecast.cost_model.layout import Context, TrainingLayout
 from services.forecast.cost_model.machine import Machine
 from services.forecast.cost_model.shapes import ModelShape
 
@@ -131,8 +131,9 @@ class Kernels:
             # Of windows, whole tiles.
             flops *= shape.attended(layout.sequence, _TILE)
             # Causal: half of the scores.
-            # Each step of a ring is a kernel over the part of the sequence that a chip has (Liu 2023).
-            share = reached_share(self._machine, layout.attention_generation, rows, shape.head_size)
+            # Each step of a ring is a kernel over the part of the sequence that a chip has (Liu 2023); exchanged, heads have it whole.
+            length = layout.sequence if layout.context is Context.EXCHANGE else rows
+            share = reached_share(self._machine, layout.attention_generation, length, shape.head_size)
             forward = flops / 2 / (self._wide_peak * share * self._e.attention) + layout.cp * self._e.gap_s
             return Pass(forward, backward_ratio(self._machine, layout.attention_generation) * forward, forward)
         depth = shape.head_size / (shape.head_size + self._e.half_depth)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from meridian.errors import FieldError, InvalidArgumentError
@@ -33,6 +34,9 @@ _COUNTS = [
 # What training a model differently, or storing it in another form, appends to its name. Of versions only those before the
 # first: DeepSeek-V2 and DeepSeek-V3 are two models.
 _SAME_MODEL = re.compile(r"[-_ ](hf|base|instruct|chat|it|pt|v0(\.\d+)?)$")
+
+# Share of letters in common from which on a name is offered for another (`difflib`).
+_ALIKE = 0.75
 
 
 class UnknownModelError(InvalidArgumentError):
@@ -62,10 +66,19 @@ def known_models() -> Mapping[str, ModelShape]:
     return found
 
 
+@lru_cache(256)
+def names_like(name: str) -> tuple[str, ...]:
+    """Names of known models that are spelt alike, the nearest first; at most three."""
+    with _FILE.open(encoding="utf-8", newline="") as stream:
+        names = {_key(row["name"]): row["name"] for row in csv.DictReader(stream)}
+    return tuple(names[key] for key in difflib.get_close_matches(_key(name), names, cutoff=_ALIKE))
+
+
 def model_named(name: str) -> ModelShape:
-    """The shape of the model ``name``; UnknownModelError when the catalogue does not have it."""
+    """The shape of the model ``name``; UnknownModelError when the catalogue does not have it, with names that are spelt alike."""
     shape = known_models().get(_key(name))
     if shape is None:
-        detail = f"{name!r} is not in the catalogue of models"
+        like = names_like(name)
+        detail = f"{name!r} is not in the catalogue of models" + (f"; it has {', '.join(like)}" if like else "")
         raise UnknownModelError(f"model: {detail}", errors=(FieldError("/model", detail),))
     return shape

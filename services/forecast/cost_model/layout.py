@@ -38,6 +38,14 @@ class Gradients(StrEnum):
     """32 bit, and beside them those of the backward pass in 16 (`BF16_Optimizer` of DeepSpeed)."""
 
 
+class Context(StrEnum):
+    """How chips that share a sequence come to the keys and values of the others (``context``)."""
+
+    RING = "ring"
+    GATHER = "gather"
+    EXCHANGE = "exchange"
+
+
 @dataclass(frozen=True, slots=True)
 class StateBytes:
     """Bytes per parameter: weights as they multiply, gradients as they are summed, optimiser (Adam; master weights included)."""
@@ -91,6 +99,12 @@ _GRADIENT_NAMES = {
     "bfloat16": Gradients.HALF,
     **{each.value: each for each in Gradients},
 }
+_CONTEXT_NAMES = {
+    "p2p": Context.RING,
+    **dict.fromkeys(("allgather", "all-gather", "all_gather"), Context.GATHER),
+    **dict.fromkeys(("ulysses", "all-to-all", "alltoall", "a2a"), Context.EXCHANGE),
+    **{each.value: each for each in Context},
+}
 _RECOMPUTE_NAMES = {
     "": Recompute.NONE,
     "none": Recompute.NONE,
@@ -137,6 +151,14 @@ def gradients_named(name: str) -> Gradients:
     return found
 
 
+def context_named(name: str) -> Context:
+    """The kind of context parallelism that ``name`` means; InvalidArgumentError when it is no such word."""
+    found = _CONTEXT_NAMES.get(name.strip().lower())
+    if found is None:
+        raise _no_such("context", f"{name!r} is none of {', '.join(Context)}")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingLayout:
     """One way to train. Sizes are group sizes; ``ep`` divides experts within the data- and context-parallel ranks."""
@@ -152,6 +174,9 @@ class TrainingLayout:
     stage_layers: tuple[int, ...] = ()
     dp: int = 1
     cp: int = 1
+    context: Context = Context.RING
+    # Keys and values are repeated for all heads before they are sent (torchtitan: `repeat_kv` before attention).
+    repeated_keys: bool = False
     ep: int = 1
     sequence_parallel: bool = False
     # 3 is fully sharded data parallelism.
@@ -250,6 +275,8 @@ def _check_division(shape: ModelShape, layout: TrainingLayout, wrong: Callable[[
         wrong("tp", f"{shape.heads} heads cannot be divided by tp = {layout.tp}")
     elif not divides_heads(shape, layout.tp):
         wrong("tp", f"{shape.kv_heads} key-value heads can be neither divided by tp = {layout.tp} nor repeated for it")
+    elif layout.context is Context.EXCHANGE and shape.heads % (layout.tp * layout.cp):
+        wrong("cp", f"{shape.heads} heads cannot be exchanged among tp x cp = {layout.tp * layout.cp}")
     _check_stages(shape, layout, wrong)
     if layout.ep > 1 and not shape.experts:
         wrong("ep", "the model has no experts")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from services.forecast.cost_model.context import exposed
 from services.forecast.cost_model.efficiency import Efficiency
 from services.forecast.cost_model.kernels import Kernels, Pass
 from services.forecast.cost_model.layout import TrainingLayout
@@ -67,7 +68,7 @@ def step_time(shape: ModelShape, layout: TrainingLayout, machine: Machine, effic
     at_the_end = output.forward + output.backward if slowest == layout.pp - 1 else 0.0
     # Once through all the other stages.
     through = sum(times) - times[slowest] + (layout.pp - 1) * comm["pp"] / layout.vpp
-    exposed = {
+    waited = {
         "tp": m * layers * comm["tp"],
         "cp": m * layers * comm["cp"],
         "ep": m * layers * comm["ep"],
@@ -80,7 +81,7 @@ def step_time(shape: ModelShape, layout: TrainingLayout, machine: Machine, effic
     found = StepTime(
         compute_s=m * (layers * (layer.forward + layer.backward) + at_the_end),
         recompute_s=m * layers * again,
-        exposed_s=exposed,
+        exposed_s=waited,
         bubble_s=through / layout.vpp,
         optimiser_s=kernels.optimiser(dense_local / shards + expert_local / expert_shards),
         data_s=efficiency.step_s,
@@ -119,12 +120,6 @@ def per_micro_batch(
     block = layout.state.weights * tokens * shape.hidden
     passes = 2 + (layout.recompute_share if layout.recompute.value == "full" else 0.0)
     tensor = _tensor_parallel(layout, links, efficiency, layer, passes - 1, routed_share, block)
-    context = 0.0
-    if layout.cp > 1:
-        keys = 2 * layout.state.weights * tokens * layout.cp * shape.kv_heads * shape.head_size / layout.tp
-        ring = links.gather(keys, group["cp"])
-        # The ring of keys and values moves while scores are computed (Liu 2023, arXiv:2310.01889).
-        context = max(0.0, ring - layer.attention) + max(0.0, 2 * ring - 2.5 * layer.attention)
     expert = 0.0
     if layout.ep > 1:
         sent = layout.state.weights * tokens / layout.tp * shape.top_k * shape.hidden
@@ -136,7 +131,7 @@ def per_micro_batch(
     if layout.vpp > 1:
         # Interleaving sends ahead while another chunk computes.
         pipeline *= 1 - efficiency.overlap_gradients
-    return {"tp": tensor, "cp": context, "ep": expert, "pp": pipeline}
+    return {"tp": tensor, "cp": exposed(shape, layout, links, group["cp"], layer), "ep": expert, "pp": pipeline}
 
 
 def _tensor_parallel(
@@ -178,12 +173,14 @@ def data_parallel(
     gather = links.gather(local * layout.state.weights, group)
     scatter = links.gather(local * layout.state.gradients, group)
     if layout.zero == 3:
-        # Gathered forward and backward in every micro batch, scattered once.
-        moved = 2 * micro_batches * gather + scatter
+        # Gathered forward and backward, and scattered, in every micro batch: who keeps a part of the gradients has no place
+        # for the sum of the others (deepspeedai/DeepSpeed issue 2252; pytorch/pytorch pull request 126166).
+        moved = micro_batches * (2 * gather + scatter)
         return moved - efficiency.overlap_shards * min(moved, micro_batches * stage)
     if layout.zero == 0:
         # One all-reduce after the last backward pass.
         return 2 * scatter
-    # Gradients scattered during the last backward pass, parameters gathered during the next forward pass.
-    moved = scatter + gather
-    return moved - efficiency.overlap_gradients * min(moved, stage)
+    # Gradients scattered during the last backward pass (of parts, during each), parameters gathered during the next forward pass.
+    rounds = micro_batches if layout.zero == 2 else 1
+    moved = rounds * scatter + gather
+    return moved - efficiency.overlap_gradients * min(moved, rounds * stage)

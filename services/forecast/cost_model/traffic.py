@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from services.forecast.cost_model.context import sent_heads
 from services.forecast.cost_model.efficiency import PRIOR
-from services.forecast.cost_model.layout import TrainingLayout
+from services.forecast.cost_model.layout import Context, TrainingLayout
 from services.forecast.cost_model.links import Links, groups, sent_away
 from services.forecast.cost_model.machine import Machine
 from services.forecast.cost_model.memory import local_parameters
@@ -37,21 +38,31 @@ def volumes(shape: ModelShape, layout: TrainingLayout) -> dict[str, float]:
     dense, expert = local_parameters(shape, layout)
     local = (dense + expert) * _away(layout.replicas)
     gathered, scattered = layout.state.weights * local, layout.state.gradients * local
-    keys = 2 * layout.state.weights * tokens * layout.cp * shape.kv_heads * shape.head_size / layout.tp
     sent = layout.state.weights * tokens / layout.tp * shape.top_k * shape.hidden
     return {
         "tp": m * layers * passes * 2 * 2 * block * _away(layout.tp),
         "pp": m * 2 * layout.vpp * block / layout.tp if layout.pp > 1 else 0.0,
         "dp": _sharing(layout, gathered, scattered),
-        "cp": m * layers * 3 * keys * _away(layout.cp),
+        "cp": m * layers * _context(shape, layout) * _away(layout.cp),
         "ep": m * layers * routed_share * 2 * passes * sent * _exchanged(shape, layout),
     }
+
+
+def _context(shape: ModelShape, layout: TrainingLayout) -> float:
+    """Bytes of one layer and micro batch that a chip sends and keeps of what a sequence's chips share."""
+    heads = sent_heads(shape, layout)
+    value = layout.state.weights * layout.micro_batch * layout.sequence * shape.head_size / layout.tp
+    if layout.context is Context.EXCHANGE:
+        return 2 * value / layout.cp * 2 * (shape.heads + heads)
+    return 3 * 2 * value * heads
 
 
 def _sharing(layout: TrainingLayout, gathered: float, scattered: float) -> float:
     match layout.zero:
         case 3:
-            return 2 * layout.micro_batches * gathered + scattered
+            return layout.micro_batches * (2 * gathered + scattered)
+        case 2:
+            return gathered + layout.micro_batches * scattered
         case 0:
             return 2 * scattered
         case _:

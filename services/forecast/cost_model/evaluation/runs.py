@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from meridian.errors import FieldError, InvalidArgumentError
-from services.forecast.cost_model.evaluation.table import Rejected, Table, read_table
+from services.forecast.cost_model.evaluation.table import Rejected, Table, column_named, read_table
 from services.forecast.cost_model.hugging_face import model_of_config
 from services.forecast.cost_model.known_models import model_named
 from services.forecast.cost_model.layout import (
+    Context,
     Recompute,
     TrainingLayout,
     check,
+    context_named,
     gradients_named,
     precision_named,
     recompute_named,
@@ -30,6 +32,9 @@ _FUSED_SINCE = 2022
 _LARGEST_COUNT = 1e12
 _FLAGS = {**dict.fromkeys(("1", "true", "yes", "y", "t"), True), **dict.fromkeys(("0", "false", "no", "n", "f"), False)}
 _UNSTATED = frozenset(("", "n/a", "na", "-"))
+# Measurements beyond these shares of a step at the peak and of the memory are in other units. Model FLOPs count all of causal
+# attention, and 8-bit peaks may stand for those in 4 bit; chips of 80 GB offer 80 GiB.
+_FASTEST, _FULLEST = 0.25, 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ def runs_of(table: Table, folder: Path) -> tuple[list[Run], list[Rejected]]:
 
 def run_of(row: Mapping[str, str | None], line: int = 0, folder: Path | None = None) -> Run:
     """One run; InvalidArgumentError names what is missing, unknown or impossible."""
-    cells = {str(name).strip(): (value or "").strip() for name, value in row.items() if not isinstance(value, list)}
+    cells = {column_named(name): _stated(value) for name, value in row.items() if not isinstance(value, list)}
     derived: list[str] = []
     shape, name = _shape(cells, folder or Path())
     if not cells.get("accelerator"):
@@ -86,18 +91,34 @@ def run_of(row: Mapping[str, str | None], line: int = 0, folder: Path | None = N
     # Raises where the chip multiplies in nothing like it.
     machine.multiplies_in(layout.precision)
     memory, fitted = _memory(cells)
-    return Run(
+    time = _positive(cells, "step_s")
+    run = Run(
         line=line,
         group=cells.get("group", "") or "all rows",
         model=name,
         shape=shape,
         layout=layout,
         machine=machine,
-        step_s=_positive(cells, "step_s"),
+        step_s=time,
         memory_bytes=memory,
         fitted_in_memory=fitted,
         derived=tuple(derived),
     )
+    at_peak = run.model_flops / (machine.peak(layout.precision) * layout.accelerators)
+    if time is not None and time < _FASTEST * at_peak:
+        raise _wrong(
+            "step_s",
+            f"{time:g} s is {at_peak / time:,.0f} times as fast as the peak allows: is it in seconds, and gbs in sequences?",
+        )
+    if memory is not None and memory > _FULLEST * machine.memory_bytes:
+        offered = f"{machine.memory_bytes / 2**30:.0f} of {machine.chip}"
+        raise _wrong("mem_gib", f"{cells['mem_gib']} is more than the {offered}: is it in GiB?")
+    return run
+
+
+def _stated(value: str | None) -> str:
+    text = (value or "").strip()
+    return "" if text.lower() in _UNSTATED else text
 
 
 def _lacking(*names: str) -> InvalidArgumentError:
@@ -126,7 +147,7 @@ def _positive(cells: Mapping[str, str], name: str) -> float | None:
 def _count(cells: Mapping[str, str], name: str) -> int:
     """A whole number; 0 where nothing is stated."""
     text = cells.get(name, "")
-    if text.lower() in _UNSTATED:
+    if not text:
         return 0
     try:
         value = float(text)
@@ -148,7 +169,7 @@ def _share(cells: Mapping[str, str], name: str) -> float:
 def _size(cells: Mapping[str, str], name: str) -> int:
     """A whole number from 1; 0 where nothing is stated."""
     value = _count(cells, name)
-    if not value and cells.get(name, "").lower() not in _UNSTATED:
+    if not value and cells.get(name):
         raise _wrong(name, "must be at least 1")
     return value
 
@@ -156,14 +177,14 @@ def _size(cells: Mapping[str, str], name: str) -> int:
 def _sizes(cells: Mapping[str, str], name: str) -> tuple[int, ...]:
     """Whole numbers with ";" between them; none where nothing is stated."""
     text = cells.get(name, "")
-    if text.lower() in _UNSTATED:
+    if not text:
         return ()
     return tuple(_count({name: part.strip() or "?"}, name) for part in text.split(";"))
 
 
 def _flag(cells: Mapping[str, str], name: str, *, unstated: bool = False) -> bool:
     text = cells.get(name, "").lower()
-    if text in _UNSTATED:
+    if not text:
         return unstated
     if text not in _FLAGS:
         raise _wrong(name, f"{text!r} is neither 1 nor 0")
@@ -255,6 +276,8 @@ def _layout(
         stage_layers=_sizes(cells, "stage_layers"),
         dp=sizes["dp"],
         cp=sizes["cp"],
+        context=context_named(cells["context"]) if cells.get("context") else Context.RING,
+        repeated_keys=_flag(cells, "repeated_keys"),
         ep=sizes["ep"],
         precision=precision_named(precision) if precision else "bf16",
         gradients=gradients_named(cells["gradients"]) if cells.get("gradients") else None,

@@ -13,7 +13,8 @@ _NEEDED = ("accelerator", "seq", "gbs")
 _MODEL = ("model", "layers")
 _OF_MODEL = (*_MODEL, "hidden", "heads", "kv_heads", "ffn", "gated", "vocab", "tied", "experts", "top_k")
 _OF_STATE = ("precision", "gradients", "recompute", "recompute_share", "zero")
-_OF_LAYOUT = ("tp", "pp", "vpp", "dp", "cp", "ep", "mbs", "sp", "stage_layers", *_OF_STATE)
+_OF_SIZES = ("tp", "pp", "vpp", "dp", "cp", "ep", "mbs", "sp", "stage_layers")
+_OF_LAYOUT = (*_OF_SIZES, "context", "repeated_keys", *_OF_STATE)
 _OF_KERNELS = ("attention", "eager", "fused_loss", "captured", "expert_overlap", "dispatch_once", "fused_experts")
 _OF_MACHINE = ("n_accel", "fabric_gbps", "node_size", "memory_gbps", "power_w")
 COLUMNS = frozenset((*_NEEDED, *_OF_MODEL, *_OF_LAYOUT, *_OF_KERNELS, *_OF_MACHINE, "step_s", "mem_gib", "group"))
@@ -38,16 +39,22 @@ class Table:
     unused: tuple[str, ...]
 
 
+def column_named(name: str | None) -> str:
+    """The column that a heading means, however it is capitalised."""
+    return (name or "").strip().lower()
+
+
 def read_table(path: Path) -> Table:
     """The rows of a CSV file; InvalidArgumentError when it is no table, lacks a column or has one twice."""
     try:
         table = TextTable(path)
-        columns = [(name or "").strip() for name in table.columns]
+        columns = [column_named(name) for name in table.columns]
         missing = [name for name in _NEEDED if name not in columns]
         if not set(_MODEL) & set(columns):
             missing.append("model (or layers and hidden)")
         if missing:
-            raise _no_table(path, f"needs {', '.join(missing)}")
+            only = "; it has one column: cells are divided by commas" if len(columns) == 1 else ""
+            raise _no_table(path, f"needs {', '.join(missing)}{only}")
         twice = sorted(name for name in COLUMNS if columns.count(name) > 1)
         if twice:
             raise _no_table(path, f"has {', '.join(twice)} more than once")

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meridian.cli.evaluation import SHOWN
 from meridian.cli.main import main
 from meridian.errors import FieldError, InvalidArgumentError
 from meridian.result import read
@@ -148,12 +149,36 @@ def test_a_model_by_its_sizes_or_by_a_file(tmp_path: Path) -> None:
         # More stages than any list of them could hold.
         ({"pp": "1000000000000", "n_accel": "", "dp": "1"}, "pp"),
         ({"gradients": "int8"}, "gradients"),
+        ({"cp": "8", "context": "star"}, "context"),
+        # 32 heads are no more than 32 places.
+        ({"cp": "64", "n_accel": "64", "context": "ulysses"}, "cp"),
+        ({"repeated_keys": "all"}, "repeated_keys"),
     ],
 )
 def test_a_row_that_cannot_be_used_names_the_field(changes: dict[str, str], field: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         run_of({**BASE, **changes})
     assert field in [item.pointer[1:] for item in caught.value.errors]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        # 11 s at the peak: 20 thousandths of a second, or batches in tokens, are no step of 64 sequences.
+        ({"step_s": "0.02"}, r"step_s: 0.02 s is \d+ times as fast as the peak allows: is it in seconds"),
+        ({"gbs": "262144"}, r"step_s: 20 s is .* and gbs in sequences"),
+        ({"mem_gib": "61440"}, r"mem_gib: 61440 is more than the 80 of a100-sxm4-80gb: is it in GiB"),
+    ],
+)
+def test_measurements_in_other_units_are_refused(changes: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=says):
+        run_of({**BASE, **changes})
+
+
+def test_what_is_said_to_be_unknown_is_not_stated() -> None:
+    open_row = run_of({**BASE, "step_s": "-", "mem_gib": "N/A", "recompute": "n/a", "precision": "-", "zero": "na"})
+    assert open_row == run_of({**BASE, "step_s": "", "mem_gib": "", "recompute": "", "precision": "", "zero": ""})
+    assert (open_row.step_s, open_row.memory_bytes) == (None, None)
 
 
 CELLS = st.one_of(
@@ -214,7 +239,7 @@ def test_constant_mfu_is_fitted_to_the_rows_it_is_tested_on() -> None:
 
 
 def test_regret_counts_layouts_that_do_the_same_work() -> None:
-    layouts = [{"tp": "1", "step_s": "20"}, {"tp": "2", "step_s": "25"}, {"tp": "1", "gbs": "128", "step_s": "1"}]
+    layouts = [{"tp": "1", "step_s": "20"}, {"tp": "2", "step_s": "25"}, {"tp": "1", "gbs": "128", "step_s": "10"}]
     runs = [run_of({**BASE, **each}) for each in layouts]
     assert layout_regrets(runs, [1.0, 2.0, 3.0]) == [0.0]
     assert layout_regrets(runs, [2.0, 1.0, 3.0]) == [0.25]
@@ -336,6 +361,16 @@ def test_the_command_prints_and_writes_every_measure(tmp_path: Path) -> None:
     assert found["cost_model", "memory_verdict_precision_share", "all"]["n"] == 2
 
 
+def test_times_far_above_what_is_predicted_are_said(tmp_path: Path) -> None:
+    lines = [ROWS[0], ROWS[0].replace("20.0", "20000"), *[ROWS[0].replace("20.0", "90000")] * SHOWN]
+    answer = CliRunner().invoke(cost_model, [str(_file(tmp_path, lines))])
+    assert answer.exit_code == 0, answer.output
+    assert "line 2:" not in answer.stderr
+    assert "line 3: 20,000 s measured" in answer.stderr
+    assert "is step_s in seconds?" in answer.stderr
+    assert "and 1 more rows that took more than 100 times what is predicted" in answer.stderr
+
+
 @pytest.mark.parametrize("times", [("",) * 6, ("9", "8", "7", "99", "8", "7")])
 def test_the_command_names_the_runs_to_measure(tmp_path: Path, times: tuple[str, ...]) -> None:
     """By lines of the file, as many as are asked for, whatever was measured: fully sharded runs (tp 1) are of another kind than
@@ -373,6 +408,22 @@ def test_a_file_without_usable_rows_is_an_error(tmp_path: Path, text: str) -> No
     answer = CliRunner().invoke(cost_model, [str(path)])
     assert answer.exit_code != 0
     assert isinstance(answer.exception, InvalidArgumentError)
+
+
+def test_headings_may_be_capitalised_and_other_separators_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("Accelerator, Model ,SEQ,gbs,DP,Tp,Step_s\nA100,llama2-7b,4096,64,8,1,20\n", encoding="utf-8")
+    runs, rejected = read_runs(path)
+    assert rejected == []
+    assert (runs[0].layout.dp, runs[0].step_s) == (8, 20.0)
+    path.write_text("accelerator,Accelerator,model,seq,gbs\n", encoding="utf-8")
+    with pytest.raises(InvalidArgumentError, match="has accelerator more than once"):
+        read_runs(path)
+    path.write_text("accelerator;model;seq;gbs\nA100;llama2-7b;4096;64\n", encoding="utf-8")
+    with pytest.raises(
+        InvalidArgumentError, match=r"needs accelerator, .*; it has one column: cells are divided by commas"
+    ):
+        read_runs(path)
 
 
 def test_a_column_that_is_there_twice_is_an_error(tmp_path: Path) -> None:

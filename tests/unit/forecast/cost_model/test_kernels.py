@@ -230,3 +230,13 @@ def test_less_power_is_slower_by_the_cube_root() -> None:
     layout = TrainingLayout(sequence=8192, global_batch=8, dp=8, zero=3)
     shape = model_named("llama3-8b")
     assert step_time(shape, layout, half, PRIOR).total_s > step_time(shape, layout, H100, PRIOR).total_s
+
+
+@pytest.mark.parametrize(("zero", "gathers", "scatters"), [(1, 1, 1), (2, 1, 4), (3, 8, 4)])
+def test_gradients_that_are_divided_are_scattered_in_every_micro_batch(zero: int, gathers: int, scatters: int) -> None:
+    shape = model_named("llama2-7b")
+    layout = TrainingLayout(sequence=4096, global_batch=32, dp=8, zero=zero)
+    nothing_hides = replace(PRIOR, overlap_gradients=0.0, overlap_shards=0.0, collective_s=1e-30)
+    found = step_time(shape, layout, A100, nothing_hides).exposed_s["dp"]
+    each = shape.parameters * 7 / 8 / (A100.link_bytes_per_s * PRIOR.link)
+    assert found == pytest.approx((2 * gathers + 4 * scatters) * each, rel=1e-3)

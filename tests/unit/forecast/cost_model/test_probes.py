@@ -12,7 +12,7 @@ from services.forecast.cost_model.calibration import Likeness, Prior, Traits, co
 from services.forecast.cost_model.probes import Telling
 
 WIDTHS = Prior(amplitude=0.06, reach=4.0, noise=0.03)
-RUN = Traits((10.0,), ("a100", "bf16"), 1.0)
+RUN = Traits((10.0,), ("a100", "bf16"), (1.0,))
 
 
 def _at(*sizes: float) -> list[Traits]:
@@ -51,7 +51,7 @@ RUNS = st.lists(
         Traits,
         sizes=st.tuples(st.integers(0, 8).map(float), st.integers(0, 8).map(float)),
         kinds=st.tuples(st.sampled_from(["a100", "h100"])),
-        chip_share=st.floats(0, 1),
+        waits=st.tuples(st.floats(0.1, 1)),
     ),
     min_size=2,
     max_size=7,

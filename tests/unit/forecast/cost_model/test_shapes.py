@@ -51,6 +51,15 @@ def test_an_unknown_model_is_said_to_be_unknown() -> None:
         model_named("llama-9")
 
 
+def test_an_unknown_name_is_answered_with_names_that_are_spelt_alike() -> None:
+    with pytest.raises(
+        UnknownModelError, match="'meta/Llama-3-700B' is not in the catalogue of models; it has llama3-70b, "
+    ):
+        model_named("meta/Llama-3-700B")
+    with pytest.raises(UnknownModelError, match=r"'abacus' is not in the catalogue of models$"):
+        model_named("abacus")
+
+
 @pytest.mark.parametrize(
     ("name", "same"),
     [
