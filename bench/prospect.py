@@ -29,6 +29,7 @@ import numpy as np
 
 from bench.public_data import add_data_option
 from bench.result import DataSource, Row, Setting, command_line, print_table, write
+from services.scheduler.collector import leave_survivors
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.fleet import Device, Domain, Fleet, Node, with_domain
@@ -272,6 +273,7 @@ def main() -> None:
     path = arguments.data / "philly/october_5_clusters.csv"
     rows = []
     if not arguments.no_cost:
+        leave_survivors()  # as the service does
         for discipline in ("greedy", "easy", "conservative"):
             rows += cost(discipline, arguments.rounds)
             for nodes in arguments.nodes:

@@ -13,7 +13,8 @@ Baselines:
   per unit    the same filters and scores, judged for each unit anew, as a scheduler does that looks at one job after the other;
               on the first 300 units, as it is slow
   first fit   first in, first out, first node with room, no scores, no domains, no explanation: the least one can do
-Exponents are slopes of log cost over log nodes at equal numbers of waiting units. Times are processor time of this process.
+Exponents are slopes of log cost over log nodes at equal numbers of waiting units. Times are processor time of this process, with the
+collector of cycles held off while a cycle decides, as the service holds it off.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from bench.result import Row, Setting, command_line, print_table, write
+from services.scheduler.collector import held_off
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.decide import Snapshot, decide
@@ -131,9 +133,10 @@ def first_fit(snapshot: Snapshot) -> int:
 
 def seconds(work: Callable[[], object]) -> float:
     """Processor time of a piece of work."""
-    begun = time.process_time()
-    work()
-    return time.process_time() - begun
+    with held_off():
+        begun = time.process_time()
+        work()
+        return time.process_time() - begun
 
 
 def cold(table: Table, units: Sequence[PendingUnit], rounds: int, where: str) -> list[Row]:
@@ -142,9 +145,10 @@ def cold(table: Table, units: Sequence[PendingUnit], rounds: int, where: str) ->
     times, placed = [], 0
     for _ in range(rounds):
         cluster = snapshot.cluster(POLICY)
-        begun = time.process_time()
-        placed = len(decide(cluster, POLICY, 0.0).placed)
-        times.append(time.process_time() - begun)
+        with held_off():
+            begun = time.process_time()
+            placed = len(decide(cluster, POLICY, 0.0).placed)
+            times.append(time.process_time() - begun)
     rows = _rates("core", times, placed, len(units), where, baseline=False)
     few = replace(snapshot, pending=list(units[:MOST_PER_UNIT]))
     slow = [seconds(lambda: by_unit(few)) for _ in range(min(rounds, 3))]
@@ -197,9 +201,10 @@ def steady(table: Table, waiting: int, where: str) -> list[Row]:
     for number in range(EVENTS):
         cluster.release(names[number % len(names)])
         cluster.add(units[waiting + number])
-        begun = time.process_time()
-        decisions = decide(cluster, POLICY, float(number))
-        times.append(time.process_time() - begun)
+        with held_off():
+            begun = time.process_time()
+            decisions = decide(cluster, POLICY, float(number))
+            times.append(time.process_time() - begun)
         placed += len(decisions.placed)
         cluster.apply(decisions, float(number))
     ordered = sorted(times)
@@ -219,9 +224,10 @@ def filling(table: Table, where: str) -> list[Row]:
     while True:
         batch = [replace(unit, key=UnitKey(f"{unit.key.job_id}-{number}", 0)) for unit in mixed(0, 500)]
         cluster.extend(batch)
-        begun = time.process_time()
-        decisions = decide(cluster, POLICY, float(number))
-        spent = time.process_time() - begun
+        with held_off():
+            begun = time.process_time()
+            decisions = decide(cluster, POLICY, float(number))
+            spent = time.process_time() - begun
         if len(decisions.placed) < 450 or number >= 60:
             break
         cluster.apply(decisions, float(number))

@@ -36,6 +36,7 @@ class _Holders:
 
 _holders = _Holders()
 _THOROUGH = 50
+_ALLOCATIONS = 50_000
 
 
 class _Survivors:
@@ -59,7 +60,9 @@ _survivors = _Survivors()
 
 
 def leave_survivors() -> None:
-    """From now on the collector of this process leaves alone what it has looked through once (see `_Survivors`)."""
+    """From now on the collector of this process leaves alone what it has looked through once (see `_Survivors`), and looks less
+    often: a cycle and an answer keep tens of thousands of objects, after which the default of 700 has it look at all of them."""
+    gc.set_threshold(_ALLOCATIONS, *gc.get_threshold()[1:])
     if _survivors not in gc.callbacks:
         gc.callbacks.append(_survivors)
 

@@ -107,6 +107,8 @@ class Counts:
         """Whether what fits on a node depends on that node alone, and on amounts alone."""
         self._models: list[int] = columns.tolist()
         self.most = self._most_ranks()
+        self._shares = False
+        """Whether a copy has the same arrays."""
         self.values = NodeValues(view, demand, policy) if by_domain else None
 
     def on(self, view: View) -> Self:
@@ -115,9 +117,14 @@ class Counts:
         other.__dict__.update(self.__dict__)
         other._view = view
         other._rejecting = self._rejecting.on(view)
-        other.fits, other.domain_fits = self.fits.copy(), self.domain_fits.copy()
         other.values = self.values.on(view) if self.values is not None else None
+        self._shares = other._shares = True
         return other
+
+    def _own(self) -> None:
+        """Before a change: what is shared with a copy is copied."""
+        if self._shares:
+            self.fits, self.domain_fits, self._shares = self.fits.copy(), self.domain_fits.copy(), False
 
     def count(self) -> None:
         """Count ranks again on the nodes that were taken from since."""
@@ -125,6 +132,7 @@ class Counts:
         if begin == end:
             return
         self._seen = end
+        self._own()
         touched = self.touched(begin)
         if self.one_by_one and len(touched) <= _FEW:
             self._count_one_by_one(touched)

@@ -40,14 +40,15 @@ class NodeValues:
         everything, size = slice(None), len(self._table.nodes)
         self.parts = [np.array(score.nodes(view, demand, everything), dtype=np.float64) for score, _ in scores]
         self.totals: Floats = self._weighed(self.parts, everything, size)
+        self._shares = False
+        """Whether a copy has the same arrays."""
 
     def on(self, view: View) -> Self:
         """The same on a copy of this view."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._view, other._seen_in = view, list(self._seen_in)
-        other.parts = self.parts_of(slice(None))
-        other.totals = self.totals.copy()
+        self._shares = other._shares = True
         return other
 
     def parts_of(self, rows: slice) -> list[Floats]:
@@ -66,6 +67,7 @@ class NodeValues:
 
     def judge(self, rows: Set[int]) -> None:
         """Ask again about these nodes."""
+        self._own()
         if self._judges_one and len(rows) <= _FEW:
             for row in rows:
                 self._judge_node(row)
@@ -74,6 +76,7 @@ class NodeValues:
 
     def judge_rows(self, rows: Ints) -> None:
         """The same of nodes in order."""
+        self._own()
         values: list[Floats] = []
         for part, (score, _) in zip(self.parts, self._scores, strict=True):
             if score.dynamic:
@@ -82,6 +85,11 @@ class NodeValues:
                 value = part[rows]
             values.append(value)
         self.totals[rows] = self._weighed(values, rows, len(rows))
+
+    def _own(self) -> None:
+        """Before a change: what is shared with a copy is copied."""
+        if self._shares:
+            self.parts, self.totals, self._shares = self.parts_of(slice(None)), self.totals.copy(), False
 
     def _judge_node(self, row: int) -> None:
         parts = self.parts

@@ -15,8 +15,9 @@ from services.scheduler.collector import held_off, leave_survivors
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    was_on = gc.isenabled()
+    was_on, threshold = gc.isenabled(), gc.get_threshold()
     yield
+    gc.set_threshold(*threshold)
     (gc.enable if was_on else gc.disable)()
     if collector._survivors in gc.callbacks:
         gc.callbacks.remove(collector._survivors)
