@@ -22,7 +22,7 @@ def is_small(value: FloatArray, free: FloatArray) -> bool:
     more. Five types of eight devices are 59,049 states, three of 24, 16 and 24 are 10,625."""
     states = math.prod(int(length) + 1 for length in free)
     small = states <= _MOST_STATES and states * len(value) <= _MOST_ENTRIES
-    return small and states * np.count_nonzero(value > 0) <= _MOST_STEPS
+    return small and states * int(np.count_nonzero(value > 0)) <= _MOST_STEPS
 
 
 def exact_choice(value: ArrayLike, kind: ArrayLike, devices: ArrayLike, free: ArrayLike) -> IntArray:
