@@ -76,6 +76,7 @@ class LiveScheduler(LiveBook):
             self.book.next_renewal_s(),
             self._next_rest_s(),
             self._next_moves_s(),
+            self._next_plan_s(),
         ):
             if at_s != float("inf"):
                 wanted.append(max(at_s - self.now_s(), self._settings.cycle_pause_s))
@@ -89,6 +90,14 @@ class LiveScheduler(LiveBook):
         if shares is None or not shares.plan.move_every_s or not self.book.runs:
             return float("inf")
         return self._moves_looked_at_s + shares.plan.move_every_s
+
+    def _next_plan_s(self) -> float:
+        """When the planner that is followed while rates differ would plan anew though nothing happened; infinite: never."""
+        stages = self.book.cluster.stages
+        if stages is None or not stages.follows or not self._wanted():
+            return float("inf")
+        ask = getattr(stages.planner, "due_s", None)
+        return float("inf") if ask is None else float(ask(self.book.cluster))
 
     def _next_rest_s(self) -> float:
         rules = idle_rules_of(self.policy)

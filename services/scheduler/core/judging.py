@@ -44,7 +44,7 @@ class Judging:
         self._facts = view.facts_version
         self._some_sleep = bool(view.table.asleep.any())
         self._counts = counts = counts_of(view, demand, columns, policy, {} if shared is None else shared)
-        # Reservations are made by how nodes were judged when there was no room: each demand's by themselves.
+        # A reservation chooses among the nodes of all domains, as they are judged then: each demand has values of its own.
         self._values = counts.values if counts.values is not None else NodeValues(view, demand, policy)
         self._domain_parts = stacked(
             [self._of_domains(score) for score, _ in self._scores.domain], len(self._table.domain_ids)

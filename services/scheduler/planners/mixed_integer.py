@@ -73,7 +73,9 @@ def minimise(
             constraints=LinearConstraint(rows, low, high),
             options=limits.options(),
         )
-    if result.status in {2, 3, 4} and result.x is None:
+    # Scipy does not know the solver's word for a bound of nodes that is reached before there is any solution.
+    ended = "limit reached" in str(result.message)
+    if result.status in {2, 3, 4} and result.x is None and not ended:
         raise PolicyError(f"no plan: {result.message}")
     values = None if result.x is None else np.rint(np.asarray(result.x, dtype=np.float64))
     gap = float(result.mip_gap) if result.mip_gap is not None else math.inf

@@ -32,11 +32,13 @@ _REASON, _UNKNOWN = "least mean completion time", "as long again as it had is as
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The plan of the last change: for which jobs and capacity, and the type of each job."""
+    """The plan of the last change: for which jobs and capacity, the type of each job, and when the next run may be moved that could
+    not be when it was made (infinite: none)."""
 
     keys: tuple[UnitKey, ...]
     capacity: tuple[float, ...]
     kind: Ints
+    until_s: float = math.inf
 
 
 class CompletionPlanner:
@@ -53,7 +55,7 @@ class CompletionPlanner:
     What a policy wants that serves many tenants, each off by default: with ``priorities`` jobs of a higher priority are planned
     first, those of a lower one on what they leave; with ``tenants`` nobody gets more than an equal share of the devices (by
     weight) while others want theirs; with ``spare_s`` runs stay that would lose more than so many seconds of work, and
-    services; ``first`` bounds how many of the waiting jobs, the eldest of the highest priority, are planned (0: all).
+    services, and the plan is made anew when a run may be moved that began too late before; ``first`` bounds how many of the waiting jobs, the eldest of the highest priority, are planned (0: all).
     """
 
     name = "completion"
@@ -98,11 +100,21 @@ class CompletionPlanner:
         service = service_of(cluster)
         kept: _Places | None = service.plan.get(self.name)
         capacity = tuple(jobs.capacity.tolist())
-        if kept is None or kept.keys != jobs.keys or kept.capacity != capacity:
+        late = kept is not None and self._anew and context.now_s >= kept.until_s
+        if kept is None or late or kept.keys != jobs.keys or kept.capacity != capacity:
             kind = self._places(cluster, jobs, self._seconds(jobs, service, context.now_s))
-            kept = service.plan[self.name] = _Places(jobs.keys, capacity, kind)
+            kept = service.plan[self.name] = _Places(jobs.keys, capacity, kind, _next_free_s(jobs))
         order = np.lexsort((np.arange(len(jobs.units)), -jobs.devices, kept.kind != jobs.kind))
         return [*jobs.targets(kept.kind, order, _REASON, _UNKNOWN), *others(cluster)]
+
+    def due_s(self, cluster: Cluster) -> float:
+        """When the plan should be made anew though nobody comes or goes, where it may not be for a whole round; infinite: never."""
+        kept: _Places | None = service_of(cluster).plan.get(self.name)
+        return kept.until_s if kept is not None and self._anew else math.inf
+
+    @property
+    def _anew(self) -> bool:
+        return self._spare_s < math.inf
 
     def _seconds(self, jobs: Jobs, service: Service, now_s: float) -> Floats:
         fits = (jobs.throughput > 0) & (jobs.devices[:, None] <= jobs.capacity)
@@ -182,6 +194,12 @@ class CompletionPlanner:
                 held[known.index(name)] += jobs.devices[job]
         weight = np.array([weights.get(name, 1.0) for name in known])
         return Quotas(tenant, filled(float(free.sum()), held, wanted, weight))
+
+
+def _next_free_s(jobs: Jobs) -> float:
+    """When the next run will have had its nodes for the policy's ``least_run_s``."""
+    free_s = jobs.since_s[jobs.kind >= 0] + jobs.cluster.policy.restarts.least_run_s
+    return float(free_s[free_s > jobs.now_s].min(initial=math.inf))
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from services.scheduler.core.table import Bools, Floats, Ints
 from services.scheduler.core.waiting_unit import OrderContext
 from services.scheduler.planners.elastic import marginal_gain_allocation, pollux_utility
 from services.scheduler.planners.elastic_exact import exact_choice, is_small
+from services.scheduler.planners.mixed_integer import Limits
 from services.scheduler.planners.sia import (
     Configurations,
     alike_jobs,
@@ -37,7 +38,11 @@ from services.scheduler.plans.service import service_of
 from services.scheduler.plans.state import Jobs, jobs_of, others
 
 _NAME = "elastic"
-_SIA = "Sia's round"
+_SIA, _EXACT = "Sia's round", "greatest worth of all types"
+BOUNDED = Limits(nodes=1000)
+"""Of the solver's search, so that a round ends. Programs of 150 jobs on five types took one node each; the same bound gives the same
+plan everywhere, which one of time would not."""
+_UNPROVEN = " (the best plan found: the search ended at its bound)"
 _SLACK = 1e-6
 _SLACK_S = 1e-3
 """Times are sums, and not exact: a round is made anew so much too early."""
@@ -231,8 +236,9 @@ class SiaPlanner(_Lasting):
             fixed=this.starting,
             power=-self._power,
             queue_penalty=self._penalty,
+            limits=BOUNDED,
         )
-        return _keep_round(cluster, this, targets_of(this, plan.choice, _SIA))
+        return _keep_round(cluster, this, targets_of(this, plan.choice, _SIA if plan.proven else _SIA + _UNPROVEN))
 
     def _plan_rigid(self, cluster: Cluster, rigid: RigidRound) -> Sequence[Target]:
         """As by tables: every job's only size is worth 1 to the power, whatever the power is, and waiting ``queue_penalty``."""
@@ -361,7 +367,7 @@ class ExactPlanner(_Lasting):
        time with a restart (``growth`` 0).
     2. The present configuration is worth ``keep`` more: no restart for a small gain.
     3. The choice of the greatest sum over all types at once (`exact_choice`); with so many types, devices and jobs that its table
-       would not fit, by Sia's integer program (`greatest_value`).
+       would not fit, or would take longer, by Sia's integer program (`greatest_value`).
     """
 
     name = "elastic-exact"
@@ -388,10 +394,10 @@ class ExactPlanner(_Lasting):
         value = np.where(holds & (value > 0), value * (1.0 + self._keep), value)
         kept, free = held_and_free(this)
         value = np.where(this.starting[:, None], 0.0, value)
-        if is_small(len(value), free):
+        reason = _EXACT
+        if is_small(value, free):
             choice = exact_choice(value, this.offered.kind, this.offered.devices, free)
         else:
-            choice, _ = greatest_value(value, this.offered.kind, this.offered.devices, free)
-        return _keep_round(
-            cluster, this, targets_of(this, np.where(kept >= 0, kept, choice), "greatest worth of all types")
-        )
+            choice, proven = greatest_value(value, this.offered.kind, this.offered.devices, free, BOUNDED)
+            reason += "" if proven else _UNPROVEN
+        return _keep_round(cluster, this, targets_of(this, np.where(kept >= 0, kept, choice), reason))

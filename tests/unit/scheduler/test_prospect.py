@@ -240,6 +240,17 @@ def test_long_waits_for_a_planner_take_few_rounds() -> None:
     assert item.cycles <= 400
 
 
+def test_a_run_of_which_nothing_is_known_does_not_blur_the_round_of_the_others() -> None:
+    """One run ends at 130 s, the other in a year: the next round after the first end is at 180 s."""
+    cluster = planned(2, 60.0, [a_unit("long", 130.0), a_unit("endless", 3e7)])
+    cluster.add(a_unit("one", 500.0, queued_at_s=1.0))
+    cluster.add(a_unit("two", 500.0, queued_at_s=2.0))
+    found = prospects(cluster, cluster.policy, 10.0, [key("one"), key("two")])
+    first, second = sorted(item.start_s for item in found.values())
+    assert first == 180.0
+    assert second == pytest.approx(720.0, rel=0.1)
+
+
 def test_a_gang_that_never_fits_is_told_by_a_planner_too() -> None:
     cluster = planned(1, 60.0, [])
     cluster.add(a_unit("huge", 10.0, demand=Demand(1, cpus=1.0, accelerators=4, accelerator_types=("H100",))))

@@ -13,6 +13,7 @@ from services.scheduler.core.fleet import Domain, Fleet, with_domain
 from services.scheduler.core.policy import Policy, RestartRules
 from services.scheduler.core.state import FailureKind, JobSpec, RunState, UnitKey
 from services.scheduler.core.unlike import Unlike, unlike
+from services.scheduler.plans.completion import CompletionPlanner
 from services.scheduler.policy_file import parse, shipped
 from tests.unit.scheduler.world import World, a_node, gang, task
 
@@ -126,6 +127,27 @@ def test_priority_goes_before_gain_and_tenants_get_equal_parts() -> None:
     world.cycle()
     placed = [item.key.job_id for item in world.decisions.placed]
     assert sorted(name.split("-")[0] for name in placed) == ["few", "few", "many", "many"]
+
+
+def test_a_run_that_began_too_late_before_is_moved_when_it_may_be() -> None:
+    """Nobody comes or goes: 30 s after the second job began both may be moved, and the plan says when that is."""
+    world = World(two_models(), shipped("balanced"))
+    world.submit("first", rated(1.1, 1.0, steps=4000))
+    world.cycle()
+    world.now_s += 10.0
+    world.submit("second", rated(4.0, 1.0, steps=4000))
+    world.cycle()
+    assert (where(world, "first"), where(world, "second")) == ("a-fast", "a-slow")
+    stages = world.book.cluster.stages
+    assert stages is not None
+    assert isinstance(stages.planner, CompletionPlanner)
+    moved = []
+    for _ in range(2):
+        world.now_s = stages.planner.due_s(world.book.cluster)
+        world.cycle()
+        moved.append((world.now_s, [item.key.job_id for item in world.decisions.preempted]))
+    assert moved[0] == (1030.0, [])
+    assert moved[1] == (1040.0, ["first", "second"])
 
 
 def test_a_run_stays_that_would_lose_much_and_so_does_a_service() -> None:

@@ -31,7 +31,7 @@ class Reserving(State):
         if self._profile is None:
             chosen = best(group)
             if chosen is None:
-                self._found_full(demand, group)
+                self._no_room.add(demand)
             return chosen
         duration_s = _still_s(unit, self._duration)
         too_long_s = self._too_long.get(demand)
@@ -49,7 +49,7 @@ class Reserving(State):
             if choice is not None:
                 found.append((candidates, choice))
         if not room:
-            self._found_full(demand, group)
+            self._no_room.add(demand)
         if not found and self._policy.discipline == "easy":
             # What is longer disturbs the same reservations: they only grow in number within a cycle.
             self._too_long[demand] = duration_s
@@ -61,13 +61,6 @@ class Reserving(State):
             profile.begin(running, self._now_s)
         self._unbegun.clear()
         return profile
-
-    def _found_full(self, demand: Demand, group: Sequence[Candidates]) -> None:
-        """There is no room for the demand now. If it may be reserved for, its places are judged as they are now."""
-        self._no_room.add(demand)
-        if demand in self._awaited or self._reserved.get(demand.domains, 0) < self._depth:
-            for candidates in group:
-                candidates.refresh()
 
     def _may_fit(self, demand: Demand) -> bool:
         """Whether the demand has room by number; what is awaited is asked in its turn."""
@@ -103,6 +96,11 @@ class Reserving(State):
     ) -> None:
         partition = unit.demand.domains
         start_s = 0.0
+        known = self._profile.reservation(unit.key) if self._profile is not None else None
+        if known is not None:
+            # That of the last cycle, made again (`_renew`): the unit is looked at as another of its lane is new.
+            self._hold((unit,), explanation, known.start_s)
+            return
         if self._reserved.get(partition, 0) < self._depth:
             start_s = self._reserve(unit, group)
             self._hold((unit,), explanation, start_s)
@@ -134,13 +132,15 @@ class Reserving(State):
     # -- reservations --------------------------------------------------------------------------------------------------
 
     def _reserve(self, unit: PendingUnit, group: Sequence[Candidates]) -> float:
-        """Reserve nodes for a unit; returns when, 0 when it can never start."""
+        """Reserve nodes for a unit, by how they are judged now, whoever explained anything before; returns when, 0 when it can
+        never start."""
         if self._profile is None:
             self._profile = self._future().copy()
         self._up_to_date(self._profile)
         duration_s = _still_s(unit, self._policy.estimate)
         best_start: tuple[float, float, Candidates, Choice] | None = None
         for candidates in group:
+            candidates.refresh()
             found = self._profile.earliest(candidates, duration_s)
             if found is not None:
                 start_s, choice = found
@@ -161,10 +161,7 @@ class Reserving(State):
         for before in reservations:
             unit, start_s = self._cluster.pending.get(before.key), 0.0
             if unit is not None:
-                group = self._cluster.candidates(unit.demand)
-                for candidates in group:
-                    candidates.refresh()
-                start_s = self._reserve(unit, group)
+                start_s = self._reserve(unit, self._cluster.candidates(unit.demand))
             now = self._profile.reservation(before.key) if self._profile is not None else None
             if not start_s or now is None or (now.start_s, now.choice.rows) != (before.start_s, before.choice.rows):
                 self._profile = self._last_reserved = None

@@ -55,6 +55,7 @@ _LEAST_CYCLES, _MOST_CYCLES = 16, 400
 _DAY_S = 86_400.0
 _BAND = np.array([[0.1], [0.5], [0.9]])
 _COARSER = 1.5
+_TOGETHER = 0.05
 _MOST_FINE = 500
 """Units that run or stand before the last one asked about, up to which there are five futures."""
 _MOST_REPEATED, _ROUNDS = 100, 5
@@ -292,9 +293,8 @@ class _Future:
 
     def run_in_rounds(self, rounds: Rounds, wanted: Collection[UnitKey], goes_on: Callable[[], bool]) -> _Future:
         """The same from round to round of a planner; ``goes_on`` says whether there is time for one more. The start lies after the round
-        before it: several rounds are taken as one where there would be more than allowed."""
+        before it; rounds in the same twentieth of the time since now are taken as one."""
         ends, interval_s = self._ends, rounds.interval_s
-        step_s = max(interval_s, (self._enough_s() - self._now_s) / max(self._allowed / 2, 1.0))
         first_s = at_s = self._now_s
         while True:
             changed = self._decide(first_s, at_s, wanted)
@@ -312,14 +312,12 @@ class _Future:
                 self.note = f"the planner {rounds.name} was followed through {self.cycles} rounds, and no further"
                 return self
             first_s = max(rounds.next_s(self._cluster), at_s)
-            at_s = first_s + step_s - interval_s
+            at_s = first_s + max(interval_s, _TOGETHER * (first_s - self._now_s)) - interval_s
             if at_s > self._horizon_s:
                 return self
             while ends and ends[0][0] <= at_s:
                 end_s, key = heapq.heappop(ends)
                 self._cluster.release(key, end_s)
-            if self.cycles > self._allowed / 2:
-                step_s *= _COARSER
 
     def _enough_s(self) -> float:
         """When so much has come free that all units ahead and the last wanted one fit, by number alone."""

@@ -12,8 +12,9 @@ from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.planners.elastic_exact import exact_choice, is_small
+from services.scheduler.planners.mixed_integer import Limits
 from services.scheduler.planners.sia import configurations, greatest_value, sia_allocation
-from services.scheduler.plans import catalogue
+from services.scheduler.plans import catalogue, elastic
 from services.scheduler.plans.deadlines import DeadlinePlanner
 from services.scheduler.plans.elastic import ExactPlanner, SiaPlanner
 from services.scheduler.plans.gavel import GavelPlanner
@@ -276,9 +277,42 @@ def test_ours_plans_for_more_types_than_its_table_holds() -> None:
         for ranks in (1, 2, 4):
             table.rates[profile, ranks] = {model: ranks * (1.0 if model == fast else 0.5) for model in models}
     jobs = [job(name, 1000.0, min_ranks=1, max_ranks=4) for name in ("one", "two")]
-    assert not is_small(len(jobs), np.full(5, 32.0))
+    assert not is_small(np.ones((len(jobs), 1)), np.full(5, 32.0))
     found = run(dict.fromkeys(models, 32), jobs, table, policy("elastic-exact", 60.0), "none")
     assert found == {"one": pytest.approx(310.0), "two": pytest.approx(310.0)}
+
+
+def test_a_table_that_would_take_long_is_left_to_the_program() -> None:
+    """Three types of 24, 16 and 24 with 40 jobs of 15 configurations (Sia's workloads) are small; five of eight with ten of 20 are not,
+    though they fit; nor are five of sixteen with seven jobs."""
+    assert is_small(np.ones((40, 15)), np.array([24.0, 16.0, 24.0]))
+    assert not is_small(np.ones((10, 20)), np.full(5, 8.0))
+    assert is_small(np.where(np.arange(20) < 10, 1.0, 0.0) * np.ones((10, 1)), np.full(5, 8.0))
+    assert not is_small(np.ones((7, 20)), np.full(5, 16.0))
+
+
+@pytest.mark.parametrize("planner", ["sia", "elastic-exact"])
+def test_a_search_that_ends_at_its_bound_says_so(planner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no node to search in, the plan is the best that was found, or the greedy one: it is carried out, and its reason tells."""
+    monkeypatch.setattr(elastic, "BOUNDED", Limits(nodes=0))
+    monkeypatch.setattr(elastic, "is_small", lambda value, free: False)
+    draw = np.random.default_rng(3)
+    table = Throughputs()
+    models = ["m0", "m1", "m2"]
+    for number in range(40):
+        for ranks in (1, 2, 4, 8):
+            values = (draw.uniform(0.5, 2.0, 3) * ranks ** draw.uniform(0.5, 1.0)).tolist()
+            table.rates[f"job-{number}", ranks] = dict(zip(models, values, strict=True))
+    chosen = policy(planner, 60.0)
+    here = cluster(dict.fromkeys(models, 11), chosen, table)
+    for number in range(40):
+        demand = Demand(1, cpus=0.1, accelerators=1, profile=f"job-{number}")
+        ranks = {"min_ranks": 1, "max_ranks": 8}
+        here.add(PendingUnit(UnitKey(f"job-{number}", 0), "lab", 0, 0.0, demand, work=1000.0, **ranks))
+    placed = decide(here, chosen, 0.0).placed
+    told = [item.reason.endswith("(the best plan found: the search ended at its bound)") for item in placed]
+    assert told
+    assert all(told)
 
 
 # -- deadlines and the rolling program -------------------------------------------------------------------------------
