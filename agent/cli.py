@@ -13,6 +13,7 @@ from agent.collectors.metrics import CORE
 from agent.collectors.peaks import peak_source
 from agent.collectors.sensing import AUTO, Sensed, sense
 from agent.collectors.table_file import load_table
+from meridian.cli.amounts import Amount
 from meridian.cli.output import print_json, print_table
 from meridian.errors import InvalidArgumentError
 
@@ -54,7 +55,7 @@ class Moment(click.ParamType[datetime]):
     "--previous", type=click.Path(path_type=Path), help="The scrape before it: for rates and frozen counters."
 )
 @click.option(
-    "--interval", type=click.FloatRange(min=0.001), default=15.0, show_default=True, help="Seconds between both."
+    "--interval", type=Amount(0.001, 31_536_000), default=15.0, show_default=True, help="Seconds between both."
 )
 @click.option("--unread", is_flag=True, help="Also list the families that nothing reads.")
 @click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")

@@ -70,6 +70,11 @@ class QuietEngine:
         """None."""
         return frozenset()
 
+    def know_parts(self, parts: object) -> bool:
+        """It limits no program to a part."""
+        del parts
+        return False
+
 
 @dataclass(slots=True)
 class Tally:

@@ -121,8 +121,10 @@ def _pools(
         spec = _map(item.get("spec"))
         pool = _map(spec.get("pool"))
         node, driver, name = spec.get("nodeName"), spec.get("driver"), pool.get("name")
-        if all(isinstance(text, str) and text for text in (node, driver, name)):
-            pools.setdefault((str(node), str(driver), str(name)), []).append(spec)
+        # Since 1.33 the devices of one pool may stand at nodes of their own.
+        by_device = not node and spec.get("perDeviceNodeSelection") is True
+        if all(isinstance(text, str) and text for text in ("by device" if by_device else node, driver, name)):
+            pools.setdefault(("" if by_device else str(node), str(driver), str(name)), []).append(spec)
     for (node, driver, name), specs in sorted(pools.items()):
         newest = max(_count(_map(spec["pool"]).get("generation")) for spec in specs)
         current = [spec for spec in specs if _count(_map(spec["pool"]).get("generation")) == newest]
@@ -135,7 +137,16 @@ def _pools(
         elif len(set(map(str, names))) != len(names):
             problem = f"pool {name}: two devices have the same name"
         counters = [entry for spec in current for entry in _maps(spec.get("sharedCounters"))]
-        yield node, driver, name, devices, counters, problem
+        if node:
+            yield node, driver, name, devices, counters, problem
+            continue
+        at_nodes: dict[str, list[Mapping[str, Any]]] = {}
+        for device in devices:
+            at = device.get("nodeName") or _map(device.get("basic")).get("nodeName")
+            if isinstance(at, str) and at:
+                at_nodes.setdefault(at, []).append(device)
+        for at, found in sorted(at_nodes.items()):
+            yield at, driver, name, found, counters, problem
 
 
 def _count(value: object) -> int:

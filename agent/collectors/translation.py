@@ -34,7 +34,7 @@ from agent.collectors.values import (
     point_of,
     series_of,
 )
-from agent.collectors.whole_of_parts import with_wholes
+from agent.collectors.whole_of_parts import add_wholes, with_wholes
 
 LOST_AFTER = 3
 # Timestamps of one scrape that differ from our clock by about the same, within this, show the exporter's clock.
@@ -102,6 +102,7 @@ class Translator:
         moment = self._moment(known, now.timestamp())
         self._earlier = {series_of(sample): point_of(sample, moment.now_s) for sample in known}
         grouped = self._grouped(known)
+        add_wholes(grouped, self._table, self._absent_scrapes)
         readings: list[Reading] = []
         for device, families in grouped.items():
             self._absent_scrapes[device] = 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import click
 
+from meridian.cli.amounts import Amount
 from meridian.cli.main import Context, json_option
 from meridian.cli.output import print_json, print_table
 from meridian.errors import NotFoundError
@@ -64,30 +64,17 @@ def chips(context: Context, name: str | None) -> None:
             click.echo(f"sources disagree about {fact.name} by a factor of {fact.disagreement:.2f}")
 
 
-class _Amount(click.ParamType[float]):
-    """A number that has an end: neither JSON nor a limit knows others."""
-
-    name = "float"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number; usage error when it is none, or has no end."""
-        found = float(click.FLOAT.convert(value, param, ctx))
-        if not math.isfinite(found):
-            self.fail(f"{value!r} is no finite number.", param, ctx)
-        return found
-
-
 @click.command()
 @click.argument("kind", type=click.Choice(KINDS))
-@click.option("--parameters", type=_Amount(), help="Of the model, such as 7e9.")
+@click.option("--parameters", type=Amount(), help="Of the model, such as 7e9.")
 @click.option("--precision", type=click.Choice(["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8"]))
 @click.option("--low-rank", is_flag=True, help="Fine-tuning of adapters only.")
-@click.option("--tokens", type=_Amount(), help="To be processed in all.")
-@click.option("--deadline-s", type=_Amount(), help="In how many seconds.")
-@click.option("--memory-gib", type=_Amount(), help="Needed in all, if known.")
+@click.option("--tokens", type=Amount(), help="To be processed in all.")
+@click.option("--deadline-s", type=Amount(), help="In how many seconds.")
+@click.option("--memory-gib", type=Amount(), help="Needed in all, if known.")
 @click.option("--accelerators", type=int, help="At least so many.")
-@click.option("--max-round-trip-ms", type=_Amount())
-@click.option("--max-price-per-hour", type=_Amount(), help="Of all accelerators together.")
+@click.option("--max-round-trip-ms", type=Amount())
+@click.option("--max-price-per-hour", type=Amount(), help="Of all accelerators together.")
 @click.option("--from", "from_domain", help="The domain distances are counted from.")
 @json_option
 @click.pass_obj

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from meridian.cli.amounts import Amount
 from meridian.cli.job_files import read_job_file
 from meridian.cli.main import Context, json_option
 from meridian.cli.output import console, money, parse_time, print_json, print_table
@@ -124,7 +125,7 @@ def _amount(band: dict[str, float] | None, currency: str) -> str:
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=_PLAN)
 @click.option("--domain", help="Only what this domain offers.")
-@click.option("--window", "window_s", type=click.FloatRange(60, 7 * 86_400), help="Seconds of a window of the curve.")
+@click.option("--window", "window_s", type=Amount(60, 7 * 86_400), help="Seconds of a window of the curve.")
 @json_option
 @click.pass_obj
 def waveform(context: Context, files: tuple[Path, ...], domain: str | None, window_s: float | None) -> None:
@@ -194,7 +195,7 @@ def _band(band: dict[str, float] | None) -> str:
 @click.command()
 @click.argument("domain")
 @click.argument("files", nargs=-1, type=_PLAN)
-@click.option("--hours", type=click.FloatRange(0, 336, min_open=True), default=24.0, show_default=True)
+@click.option("--hours", type=Amount(0, 336, min_open=True), default=24.0, show_default=True)
 @json_option
 @click.pass_obj
 def advice(context: Context, domain: str, files: tuple[Path, ...], hours: float) -> None:

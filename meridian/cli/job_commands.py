@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from meridian.cli.amounts import Amount
 from meridian.cli.job_files import read_job_file
 from meridian.cli.main import FAILED, Context, json_option
 from meridian.cli.output import age, bar, clock, console, plain, print_json, print_table, state
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 @click.option(
     "--wait", "-w", is_flag=True, help="Show progress until the job is final; exit code 1 unless it succeeds."
 )
-@click.option("--timeout", "timeout_s", type=float, help="With --wait: give up after so many seconds.")
+@click.option("--timeout", "timeout_s", type=Amount(), help="With --wait: give up after so many seconds.")
 @click.option("--idempotency-key", help="Submitting again with the same key gives the same job.")
 @click.option("--what-if", is_flag=True, help="Only ask where it would go now; nothing is submitted.")
 @json_option

@@ -6,6 +6,7 @@ from typing import Any, TextIO
 
 import click
 
+from meridian.cli.amounts import Amount
 from meridian.cli.main import Context, json_option
 from meridian.cli.output import age, print_json, print_table
 from meridian.cli.yaml_files import read_yaml
@@ -22,7 +23,7 @@ def resource() -> None:
 @click.argument("name", required=False)
 @click.option("--file", "-f", type=click.File(encoding="utf-8"), help="YAML with one resource, or a list `resources`.")
 @click.option("--description", default="", help="What it is.")
-@click.option("--value", type=float, help="The amount of a static resource.")
+@click.option("--value", type=Amount(), help="The amount of a static resource.")
 @click.option("--command", help="The command of a dynamic resource; it prints [value] [extended attributes].")
 @click.option("--interval", "interval_s", type=int, help="Seconds between two runs of the command. [default: 60]")
 @click.option(

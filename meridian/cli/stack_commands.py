@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from meridian.cli.amounts import Amount
 from meridian.cli.main import FAILED, Context, json_option
 from meridian.cli.output import age, console, errors, print_json, print_table, state
 from meridian.errors import InvalidArgumentError, MeridianError
@@ -37,7 +38,7 @@ from meridian.errors import InvalidArgumentError, MeridianError
     help="Two: schedulers choose domains, a decider of its own chooses nodes.",
 )
 @click.option("--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C stops everything.")
-@click.option("--timeout", "timeout_s", default=300.0, show_default=True)
+@click.option("--timeout", "timeout_s", type=Amount(), default=300.0, show_default=True)
 @json_option
 @click.pass_obj
 def up(
@@ -73,7 +74,7 @@ def up(
 
 
 @click.command()
-@click.option("--timeout", "timeout_s", default=60.0, show_default=True)
+@click.option("--timeout", "timeout_s", type=Amount(), default=60.0, show_default=True)
 @click.pass_obj
 def down(context: Context, timeout_s: float) -> None:
     """Stop the network on this machine; no process stays."""

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from meridian.cli.amounts import Amount
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -26,7 +28,7 @@ def _common(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--seq", "sequence", type=_COUNT, required=True, help="Tokens of a sequence."),
         click.option("--gbs", "global_batch", type=_COUNT, required=True, help="Sequences of a step."),
         click.option("--precision", default="bf16", show_default=True),
-        click.option("--fabric-gbps", type=click.FloatRange(0, min_open=True), help="GB/s per chip between nodes."),
+        click.option("--fabric-gbps", type=Amount(min_open=True), help="GB/s per chip between nodes."),
         click.option("--node-size", type=_COUNT, help="Chips that share the fast link."),
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
     ]
@@ -128,7 +130,7 @@ def estimate(
     "--with",
     "others",
     multiple=True,
-    type=(str, _COUNT, click.FloatRange(0, min_open=True), click.FloatRange(0)),
+    type=(str, _COUNT, Amount(min_open=True), Amount()),
     metavar="CHIP COUNT GBPS MS",
     help="More chips of another kind or domain, behind a link of GBPS GB/s (in all) and MS of delay: pipelines over all.",
 )

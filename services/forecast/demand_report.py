@@ -182,7 +182,7 @@ def _medians(method: str, label: str, parts: Sequence[Sums]) -> list[Row]:
                 high=max(values, default=None),
                 n=len(values),
                 baseline=method != SERVED,
-                reason=None if values else reason,
+                reason=None if values else reason if pooled(parts).targets else "no target",
             )
         )
     return rows

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from meridian.cli.amounts import Amount
 from meridian.cli.evaluation import USER_FILE, one_thread, refused, result_option, say_each, write_result
 from meridian.result import Row, print_table
 
@@ -44,7 +45,7 @@ class _Horizon(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--steps",
     "shares",
-    type=click.FloatRange(0, 1),
+    type=Amount(0, 1),
     multiple=True,
     default=(0.0, 1.0),
     show_default=True,

@@ -201,3 +201,27 @@ def test_a_device_for_passthrough_is_the_one_at_its_address() -> None:
     # Two whole devices that say the same address are not told to be one.
     same = [_amd_part(card, "0000:05:00.0", "amdgpu") for card in (0, 1)]
     assert [device.is_part for device in devices_of(same)] == [False, False]
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+def test_devices_of_one_pool_at_nodes_of_their_own_are_those_nodes(version: str) -> None:
+    def device(name: str, node: str | None) -> dict[str, Any]:
+        content: dict[str, Any] = {"attributes": {"type": {"string": "gpu"}}, "capacity": {"memory": {"value": "80Gi"}}}
+        if node is not None:
+            content["nodeName"] = node
+        return {"name": name, **content} if version == "v1" else {"name": name, "basic": content}
+
+    def piece(*devices: dict[str, Any], count: int = 1) -> dict[str, Any]:
+        pool = {"name": "rack-1", "generation": 1, "resourceSliceCount": count}
+        spec = {"driver": "gpu.example.com", "perDeviceNodeSelection": True, "pool": pool, "devices": list(devices)}
+        return {"apiVersion": f"resource.k8s.io/{version}", "kind": "ResourceSlice", "spec": spec}
+
+    listed = [device("gpu-0", "w1"), device("gpu-1", "w2"), device("gpu-2", "w1"), device("gpu-3", None)]
+    found = sense(json.dumps({"kind": "List", "items": [piece(*listed)]}), NOW).readings
+    limits = {
+        (item.node_id, item.accelerator_index): item.value for item in found if item.metric is Metric.GPU_MEMORY_LIMIT
+    }
+    # One that says no node is no node's.
+    assert limits == {("w1", 0): 80 * 2**30, ("w1", 2): 80 * 2**30, ("w2", 1): 80 * 2**30}
+    halves = {"kind": "List", "items": [piece(*listed[:2], count=3), piece(*listed[2:], count=3)]}
+    assert {item.value for item in sense(json.dumps(halves), NOW).readings} == {None}, "a slice is missing"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -227,3 +227,57 @@ def test_a_program_sees_its_part_by_the_maker_s_name() -> None:
     assert found["CUDA_VISIBLE_DEVICES"] == "MIG-GPU-aa/7/0"
     assert found["MERIDIAN_ACCELERATORS"] == "39"
     assert found["MERIDIAN_DEVICE_MEMORY_BYTES"] == str(5 * GIB)
+
+
+def _page_of_instances(minute: int, instances: tuple[str, ...], power: str = "310.5") -> str:
+    """Where MIG is on, dcgm-exporter has lines of the instances only; what is of the chip stands at each of them."""
+    whole = {
+        "DCGM_FI_DEV_POWER_USAGE": power,
+        "DCGM_FI_DEV_GPU_TEMP": "61",
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": str(10**9 + minute * 10**7),
+        "DCGM_FI_DEV_ROW_REMAP_FAILURE": "0",
+        "DCGM_FI_DEV_XID_ERRORS": "0" if minute < 2 else "48",
+        "DCGM_FI_PROF_GR_ENGINE_ACTIVE": "0.5",
+    }
+    return "".join(
+        f'{family}{{gpu="0",UUID="GPU-aa",GPU_I_ID="{instance}",GPU_I_PROFILE="1g.10gb"}} {value}\n'
+        for instance in instances
+        for family, value in whole.items()
+    )
+
+
+def test_a_chip_of_which_only_instances_are_told_is_not_lost() -> None:
+    translator = Translator(load_table("dcgm-exporter"), "n1", [Device(0)])
+    for minute in range(LOST_AFTER + 1):
+        page = _page_of_instances(minute, ("7", "8"))
+        readings = translator.translate(parse_exposition(page).samples, NOW + timedelta(minutes=minute))
+        whole = {item.metric: item for item in readings if item.accelerator_index == 0 and not item.partition}
+        assert len(whole) == len({item.metric for item in readings}), "each metric once"
+        assert UnknownKind.VANISHED not in {item.kind for item in readings}
+        assert whole[Metric.POWER].value == 310.5
+        assert whole[Metric.TEMPERATURE].value == 61
+        assert whole[Metric.ENERGY].value == 1e6 + minute * 1e4
+        assert whole[Metric.GPU_UTILIZATION].value is None
+        # The error of the chip stands at each instance.
+        assert whole[Metric.HEALTH].value == (1 if minute < 2 else 0.5)
+        assert {item.value for item in readings if item.partition and item.metric is Metric.POWER} == {None}
+        assert set(observed({}, readings)) == {("n1", 0)}
+    gone = [translator.translate((), NOW + timedelta(minutes=9 + each)) for each in range(LOST_AFTER)][-1]
+    assert {item.value for item in gone if item.metric is Metric.HEALTH and not item.partition} == {0}
+
+
+def test_instances_that_disagree_about_their_chip_make_it_unknown() -> None:
+    page = _page_of_instances(0, ("7",)) + _page_of_instances(0, ("8",), power="290")
+    whole = {item.metric: item for item in _readings(_translator(), page) if not item.partition}
+    assert whole[Metric.POWER].kind is UnknownKind.DUPLICATE
+    assert whole[Metric.TEMPERATURE].value == 61
+
+
+def test_what_the_chip_tells_of_itself_goes_before_what_stands_at_its_instances() -> None:
+    page = WHOLE + _page_of_instances(0, ("7",), power="1")
+    whole = {
+        item.metric: item.value
+        for item in _readings(_translator(), page)
+        if item.accelerator_index == 0 and not item.partition
+    }
+    assert whole[Metric.POWER] == 310.5

@@ -73,6 +73,14 @@ def test_a_daily_pattern_is_forecast_with_skill(tmp_path: Path) -> None:
     assert found["served", "accuracy_10m_ratio", "all"]["n"] == 400
 
 
+def test_a_method_that_never_spoke_has_no_target_and_that_is_said(tmp_path: Path) -> None:
+    path = table(tmp_path / "d.csv", daily("a", 400))
+    assert run(path, "--horizon", "10m", "--json", tmp_path / "out.json").exit_code == 0
+    found = figures(tmp_path / "out.json")
+    silent = [row for (subject, measure, _), row in found.items() if subject == "median" and measure.endswith("_ratio")]
+    assert {(row["value"], row["reason"]) for row in silent} == {(None, "no target")}
+
+
 def test_a_week_is_a_season_where_two_of_them_are_known(tmp_path: Path) -> None:
     chance = np.random.default_rng(3)
     hours = np.arange(3 * 168)
