@@ -19,8 +19,9 @@ from meridian.contracts.run.v1.run_pb2 import Assignment, RunFailed, RunFinished
 from services.scheduler.replay import replay
 from tests.harness import PATIENCE_S, RunningService, environment
 from tests.integration.scheduler.messages import graph, report, submission
+from tests.integration.scheduler.passing_time import live_of
 from tests.integration.scheduler.test_replay_live import Agents, begun, caught_up, drive, placed
-from tests.integration.scheduler.test_service import live_of, starts
+from tests.integration.scheduler.test_service import starts
 
 ONE: dict[str, Any] = {"resources": Resources(cpus=1, accelerators=1)}
 PROMISES = """

@@ -318,6 +318,7 @@ def test_a_unit_that_may_run_in_one_domain_only_stays(domains: frozenset[str], m
     of_b = [run for run in runs if run.domains == ("b",)]
     assert len(of_b) == 4
     world.now_s = 1101.0
+    world.cycle()
     for run in of_b[:3]:
         world.finish(run)
     world.now_s = 1110.0
