@@ -77,7 +77,7 @@ def _window(account: ShareAccount, window: Window, *, over: bool) -> Json:
     reasons = infeasible(plan, window, names) if over else [""] * len(names)
     named = ~np.isnan(wanted)
     planned_sum, promised_sum, given_sum = (float(row[named].sum()) for row in (wanted, promise, window.given))
-    rows = _fractions(account, window)
+    planned_row, promised_row = _fractions(account, window)
     domains = []
     for place, name in enumerate(names):
         if not named[place]:
@@ -87,8 +87,12 @@ def _window(account: ShareAccount, window: Window, *, over: bool) -> Json:
         domains.append(
             {
                 "domain_id": name,
-                "planned_share": float(rows[0][place]) if rows else _part(wanted[place], planned_sum),
-                "promised_share": float(rows[1][place]) if rows else _part(promise[place], promised_sum),
+                "planned_share": _part(wanted[place], planned_sum)
+                if planned_row is None
+                else float(planned_row[place]),
+                "promised_share": _part(promise[place], promised_sum)
+                if promised_row is None
+                else float(promised_row[place]),
                 "given_share": _part(window.given[place], given_sum),
                 "planned_accelerator_s": float(wanted[place]),
                 "promised_accelerator_s": float(promise[place]),
@@ -102,14 +106,12 @@ def _window(account: ShareAccount, window: Window, *, over: bool) -> Json:
     return {"from": rfc3339(begin_s), "until": rfc3339(begin_s + plan.window_s), "over": over, "domains": domains}
 
 
-def _fractions(account: ShareAccount, window: Window) -> tuple[Floats, Floats] | None:
-    """(D), (D) planned and promised fractions, which are known before anything is given; None for accelerators and for windows that
-    were judged."""
+def _fractions(account: ShareAccount, window: Window) -> tuple[Floats | None, Floats | None]:
+    """(D), (D) planned and promised fractions, as far as they are known by themselves: whatever is given, these stand. None for
+    accelerators, and for what was judged by the policy of its time."""
     plan = account.plan
-    if plan.kind != "fraction" or window.wanted is not None:
-        return None
-    promise = plan.row(window.number, account.domain_ids)
-    return promise if window.issued is None else window.issued, promise
+    row = plan.row(window.number, account.domain_ids) if plan.kind == "fraction" and window.wanted is None else None
+    return (row if window.issued is None else window.issued), row
 
 
 def _period(account: ShareAccount) -> Json | None:

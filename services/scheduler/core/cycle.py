@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 
 from services.scheduler.core import binding, nominations
 from services.scheduler.core.book import Book, Draft
+from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.decide import Decisions, Placement, Preempted, decide
 from services.scheduler.core.effects import DecisionRecord
 from services.scheduler.core.explaining.explanation import with_cause
+from services.scheduler.core.placement import best
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.share_moves import repairs
-from services.scheduler.core.state import Nomination, PlacedRank, Run, RunState, UnitKey, UnitState
+from services.scheduler.core.state import Demand, Nomination, PlacedRank, Run, RunState, UnitKey, UnitState
+from services.scheduler.core.tenants_objectives import state_tenant
 
 MOVED = "moved: its domain would give more than was planned for this window, another one less"
 WAKE_PATIENCE = 3.0
@@ -64,13 +67,27 @@ def begin_cycle(draft: Draft, policy: Policy, now_s: float, most: int = 0) -> Cy
 
 def _moves(book: Book) -> tuple[Preempted, ...]:
     """Units that go elsewhere so that the domains keep the plan of the window, where the policy wants that. None while anybody waits:
-    what comes free goes where it is needed, and who was moved before has its place first."""
+    what comes free goes where it is needed, and who was moved before has its place first. None that this policy would not give another
+    domain now: it would be interrupted for nothing."""
     account, cluster = book.promises.shares, book.cluster
     if account is None or not account.plan.move_every_s or book.queued or book.nominated:
         return ()
     free = cluster.view.domain_free_devices
     active = [item for key, item in cluster.running.items() if key in book.runs_of]
-    return tuple(Preempted(key, MOVED) for key in repairs(account, active, free))
+    known: dict[Demand, str] = {}
+
+    def goes_to(item: RunningUnit) -> str:
+        demand = item.unit.demand
+        if cluster.plugins.per_tenant:
+            state_tenant(cluster.view, item.unit.tenant_id)
+        elif demand in known:
+            return known[demand]
+        found = best(cluster.candidates(demand))
+        domains = found[1].domains if found is not None else ()
+        known[demand] = cluster.table.domain_ids[domains[0]] if len(domains) == 1 else ""
+        return known[demand]
+
+    return tuple(Preempted(key, MOVED) for key in repairs(account, active, free, goes_to))
 
 
 def carry_out(draft: Draft, cycle: Cycle, policy: Policy, now_s: float, new_id: Callable[[], str]) -> None:

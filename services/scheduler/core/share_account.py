@@ -12,6 +12,16 @@ import numpy as np
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.share_issue import Issuer
 from services.scheduler.core.share_plan import PER_WINDOW, SharePlan, Window, judged, promised
+from services.scheduler.core.share_windows import (
+    floats,
+    maybe_floats,
+    maybe_list,
+    moved,
+    moved_fractions,
+    moved_window,
+    row_of,
+    window_of,
+)
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Floats
 
@@ -19,7 +29,6 @@ if TYPE_CHECKING:
     from services.scheduler.core.cluster import RunningUnit
 
 KEPT_WINDOWS = 48
-_WINDOW_FIELDS = 8
 
 
 @dataclass(slots=True)
@@ -280,12 +289,12 @@ class ShareAccount:
             return
         places = [self._index.get(name, -1) for name in domain_ids]
         self._level, self._given, self._up, self._committed = (
-            _moved(row, places, 0.0) for row in (self._level, self._given, self._up, self._committed)
+            moved(row, places, 0.0) for row in (self._level, self._given, self._up, self._committed)
         )
         self._issuer.fit(places)
         if self._issued is not None:
-            self._issued = _moved_fractions(self._issued, places)
-        self.windows = [_moved_window(window, places) for window in self.windows]
+            self._issued = moved_fractions(self._issued, places)
+        self.windows = [moved_window(window, places) for window in self.windows]
         self.domain_ids = tuple(domain_ids)
         back = {old: new for new, old in enumerate(places) if old >= 0}
         self._index = {name: index for index, name in enumerate(self.domain_ids)}
@@ -348,22 +357,10 @@ class ShareAccount:
             "committed": self._committed.tolist(),
             "pieces": list(self._pieces),
             "fresh": list(self._fresh),
-            "issued": _list(self._issued),
+            "issued": maybe_list(self._issued),
             "owed": self._issuer.owed.tolist(),
             "begun": self._issuer.begun,
-            "windows": [
-                [
-                    window.number,
-                    window.given.tolist(),
-                    window.up.tolist(),
-                    _list(window.wanted),
-                    window.reasons,
-                    _list(window.issued),
-                    _list(window.promised),
-                    _list(window.owed),
-                ]
-                for window in self.windows
-            ],
+            "windows": [row_of(window) for window in self.windows],
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -373,29 +370,14 @@ class ShareAccount:
         self._index = {name: index for index, name in enumerate(names)}
         self.now_s = self._from_s = state["now_s"]
         self._number = math.floor(self.now_s / self.plan.window_s)
-        self._given, self._up, self._committed = (_row(state[name]) for name in ("given", "up", "committed"))
+        self._given, self._up, self._committed = (floats(state[name]) for name in ("given", "up", "committed"))
         self._level, self._up_level = np.zeros(len(names)), np.zeros(len(names))
         self._pieces, self._fresh, self._held = list(state["pieces"]), list(state["fresh"]), {}
-        self._issued = _maybe(state.get("issued"))
+        self._issued = maybe_floats(state.get("issued"))
         self._issuer = Issuer(len(names))
-        self._issuer.owed = _row(state.get("owed", [0.0] * len(names)))
+        self._issuer.owed = floats(state.get("owed", [0.0] * len(names)))
         self._issuer.begun = state.get("begun")
-        self.windows = [
-            Window(
-                number,
-                _row(given),
-                _row(up),
-                wanted=_maybe(wanted),
-                reasons=None if reasons is None else tuple(reasons),
-                issued=_maybe(issued),
-                promised=_maybe(promise),
-                owed=_maybe(owed),
-            )
-            # Those saved before plans were issued per window end with the reasons.
-            for number, given, up, wanted, reasons, issued, promise, owed in (
-                [*row, None, None, None][:_WINDOW_FIELDS] for row in state["windows"]
-            )
-        ]
+        self.windows = [window_of(row) for row in state["windows"]]
 
     def catch_up(self, running: Sequence[RunningUnit], ended: Sequence[Held]) -> None:
         """Count what began and ended since, in order of time; units that run still hold what they do."""
@@ -437,39 +419,3 @@ def restored(
     account.catch_up(running, ended)
     account.advance(max(now_s, account.now_s))
     return account
-
-
-def _moved(row: Floats, places: Sequence[int], missing: float) -> Floats:
-    return np.array([row[place] if place >= 0 else missing for place in places], dtype=np.float64)
-
-
-def _moved_fractions(row: Floats, places: Sequence[int]) -> Floats | None:
-    found = _moved(row, places, math.nan)
-    total = float(np.nansum(found))
-    return found / total if total > 0 else None
-
-
-def _moved_window(window: Window, places: Sequence[int]) -> Window:
-    return replace(
-        window,
-        given=_moved(window.given, places, 0.0),
-        up=_moved(window.up, places, 0.0),
-        committed=None if window.committed is None else _moved(window.committed, places, 0.0),
-        wanted=None if window.wanted is None else _moved(window.wanted, places, math.nan),
-        issued=None if window.issued is None else _moved(window.issued, places, math.nan),
-        promised=None if window.promised is None else _moved(window.promised, places, math.nan),
-        owed=None if window.owed is None else _moved(window.owed, places, 0.0),
-        reasons=None if window.reasons is None else tuple(window.reasons[at] if at >= 0 else "" for at in places),
-    )
-
-
-def _row(values: Sequence[float]) -> Floats:
-    return np.array(values, dtype=np.float64)
-
-
-def _maybe(values: Sequence[float] | None) -> Floats | None:
-    return None if values is None else _row(values)
-
-
-def _list(row: Floats | None) -> list[float] | None:
-    return None if row is None else row.tolist()

@@ -19,8 +19,9 @@ from meridian.contracts.run.v1.run_pb2 import Assignment, RunFailed, RunFinished
 from services.scheduler.replay import replay
 from tests.harness import PATIENCE_S, RunningService, environment
 from tests.integration.scheduler.messages import graph, report, submission
+from tests.integration.scheduler.passing_time import clock_of_now, live_of, passes
 from tests.integration.scheduler.test_replay_live import Agents, begun, caught_up, drive, placed
-from tests.integration.scheduler.test_service import live_of, starts
+from tests.integration.scheduler.test_service import starts
 
 ONE: dict[str, Any] = {"resources": Resources(cpus=1, accelerators=1)}
 PROMISES = """
@@ -125,33 +126,46 @@ def planned(body: Any) -> dict[str, dict[str, float]]:
 
 
 async def test_plans_per_window_are_issued_before_and_stand_over_a_restart(database_url: str) -> None:
-    text = PROMISES.replace("  window_s: 1\n", "  window_s: 5\n  plan: per_window\n")
+    text = PROMISES.replace("  window_s: 1\n", "  plan: per_window\n")
+    clock = clock_of_now()
     async with environment(database_url) as stack:
         bus = stack.bus
-        async with stack.service("scheduler") as service:
+        async with stack.service("scheduler", clock=clock) as service:
             await bus.publish(graph("beijing", 1), graph("shanghai", 1))
             await bus.expect(GraphUpdated, count=2)
             await put(service, text)
             for number in range(3):
                 await bus.publish(submission(f"job-{number}", **ONE))
                 await bus.expect(Assignment, starts(f"job-{number}"))
-            # By the promise (3:1) the first goes to beijing; two of three there are planned for the windows in which nothing begins.
-            body = await shown(
-                service,
-                "/v1/shares?windows=10",
-                lambda body: any(plan["beijing"] != 0.75 for plan in planned(body).values()),
-            )
+            where = [item.domain_id for item in bus.events(Assignment)]
+            assert sorted(where) == ["beijing", "beijing", "shanghai"]
+            # Two hours begin, in which nothing does: the first of them counts on as much as began before, the other on less.
+            live = live_of(service)
+            for _ in range(2):
+                passes(service, 3601.0 - live.now_s() % 3600.0)
+            body = (await service.http.get("/v1/shares?windows=10")).json()
             assert body["plan"]["plan"] == "per_window"
             issued = planned(body)
-            assert {row["promised_share"] for row in body["windows"][0]["domains"]} == {0.75, 0.25}
+            now, before, first = body["windows"][:3]
+            assert issued[first["from"]]["beijing"] == pytest.approx(0.75)
+            for window in (now, before):
+                assert 2 / 3 - 1e-9 <= issued[window["from"]]["beijing"] < 0.75
+                assert {row["promised_share"] for row in window["domains"]} == {0.75, 0.25}
             metrics = (await service.http.get("/metrics")).text
             for name in ("share_promise_deviation", "share_period_deviation"):
                 assert re.search(rf'^meridian_scheduler_{name}{{domain_id="beijing"}} ', metrics, re.MULTILINE)
             promise = r'^meridian_scheduler_share{domain_id="shanghai",of="promised"} 0\.25'
             assert re.search(promise, metrics, re.MULTILINE)
-        async with stack.service("scheduler") as service:
+            # Heard in the window that is open: its plan stands.
+            await bus.publish(submission("late", **ONE))
+            await bus.expect(Assignment, starts("late"))
+            assert planned((await service.http.get("/v1/shares?windows=10")).json()) == issued
+        clock.advance(3600.0)
+        async with stack.service("scheduler", clock=clock) as service:
             again = (await service.http.get("/v1/shares?windows=49")).json()
-            assert planned(again).items() >= issued.items()
+            after = planned(again)
+            assert len(after) == len(issued) + 1
+            assert [after[now["from"]], after[before["from"]]] == [issued[now["from"]], issued[before["from"]]]
             entries, events = await caught_up(stack, service)
         assert replay(entries, events).differences == []
 

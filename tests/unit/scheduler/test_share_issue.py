@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from services.scheduler.core.cluster import RunningUnit
+from services.scheduler.core.cycle import MOVED
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.policy import policy_from_json
+from services.scheduler.core.promises import Saved
 from services.scheduler.core.share_account import Held, ShareAccount, restored
 from services.scheduler.core.share_issue import LEAST, REACH, REPAID_IN, Issuer
 from services.scheduler.core.share_moves import repairs
@@ -18,6 +21,7 @@ from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.policy_file import parse
 from services.scheduler.promises_api import shares_json
+from tests.unit.scheduler.world import World, a_fleet, task
 
 PLAN = SharePlan(((("a", 3.0), ("b", 1.0)),), window_s=100.0, plan="per_window")
 NAMES = ("a", "b")
@@ -251,6 +255,72 @@ def test_a_unit_is_moved_only_where_a_plan_would_be_broken_without() -> None:
     assert repairs(found, left, np.array([40.0, 0.0])) == []
 
 
+def test_a_unit_that_would_not_go_where_it_lacks_is_not_moved() -> None:
+    units = [running(f"a-{number}", "a", 1) for number in range(30)] + [running("b", "b", 26)]
+    found = account(*units, plan=replace(PLAN, shares=((("a", 1.0), ("b", 1.0)),)))
+    found.advance(1.0)
+    room = np.array([40.0, 40.0])
+    assert len(repairs(found, units, room)) == 1
+    assert repairs(found, units, room, lambda item: "a") == []
+    assert repairs(found, units, room, lambda item: "") == []
+    [key] = repairs(found, units, room, lambda item: "b" if item.unit.key.job_id == "a-3" else "a")
+    assert key.job_id == "a-3"
+
+
 def replace_before(item: RunningUnit) -> RunningUnit:
     """The same unit, which held nodes before."""
     return running(item.unit.key.job_id, item.ranks[0].domain_id, 1, before_s=50.0)
+
+
+def test_nobody_is_moved_while_a_unit_waits() -> None:
+    options = {"shares": {"a": 1, "b": 1}, "plan": "per_window", "window_s": 100, "tolerance": 0.3, "move_every_s": 10}
+    policy = policy_from_json({"scores": {"share_deficit": 1.0}, "options": {"share_deficit": options}})
+    world = World(a_fleet({"a": 2, "b": 2}), policy)
+    world.book.promises.begin(Saved({}), world.now_s)
+    for number in range(8):
+        world.submit(f"job-{number}", task(accelerators=1))
+    world.cycle()
+    for number in range(8):
+        world.start(world.run(f"job-{number}"))
+    of_b = [number for number in range(8) if world.run(f"job-{number}").domains == ("b",)]
+    assert len(of_b) == 4
+    world.now_s = 1101.0
+    world.cycle()
+    assert not world.last.moves
+    for number in of_b[:3]:
+        world.finish(world.run(f"job-{number}"))
+    world.submit("wide", task(accelerators=9))
+    world.now_s = 1110.0
+    world.cycle()
+    assert not world.last.moves, "one waits that has no room"
+    world.cancel("wide")
+    world.cycle()
+    [(run, moved)] = world.last.preempted
+    assert (run.domains, moved.beneficiary, moved.reason) == (("a",), None, MOVED)
+    # It still holds its nodes and has no others yet, so nobody else goes.
+    world.now_s = 1120.0
+    world.cycle()
+    assert not world.last.moves
+
+
+@pytest.mark.parametrize(("domains", "moves"), [(frozenset({"a"}), 0), (frozenset[str](), 1)])
+def test_a_unit_that_may_run_in_one_domain_only_stays(domains: frozenset[str], moves: int) -> None:
+    options = {"shares": {"a": 1, "b": 1}, "plan": "per_window", "window_s": 100, "tolerance": 0.3, "move_every_s": 10}
+    policy = policy_from_json({"scores": {"share_deficit": 1.0}, "options": {"share_deficit": options}})
+    world = World(a_fleet({"a": 2, "b": 2}), policy)
+    world.book.promises.begin(Saved({}), world.now_s)
+    for number in range(8):
+        world.submit(f"job-{number}", task(accelerators=1, domains=frozenset({"b"}) if number < 4 else domains))
+        world.cycle()
+    runs = [world.run(f"job-{number}") for number in range(8)]
+    for run in runs:
+        world.start(run)
+    of_b = [run for run in runs if run.domains == ("b",)]
+    assert len(of_b) == 4
+    world.now_s = 1101.0
+    world.cycle()
+    for run in of_b[:3]:
+        world.finish(run)
+    world.now_s = 1110.0
+    world.cycle()
+    assert len(world.last.moves) == moves
