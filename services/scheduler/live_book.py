@@ -33,7 +33,7 @@ from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.core.state import Demand, UnitKey
-from services.scheduler.core.unlike import said, unlike
+from services.scheduler.core.unlike import MOST_UNITS, Unlike, said, unlike
 from services.scheduler.core.waiting import WaitingUnits
 from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.errors import LeadershipLostError
@@ -58,6 +58,12 @@ class SeenPart(NamedTuple):
 
     among: str
     assumes: str
+
+
+def _why_not(found: Unlike) -> str:
+    if found.units > MOST_UNITS:
+        return f"{found.units} units with accelerators are more than the {MOST_UNITS} that are planned together"
+    return "too few of them have rates that differ by accelerator"
 
 
 class LiveBook:
@@ -132,7 +138,7 @@ class LiveBook:
             "units_whose_rates_differ": found.differ,
             "reason": said(self.book.cluster, self.policy)
             if found.follows
-            else "too few units whose rates differ by accelerator: each is placed in its turn",
+            else f"each unit is placed in its turn: {_why_not(found)}",
         }
 
     # -- life --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ differ from one accelerator model to the next, who runs on what has to be planne
 long as Gavel's program on Gavel's traces (docs/simulating.md). So a policy may name an ``unlike_planner``. It decides about units
 with accelerators while the rates of at least half of them, waiting or running, are known to differ between the models of the
 network (by more than `LEAST_RATIO`), and goes on until that are fewer than a quarter, so that one unit more or less does not
-change the way of deciding again and again. Units without accelerators are decided on in the order of the policy all the while.
+change the way of deciding again and again. Beyond `MOST_UNITS` each is placed in its turn: a plan is made in a cycle. Units without accelerators are decided on in the order of the policy all the while.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from services.scheduler.core.table import Table
 LEAST_RATIO = 1.05
 """Rates that differ by less are alike."""
 _BEGINS, _GOES_ON = 0.5, 0.25
+MOST_UNITS = 2000
+"""Units with accelerators that are planned together: more would hold a cycle for seconds (10,000 took 1.2 to 3.3 s each)."""
 _NAME = "unlike"
 
 
@@ -79,7 +81,7 @@ class _Count:
                 profile = demand.profile
                 differ += count if profile and self._differ(cluster, profile, demand.ranks, _types(demand)) else 0
         least = _GOES_ON if self.follows else _BEGINS
-        return Unlike(units, differ, differ > 0 and differ >= least * units)
+        return Unlike(units, differ, differ > 0 and differ >= least * units and units <= MOST_UNITS)
 
     def _differ(self, cluster: Cluster, profile: str, ranks: int, types: tuple[str, ...]) -> bool:
         found = self._known.get((profile, ranks, types))

@@ -55,7 +55,7 @@ class CompletionPlanner:
     What a policy wants that serves many tenants, each off by default: with ``priorities`` jobs of a higher priority are planned
     first, those of a lower one on what they leave; with ``tenants`` nobody gets more than an equal share of the devices (by
     weight) while others want theirs; with ``spare_s`` runs stay that would lose more than so many seconds of work, and
-    services, and the plan is made anew when a run may be moved that began too late before; ``first`` bounds how many of the waiting jobs, the eldest of the highest priority, are planned (0: all).
+    services, and the plan is made anew when a run may be moved that began too late before.
     """
 
     name = "completion"
@@ -68,19 +68,13 @@ class CompletionPlanner:
         priorities: float = 0.0,
         tenants: float = 0.0,
         spare_s: float = math.inf,
-        first: float = 0.0,
     ) -> None:
         self._power, self._known, self._least_s = power, bool(known), least_s
-        self._priorities, self._tenants, self._spare_s, self._first = (
-            bool(priorities),
-            bool(tenants),
-            spare_s,
-            int(first),
-        )
+        self._priorities, self._tenants, self._spare_s = bool(priorities), bool(tenants), spare_s
 
     def configured(self, options: Mapping[str, Any]) -> CompletionPlanner:
-        """With ``power``, ``known`` (0 or 1), ``least_s`` (seconds), ``priorities``, ``tenants`` (0 or 1), ``spare_s`` (seconds) and
-        ``first`` (jobs)."""
+        """With ``power``, ``known`` (0 or 1), ``least_s`` (seconds), ``priorities``, ``tenants`` (0 or 1) and ``spare_s``
+        (seconds)."""
         least = {
             "power": 0.0,
             "known": 0.0,
@@ -88,7 +82,6 @@ class CompletionPlanner:
             "priorities": 0.0,
             "tenants": 0.0,
             "spare_s": 0.0,
-            "first": 0.0,
         }
         return CompletionPlanner(**numbers_of(self.name, options, **least))
 
@@ -137,8 +130,6 @@ class CompletionPlanner:
         priority = np.array([unit.priority for unit in jobs.units]) if self._priorities else np.zeros(len(jobs.units))
         for level in sorted(set(priority[~fixed].tolist()), reverse=True):
             which = np.flatnonzero(~fixed & (priority == level))
-            if self._first:
-                which = np.sort(which[np.argsort(jobs.kind[which] < 0, kind="stable")][: self._first])
             quotas = self._quotas(cluster, jobs, chosen, which, free) if self._tenants else None
             self._share_out(jobs, seconds, which, chosen, free, quotas)
             if not (free > 1e-9).any():

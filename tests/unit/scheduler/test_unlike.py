@@ -90,6 +90,14 @@ def test_half_of_the_units_with_accelerators_decide(specs: list[JobSpec], expect
     assert stages.follows == expected.follows
 
 
+def test_more_units_than_a_cycle_can_plan_are_placed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.scheduler.core.unlike.MOST_UNITS", 3)
+    world = World(two_models(), shipped("balanced"))
+    for number in range(4):
+        world.submit(f"job-{number}", rated(2.0, 1.0))
+        assert unlike(world.book.cluster) == Unlike(number + 1, number + 1, follows=number < 3)
+
+
 def test_it_goes_on_until_they_are_fewer_than_a_quarter() -> None:
     world = World(two_models(), shipped("balanced"))
     world.submit("rated", rated(2.0, 1.0))
