@@ -2,7 +2,8 @@
 
 A filter plugin is a class with ``name``, ``dynamic`` (it reads what is free, so it is asked again after each placing),
 ``passes(view, demand, rows)`` giving a boolean per node of ``rows`` (an index array or slice), and ``why(view, demand,
-row)`` that says for one rejected node what is missing. `register` adds one; a policy names those that apply.
+row)`` that says for one rejected node what is missing. With ``per_rank`` True it promises that how many ranks a demand asks for changes
+nothing in what it says: such demands are then looked at together (counting.py). `register` adds one; a policy names those that apply.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Placing has two levels, so there are three kinds of score plugins, told apart by
   DomainScore  ``domains(view, demand)``       a value per domain
   NodeScore    ``nodes(view, demand, rows)``   a value per node of ``rows``
   SetScore     ``domain_set(view, demand, ds)`` one value for a set of domains that a job would span
-``dynamic`` says that the value reads what is free and changes while a cycle places. `register` adds a plugin; the policy
+``dynamic`` says that the value reads what is free and changes while a cycle places. A node score with ``per_rank`` True promises that how
+many ranks a demand asks for changes nothing in its values. `register` adds a plugin; the policy
 names those that apply, with weights.
 """
 
