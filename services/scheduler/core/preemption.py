@@ -295,11 +295,18 @@ def find_room(
         return None
     rows = {row for row, _ in found[1].rows}
     here: list[RunningUnit] = []
+    elsewhere: list[RunningUnit] = []
     for victim in off:
         if any(row in rows for row, _ in victim.rows):
             here.append(victim)
         else:
+            elsewhere.append(victim)
             _occupy(cluster, victim)
+    if elsewhere and best(alternatives) is None:
+        # Nodes may share an address with its ports, and units are kept apart by more than nodes.
+        for victim in elsewhere:
+            _give(cluster, victim)
+        here = off
     if len(here) == len(off) == 1:
         return here, *found
     off = here[-1:]

@@ -1,4 +1,4 @@
-"""A unit that may not be preempted keeps its nodes, whatever waits; one beside it that may gives way."""
+"""Who gives way to whom: a unit that may not be preempted keeps its nodes, whatever waits."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import pytest
 
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
+from services.scheduler.core.fleet import Domain, Fleet, with_domain
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.waiting_unit import PendingUnit
-from tests.unit.scheduler.world import a_fleet
+from tests.unit.scheduler.world import a_fleet, a_node
 
 FILTERS = ("up", "domain", "accelerator", "capacity")
 
@@ -33,3 +34,19 @@ def test_only_who_may_be_preempted_gives_way(preemption: str, kept: set[str]) ->
     assert len(gone) == (len(kept) < 2)
     assert not gone & kept
     assert [item.key.job_id for item in found.waiting] == (["urgent"] if len(kept) == 2 else [])
+
+
+def test_who_holds_a_port_of_the_address_gives_way_though_the_place_is_on_another_node() -> None:
+    # Both nodes have one address: 8080 is held on a-0, the accelerators that are wanted on a-1.
+    policy = Policy("p", order=("priority", "age"), preemptions=("priority",))
+    fleet = with_domain(Fleet(), Domain("a"), [a_node("a-0", "a", devices=2), a_node("a-1", "a")])
+    cluster = Cluster(table_of(fleet), policy)
+    service = PendingUnit(UnitKey("service", 0), "lab", 0, 0.0, Demand(1, cpus=8.0, service_port=8080))
+    cluster.begin(service, [PlacedRank(0, "a", "a-0", 0, ())], 0.0)
+    cluster.begin(*holding("training", "a-1", preemptible=True), 0.0)
+    cluster.add(
+        PendingUnit(UnitKey("urgent", 0), "lab", 9, 1.0, Demand(1, cpus=1.0, accelerators=4, service_port=8080))
+    )
+    found = decide(cluster, policy, 10.0)
+    assert [item.key.job_id for item in found.placed] == ["urgent"]
+    assert {item.key.job_id for item in found.preempted} == {"service", "training"}
