@@ -157,7 +157,8 @@ for _setting in (
         about="least effort until an end first, between predicted remaining run time and Gittins index, less by a factor of e for"
         " each day since submission, and the eldest first where it is a day or more; predictions of running jobs renewed every"
         " half hour; a job that runs for less than two minutes, or is less than 1.5 times as far back (1.1 times among jobs of"
-        " one tenant that ask for the same and name neither user nor program), is left alone, and large gangs among those alike."
+        " one tenant that ask for the same and name neither user nor program), is left alone, and large gangs among those alike;"
+        " jobs that find room elsewhere at once move where that makes room for one that waits."
         " Where rates differ between the network's accelerators it plans as completion-blind, elastic jobs as elastic-exact",
         suits=Suits(elastic="elastic-exact", unlike="completion-blind"),
     ),
