@@ -293,6 +293,13 @@ def find_room(
         for victim in off:
             _occupy(cluster, victim)
         return None
+    return _fewest(cluster, alternatives, off, found)
+
+
+def _fewest(
+    cluster: Cluster, alternatives: Sequence[Candidates], off: list[RunningUnit], found: tuple[Candidates, Choice]
+) -> tuple[list[RunningUnit], Candidates, Choice]:
+    """Step 3 of `find_room`: of the victims that were taken off for the place ``found``, those that must go."""
     rows = {row for row, _ in found[1].rows}
     here: list[RunningUnit] = []
     elsewhere: list[RunningUnit] = []
@@ -309,15 +316,15 @@ def find_room(
         here = off
     if len(here) == len(off) == 1:
         return here, *found
-    off = here[-1:]
+    needed = here[-1:]
     for victim in reversed(here[:-1]):
         _occupy(cluster, victim)
         if best(alternatives) is None:
             _give(cluster, victim)
-            off.insert(0, victim)
-    found = best(alternatives)
-    assert found is not None
-    return off, *found
+            needed.insert(0, victim)
+    there = best(alternatives)
+    assert there is not None
+    return needed, *there
 
 
 def _least_prefix(
