@@ -41,7 +41,7 @@ from bench.result import DataSource, Row, command_line, write
 from bench.result import Setting as Kind
 from services.scheduler.core.policy import Policy
 from services.scheduler.planners.goodput import Application
-from services.scheduler.policy_file import shipped
+from services.scheduler.policy.file import shipped
 from simulation import adaptive
 from simulation.domains import read_network
 from simulation.engine import Setting, Simulation

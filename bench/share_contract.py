@@ -48,8 +48,8 @@ import numpy as np
 
 from bench.result import DataSource, Row, command_line, print_table, write
 from bench.result import Setting as ResultSetting
+from services.scheduler.core.contracts.plan import PER_WINDOW, STANDING, SharePlan
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.share_plan import PER_WINDOW, STANDING, SharePlan
 from simulation.contracts import (
     ContractSimulation,
     HeldAt,

@@ -22,7 +22,7 @@ from meridian.errors import InvalidArgumentError, MeridianError
 from meridian.result import DataSource, document, in_words
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.plugins import load_plugins
-from services.scheduler.policy_file import shipped, shipped_names
+from services.scheduler.policy.file import shipped, shipped_names
 from simulation.engine import Setting
 from simulation.estimates import KNOWLEDGE
 from simulation.experiment import (

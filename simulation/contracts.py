@@ -1,6 +1,6 @@
 """Whether promises hold while the load swings: share contracts of domains, and runs that are not interrupted.
 
-`ContractSimulation` is a simulation whose policy has a share plan (`services/scheduler/core/contract.py`); `shares` tells what
+`ContractSimulation` is a simulation whose policy has a share plan (`services/scheduler/core/contracts/contract.py`); `shares` tells what
 was kept. `swinging` gives a trace whose arrival rate goes up and down; `stability` tells how many runs kept running.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meridian.errors import InvalidArgumentError
-from services.scheduler.core.contract import (
+from services.scheduler.core.contracts.contract import (
     ShareAccount,
     SharePlan,
     committed,
@@ -26,9 +26,9 @@ from services.scheduler.core.contract import (
     plan_of,
     tell,
 )
+from services.scheduler.core.contracts.moves import repairs
+from services.scheduler.core.contracts.plan import apart, promised
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.share_moves import repairs
-from services.scheduler.core.share_plan import apart, promised
 from services.scheduler.core.table import Floats
 from simulation.engine import Setting, Simulation
 from simulation.measures import Measures

@@ -22,13 +22,13 @@ import numpy as np
 
 from meridian.errors import InvalidArgumentError
 from meridian.result import DataSource
-from services.scheduler.core.contract import plan_of
+from services.scheduler.core.contracts.contract import plan_of
 from services.scheduler.core.decide import Snapshot, decide
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.table import table_of
 from services.scheduler.plugins import load_plugins
-from services.scheduler.policy_file import parse, shipped, shipped_names
+from services.scheduler.policy.file import parse, shipped, shipped_names
 from simulation.contracts import ContractSimulation, shares
 from simulation.domains import GIB, read_network
 from simulation.engine import Setting, Simulation

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from services.scheduler.core.fairness import jain_index
+from services.scheduler.core.entitlement.fairness import jain_index
 from simulation.model import Network
 
 Floats = npt.NDArray[np.float64]

@@ -17,8 +17,8 @@ from services.scheduler.events import SUBSCRIPTIONS, Events
 from services.scheduler.live import LiveScheduler
 from services.scheduler.plans.catalogue import register_all
 from services.scheduler.plugins import load_plugins
-from services.scheduler.policy_api import create_policy_router
-from services.scheduler.policy_file import parse, shipped
+from services.scheduler.policy.api import create_policy_router
+from services.scheduler.policy.file import parse, shipped
 from services.scheduler.predicted_starts import PredictedStarts
 from services.scheduler.promises_api import PromisesCollector, create_promises_router
 from services.scheduler.settings import SchedulerSettings

@@ -15,7 +15,7 @@ from services.scheduler.core.refit import refit
 from services.scheduler.core.scores import SCORES
 from services.scheduler.core.stages import check
 from services.scheduler.core.units import MOST_AMOUNT
-from services.scheduler.policy_file import parse
+from services.scheduler.policy.file import parse
 
 _FIELDS = ("nodes_down", "nodes_up", "domains", "prices", "weights", "policy")
 _DOMAIN_FIELDS = {

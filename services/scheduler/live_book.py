@@ -23,7 +23,7 @@ from meridian.leadership import AdvisoryLock
 from meridian.observability import child_traceparent
 from meridian.outbox import Outbox, Transaction
 from meridian.service import Kernel
-from services.scheduler import policy_changes, store
+from services.scheduler import store
 from services.scheduler.core.book import Book, Draft
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import Snapshot, Waiting, decide, snapshot_of
@@ -40,8 +40,9 @@ from services.scheduler.errors import LeadershipLostError
 from services.scheduler.journal import Journal
 from services.scheduler.leading import keep_leading
 from services.scheduler.metrics import SchedulerMetrics
-from services.scheduler.policy_changes import Outcome
-from services.scheduler.policy_warnings import warnings_of
+from services.scheduler.policy import changes as policy_changes
+from services.scheduler.policy.changes import Outcome
+from services.scheduler.policy.warnings import warnings_of
 from services.scheduler.promises_kept import PromisesKept
 from services.scheduler.run_times_kept import RunTimesKept
 from services.scheduler.settings import SchedulerSettings

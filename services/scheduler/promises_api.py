@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from services.scheduler.core.contracts.account import KEPT_WINDOWS, ShareAccount
+from services.scheduler.core.contracts.plan import Window, apart, infeasible, planned, promised
 from services.scheduler.core.selection.objectives_sla import SlaRow
-from services.scheduler.core.share_account import KEPT_WINDOWS, ShareAccount
-from services.scheduler.core.share_plan import Window, apart, infeasible, planned, promised
 from services.scheduler.core.table import Floats
 from services.scheduler.live import LiveScheduler
 from services.scheduler.times import rfc3339

@@ -9,9 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from meridian.database import Database
 from services.scheduler import store, store_promises
 from services.scheduler.core.book import Book, Draft
-from services.scheduler.core.service_levels import ServiceLevels
-from services.scheduler.core.share_account import ShareAccount
-from services.scheduler.core.share_plan import PER_WINDOW
+from services.scheduler.core.contracts.account import ShareAccount
+from services.scheduler.core.contracts.plan import PER_WINDOW
+from services.scheduler.core.contracts.service_levels import ServiceLevels
 from services.scheduler.errors import LeadershipLostError
 
 SAVE_EVERY_S = 60.0

@@ -16,11 +16,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.scheduler import store_measured, store_promises
 from services.scheduler.core.book import Draft
+from services.scheduler.core.contracts.account import Held
+from services.scheduler.core.contracts.promises import Saved
 from services.scheduler.core.effects import DecisionRecord
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.measured import News
-from services.scheduler.core.promises import Saved
-from services.scheduler.core.share_account import Held
 from services.scheduler.core.state import FINAL_JOB_STATES, Job, Run, RunState, Unit, UnitKey
 from services.scheduler.later_values import marks_of
 from services.scheduler.store_rows import (

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.scheduler.core.service_levels import Observation
+from services.scheduler.core.contracts.service_levels import Observation
 
 _metadata = sa.MetaData()
 promises = sa.Table(

@@ -19,11 +19,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from meridian.errors import ConflictError
 from meridian.outbox import Transaction
-from services.scheduler import policy_changes, store_policies, store_tenants
+from services.scheduler import store_policies, store_tenants
 from services.scheduler.core.front.objectives import weights_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.tenants_objectives import OBJECTIVES, ChebyshevScore
-from services.scheduler.policy_file import parse
+from services.scheduler.policy import changes as policy_changes
+from services.scheduler.policy.file import parse
 from services.scheduler.store_tenants import TenantObjectives
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from services.scheduler.core.table import Floats
 from services.scheduler.core.tenants_objectives import OBJECTIVES
 from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.live import LiveScheduler
-from services.scheduler.policy_api import By
+from services.scheduler.policy.api import By
 from services.scheduler.tenants import SCORE, weighs
 from services.scheduler.times import rfc3339
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.contracts.promises import Promises
 from services.scheduler.core.effects import DecisionRecord, Effect
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.idle_nodes import IDLE_NODES, IdleNodes, idle_rules_of
@@ -21,7 +22,6 @@ from services.scheduler.core.kept import Kept, pending_unit
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.measured import Measured, News
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.promises import Promises
 from services.scheduler.core.renewal import Renewal, by_steps
 from services.scheduler.core.replica_loads import Replicas
 from services.scheduler.core.run_times import RunTimes

@@ -6,7 +6,7 @@ Importing it is enough. Placing imports it; nothing that it imports may import p
 from __future__ import annotations
 
 from services.scheduler.core import admission, filters, queue, scores
-from services.scheduler.core.contract import ShareDeficitScore
+from services.scheduler.core.contracts.contract import ShareDeficitScore
 from services.scheduler.core.scoring.affinity import RunsThereFilter, ThroughputScore
 from services.scheduler.core.scoring.burst import BurstLastFilter, BurstScore
 from services.scheduler.core.scoring.contracts import ShareContractScore

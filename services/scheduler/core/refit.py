@@ -8,7 +8,7 @@ import numpy as np
 
 from services.scheduler.core import outlooks
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.contract import refitted
+from services.scheduler.core.contracts.contract import refitted
 from services.scheduler.core.fleet import Fleet, MarkKind, Node, NodeState
 from services.scheduler.core.table import Table, sum_by, table_of
 from services.scheduler.core.view import View

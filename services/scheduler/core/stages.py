@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from services.scheduler.core.admission import Limit, limits
+from services.scheduler.core.contracts.promises import SERVICE_LEVELS, service_levels_of
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.idle_nodes import IDLE_NODES, idle_rules_of
 from services.scheduler.core.options import configured
@@ -15,7 +16,6 @@ from services.scheduler.core.planning import Planner, Rounds, planner
 from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import Preemption, preemptions
-from services.scheduler.core.promises import SERVICE_LEVELS, service_levels_of
 from services.scheduler.core.ranking import can_be_kept
 from services.scheduler.core.waiting_unit import Order
 

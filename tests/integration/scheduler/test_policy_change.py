@@ -23,8 +23,8 @@ from meridian.errors import ConfigurationError
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.scores import SCORES
 from services.scheduler.live import LiveScheduler
-from services.scheduler.policy_changes import change_to
-from services.scheduler.policy_file import parse, shipped
+from services.scheduler.policy.changes import change_to
+from services.scheduler.policy.file import parse, shipped
 from tests.harness import Environment, RunningService, environment
 from tests.integration.gateway.issuer import serving
 from tests.integration.scheduler.messages import graph, report, submission

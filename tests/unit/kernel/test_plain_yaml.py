@@ -16,7 +16,7 @@ from meridian.cli.yaml_files import read_yaml
 from meridian.embedded.domains import read_domains
 from meridian.errors import MeridianError
 from meridian.plain_yaml import load
-from services.scheduler.policy_file import parse
+from services.scheduler.policy.file import parse
 from simulation.domains import read_network
 
 DOMAINS = "domains:\n- domain_id: a\n  nodes:\n  - {node_id: n, cpus: CPUS}\n"

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from services.scheduler.core.contracts.promises import Saved
 from services.scheduler.core.measured import Cell, Done, Load, News
 from services.scheduler.core.policy import Policy, policy_from_json
-from services.scheduler.core.promises import Saved
 from services.scheduler.core.scaling import Scaling
 from services.scheduler.core.state import Demand, JobKind, JobSpec, RunState, UnitKey, UnitState
 from tests.unit.scheduler.apart_network import Network, Shard, a_network

@@ -10,7 +10,7 @@ import pytest
 
 from meridian.errors import InvalidArgumentError
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.contract import (
+from services.scheduler.core.contracts.contract import (
     ShareAccount,
     ShareDeficitScore,
     SharePlan,

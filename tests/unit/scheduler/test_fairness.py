@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meridian.errors import InvalidArgumentError
-from services.scheduler.core import fair_share, fairness
-from services.scheduler.core.drf import HierarchicalDrf, dominant_share
+from services.scheduler.core.entitlement import fair_share, fairness
+from services.scheduler.core.entitlement.drf import HierarchicalDrf, dominant_share
+from services.scheduler.core.entitlement.fair_share import DecayedUsage
+from services.scheduler.core.entitlement.share_tree import ShareNode
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.fair_share import DecayedUsage
-from services.scheduler.core.share_tree import ShareNode
 
 NAN = float("nan")
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.scheduler.core.contracts.promises import Saved
 from services.scheduler.core.declared_rates import profile_of
 from services.scheduler.core.measured import Cell, Done, Measured, News
 from services.scheduler.core.metering import LEAST_STEPS, WINDOW_S, Metering, Report
 from services.scheduler.core.policy import Policy, policy_from_json
-from services.scheduler.core.promises import Saved
 from services.scheduler.core.state import FailureKind, UnitKey
 from tests.unit.scheduler.world import World, a_fleet, gang
 

@@ -23,7 +23,7 @@ from services.scheduler.core.outlooks import tenants_held_for
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.stages import check
 from services.scheduler.plugins import GROUP, load_plugins
-from services.scheduler.policy_file import parse, shipped_names
+from services.scheduler.policy.file import parse, shipped_names
 
 DOC = Path(__file__).parents[3] / "docs/writing-a-policy.md"
 REGISTRIES = (

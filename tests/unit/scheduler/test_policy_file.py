@@ -20,9 +20,9 @@ from services.scheduler.core.policy import Policy, RestartRules
 from services.scheduler.core.stages import check
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares
-from services.scheduler.marked_yaml import read
-from services.scheduler.policy_differences import differences
-from services.scheduler.policy_file import parse, shipped, shipped_names
+from services.scheduler.policy.differences import differences
+from services.scheduler.policy.file import parse, shipped, shipped_names
+from services.scheduler.policy.marked_yaml import read
 from tests.unit.scheduler.world import World, a_fleet, gang, task
 
 WHOLE = """\

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from services.scheduler.core.cluster import RunningUnit
-from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.service_levels import (
+from services.scheduler.core.contracts.account import Held, ShareAccount, restored
+from services.scheduler.core.contracts.plan import SharePlan
+from services.scheduler.core.contracts.service_levels import (
     FINISHED,
     LOST,
     QUEUED,
@@ -19,12 +20,11 @@ from services.scheduler.core.service_levels import (
     Observation,
     ServiceLevels,
 )
-from services.scheduler.core.share_account import Held, ShareAccount, restored
-from services.scheduler.core.share_plan import SharePlan
+from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.sla_values import Objective, ObjectiveKind
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.waiting_unit import PendingUnit
-from services.scheduler.policy_file import parse
+from services.scheduler.policy.file import parse
 from services.scheduler.promises_api import series_of
 
 PLAN = SharePlan(((("a", 1.0), ("b", 1.0)),), window_s=100.0)

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meridian.errors import ConflictError, InvalidArgumentError
+from services.scheduler.core.entitlement.amounts import ACCELERATORS, CPUS, MEMORY_BYTES, natural, quantity, request
+from services.scheduler.core.entitlement.queues import QueueSpec
+from services.scheduler.core.entitlement.quota import QuotaTree, Reclaim, Verdict
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.quota import QuotaTree, Reclaim, Verdict
-from services.scheduler.core.quota_amounts import ACCELERATORS, CPUS, MEMORY_BYTES, natural, quantity, request
-from services.scheduler.core.quota_queues import QueueSpec
 
 GIB = 2**30
 LIMITS = {"borrow": "borrowing_limit", "lend": "lending_limit"}

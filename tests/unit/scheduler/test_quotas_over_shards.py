@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from meridian.sharding import shard_of_tenant
 from services.scheduler.core.apart.quotas import check_shards
+from services.scheduler.core.entitlement.queues import QueueSpec
+from services.scheduler.core.entitlement.quota import QuotaTree
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.quota import QuotaTree
-from services.scheduler.core.quota_queues import QueueSpec
 from tests.unit.scheduler.selection.plays import a_policy
 
 SHARDS = 3

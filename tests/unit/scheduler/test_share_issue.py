@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from services.scheduler.core.cluster import RunningUnit
+from services.scheduler.core.contracts.account import Held, ShareAccount, restored
+from services.scheduler.core.contracts.issue import LEAST, REACH, REPAID_IN, Issuer
+from services.scheduler.core.contracts.moves import repairs
+from services.scheduler.core.contracts.plan import SharePlan, deviations, planned, promised
+from services.scheduler.core.contracts.promises import Saved
 from services.scheduler.core.cycle import MOVED
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import policy_from_json
-from services.scheduler.core.promises import Saved
-from services.scheduler.core.share_account import Held, ShareAccount, restored
-from services.scheduler.core.share_issue import LEAST, REACH, REPAID_IN, Issuer
-from services.scheduler.core.share_moves import repairs
-from services.scheduler.core.share_plan import SharePlan, deviations, planned, promised
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.waiting_unit import PendingUnit
-from services.scheduler.policy_file import parse
+from services.scheduler.policy.file import parse
 from services.scheduler.promises_api import shares_json
 from tests.unit.scheduler.world import World, a_fleet, task
 

@@ -21,7 +21,7 @@ from services.scheduler.core.idle_nodes import IdleNodes, IdleRules, idle_rules_
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.sleeping import ASKED_AGAIN_S, PATIENCE_S, asleep_now, follow
 from services.scheduler.core.stages import check
-from services.scheduler.policy_file import parse
+from services.scheduler.policy.file import parse
 from tests.unit.scheduler.world import World, a_fleet, a_node, task
 
 

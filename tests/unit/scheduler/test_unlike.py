@@ -14,7 +14,7 @@ from services.scheduler.core.policy import Policy, RestartRules
 from services.scheduler.core.state import FailureKind, JobSpec, RunState, UnitKey
 from services.scheduler.core.unlike import Unlike, unlike
 from services.scheduler.plans.completion import CompletionPlanner
-from services.scheduler.policy_file import parse, shipped
+from services.scheduler.policy.file import parse, shipped
 from tests.unit.scheduler.world import World, a_node, gang, task
 
 AT_ONCE = RestartRules(least_run_s=0.0)

@@ -10,7 +10,7 @@ from services.scheduler.core.explaining.explanation import Explanation
 from services.scheduler.core.fleet import Domain, Fleet, with_domain
 from services.scheduler.core.state import JobSpec, UnitKey
 from services.scheduler.outlook import blocked_by, reserved_in
-from services.scheduler.policy_file import shipped
+from services.scheduler.policy.file import shipped
 from services.scheduler.times import rfc3339
 from tests.unit.scheduler.world import World, a_fleet, a_node, gang, task
 

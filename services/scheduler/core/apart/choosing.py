@@ -10,7 +10,7 @@ from services.scheduler.core.apart.shares import whole
 from services.scheduler.core.apart.told import Told
 from services.scheduler.core.apart.waking import Waking, with_sleepers
 from services.scheduler.core.book import Book
-from services.scheduler.core.contract import tell
+from services.scheduler.core.contracts.contract import tell
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.stages import stages_of
 from services.scheduler.core.two_level import Dispatch, InterDomain

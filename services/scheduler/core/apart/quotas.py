@@ -3,7 +3,7 @@
 Tenants of one organisation lie in one shard (``organisation_of`` in meridian/sharding.py), so the quotas of an organisation and of all
 below it are counted in one place. Above that, at a queue under which several shards meet, nobody counts all: its parts must
 have nothing to do with each other. They have not when they neither borrow from it nor lend to it, and when no number of running
-units is common to them; then what one of them may take depends on its own usage alone (core/quota.py: counted(x) <=
+units is common to them; then what one of them may take depends on its own usage alone (core/entitlement/quota.py: counted(x) <=
 subtree(x) holds at such a queue whenever it holds at each child).
 """
 
@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from services.scheduler.core.entitlement.queues import QueueSpec
+from services.scheduler.core.entitlement.quota import QuotaTree
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.quota import QuotaTree
-from services.scheduler.core.quota_queues import QueueSpec
 from services.scheduler.core.selection.quotas import QUOTA, queue_specs
 
 _WHERE = f"options.{QUOTA}"

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from services.scheduler.core.contracts.account import ShareAccount
+from services.scheduler.core.contracts.plan import PER_WINDOW, PLUGIN, plan_of
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.share_account import ShareAccount
-from services.scheduler.core.share_plan import PER_WINDOW, PLUGIN, plan_of
 from services.scheduler.core.table import Floats
 
 

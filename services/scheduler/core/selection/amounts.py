@@ -1,6 +1,6 @@
 """What a unit counts for in quotas and shares: accelerators weighted by their index, cpus, memory, named resources.
 
-All amounts are the integers of quota_amounts.py, so that what is charged and given back cancels exactly. The index of accelerator
+All amounts are the integers of entitlement/amounts.py, so that what is charged and given back cancels exactly. The index of accelerator
 models is the fact "index" of the cluster (model name to weight; 1 where none is given).
 """
 
@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from services.scheduler.core.entitlement.amounts import ACCELERATORS, CPUS, MEMORY_BYTES, request
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.quota_amounts import ACCELERATORS, CPUS, MEMORY_BYTES, request
 from services.scheduler.core.state import Demand
 
 if TYPE_CHECKING:

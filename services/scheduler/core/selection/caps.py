@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from services.scheduler.core.entitlement.amounts import natural, quantity
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import refuse_unknown
-from services.scheduler.core.quota_amounts import natural, quantity
 from services.scheduler.core.selection.amounts import Amounts, Meter, account_of, cluster_of, index_key
 from services.scheduler.core.selection.settings import mapping_of, numbers_by_name, whole_of
 from services.scheduler.core.state import UnitKey

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from services.scheduler.core.drf import HierarchicalDrf
+from services.scheduler.core.entitlement.drf import HierarchicalDrf
+from services.scheduler.core.entitlement.share_tree import ShareNode
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import refuse_unknown
 from services.scheduler.core.selection.amounts import COUNTED, Amounts, account_of, cluster_of, index_key
 from services.scheduler.core.selection.caps import Holdings
 from services.scheduler.core.selection.history import dominant_part
 from services.scheduler.core.selection.usage import share_nodes, weight_of
-from services.scheduler.core.share_tree import ShareNode
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class DrfOrder:
 
 
 class HierarchicalDrfOrder:
-    """Down a tree of queues, at each level the queue with the least share first, by H-DRF (drf.py).
+    """Down a tree of queues, at each level the queue with the least share first, by H-DRF (entitlement/drf.py).
 
     What a queue wants next is the least amount of each resource that any unit waiting in it asks for; the paper knows one
     task per queue. A queue that the engine took out of the cycle for another reason than what is free in sum (limits,

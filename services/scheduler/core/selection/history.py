@@ -1,4 +1,4 @@
-"""Usage that fades (fair_share.py: `DecayedUsage`), kept from cycle to cycle: a unit that runs uses its dominant share of the
+"""Usage that fades (entitlement/fair_share.py: `DecayedUsage`), kept from cycle to cycle: a unit that runs uses its dominant share of the
 cluster in each second, so that a unit of usage is the whole cluster for one second.
 
 Per account (queue or tenant) the rate of use and the time of its last change are kept, so that an event costs O(1) and
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from services.scheduler.core.fair_share import DecayedUsage
+from services.scheduler.core.entitlement.fair_share import DecayedUsage
 from services.scheduler.core.selection.amounts import Amounts, Meter, account_of, index_key
 from services.scheduler.core.state import UnitKey
 

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from services.scheduler.core.entitlement.fair_share import fair_share_factor
+from services.scheduler.core.entitlement.share_tree import ShareNode
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.fair_share import fair_share_factor
 from services.scheduler.core.multifactor import Multifactor, WaitingJobs, Weights, breakdown, priority
 from services.scheduler.core.options import refuse_unknown
 from services.scheduler.core.selection.amounts import COUNTED, Meter, cluster_of, index_key
 from services.scheduler.core.selection.history import dominant_part
 from services.scheduler.core.selection.settings import flag_of, mapping_of, number_of
 from services.scheduler.core.selection.usage import WEEK_S, FairTreeOrder, faded_usage, share_nodes, weight_of
-from services.scheduler.core.share_tree import ShareNode
 from services.scheduler.core.state import Demand
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 

@@ -1,4 +1,4 @@
-"""The limit "quota": a unit starts only when the tree of queues (quota.py) has room for it, of its queue's own or borrowed.
+"""The limit "quota": a unit starts only when the tree of queues (entitlement/quota.py) has room for it, of its queue's own or borrowed.
 
 Usage is kept from cycle to cycle: a unit is charged when it begins and refunded when it ends (`Cluster.watch`). What a cycle
 charges on top, for units that it places or takes off, is undone before anything else is asked or told: a cycle that is not
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from services.scheduler.core.entitlement.amounts import MEMORY_BYTES, RUNNING, natural, request
+from services.scheduler.core.entitlement.queues import QueueSpec
+from services.scheduler.core.entitlement.quota import QuotaTree, Verdict
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import refuse_unknown
-from services.scheduler.core.quota import QuotaTree, Verdict
-from services.scheduler.core.quota_amounts import MEMORY_BYTES, RUNNING, natural, request
-from services.scheduler.core.quota_queues import QueueSpec
 from services.scheduler.core.selection.amounts import Amounts, Meter, account_of, cluster_of, index_key
 from services.scheduler.core.selection.settings import (
     list_of,

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import Snapshot, decide
+from services.scheduler.core.entitlement.amounts import ACCELERATORS, CPUS
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.ledger import Ledger, Usage
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.quota_amounts import ACCELERATORS, CPUS
 from services.scheduler.core.selection.quotas import QuotaAccount
 from services.scheduler.core.stages import check
 from services.scheduler.core.state import UnitKey

@@ -1,5 +1,5 @@
 """A policy's document, as it was read with its lines, into the fields of `Policy`: section by section, each value checked in its
-place (`policy_file.py` says what may stand there)."""
+place (`file.py` says what may stand there)."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 from services.scheduler import boosted_priority
 from services.scheduler.core import builtin as _plugins  # noqa: F401 - makes the built-in plugins known
 from services.scheduler.core.admission import LIMITS
+from services.scheduler.core.contracts.plan import PLUGIN
+from services.scheduler.core.contracts.promises import SERVICE_LEVELS
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.filters import FILTERS
 from services.scheduler.core.idle_nodes import IDLE_NODES
 from services.scheduler.core.planning import PLANNERS
 from services.scheduler.core.policy import DISCIPLINES, ESTIMATES, Policy, RestartRules
 from services.scheduler.core.preemption import PREEMPTIONS
-from services.scheduler.core.promises import SERVICE_LEVELS
 from services.scheduler.core.queue import ORDERS
 from services.scheduler.core.scores import SCORES, NodeScore
-from services.scheduler.core.share_plan import PLUGIN
-from services.scheduler.marked_yaml import Marked, Problems
-from services.scheduler.policy_promises import SECTIONS, places, read_service_levels, read_shares
-from services.scheduler.policy_queues import BOOSTS, QUOTA, read_queues
-from services.scheduler.policy_values import LARGEST, ValueReader, unknown
+from services.scheduler.policy.marked_yaml import Marked, Problems
+from services.scheduler.policy.promises import SECTIONS, places, read_service_levels, read_shares
+from services.scheduler.policy.queues import BOOSTS, QUOTA, read_queues
+from services.scheduler.policy.values import LARGEST, ValueReader, unknown
 
 BOOSTED = boosted_priority.BoostedPriorityOrder.name
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

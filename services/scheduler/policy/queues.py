@@ -1,7 +1,7 @@
 """The ``queues`` of a policy file: a tree of quotas, and what belongs to a queue besides.
 
 Per queue: ``name``, ``parent``; ``nominal``, ``borrowing_limit``, ``lending_limit`` (amounts by resource), ``max_running``
-(see core/quota_queues.py); ``weight`` (of its tenant in fair shares, and of the queue among borrowers);
+(see core/entitlement/queues.py); ``weight`` (of its tenant in fair shares, and of the queue among borrowers);
 ``priority_boost`` (added to the priority of its units; inherited by the queues below).
 """
 
@@ -12,10 +12,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from services.scheduler.core.entitlement.queues import QueueSpec
+from services.scheduler.core.entitlement.quota import QuotaTree
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.quota import QuotaTree
-from services.scheduler.core.quota_queues import QueueSpec
-from services.scheduler.marked_yaml import Marked, Problems
+from services.scheduler.policy.marked_yaml import Marked, Problems
 
 QUOTA = "queues"
 """The option of the limit ``quota`` that takes the specifications."""

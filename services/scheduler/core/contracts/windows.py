@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from services.scheduler.core.share_plan import Window
+from services.scheduler.core.contracts.plan import Window
 from services.scheduler.core.table import Floats
 
 _FIELDS = 8

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.share_issue import Issuer
-from services.scheduler.core.share_plan import PER_WINDOW, SharePlan, Window, judged, promised
-from services.scheduler.core.share_windows import (
+from services.scheduler.core.contracts.issue import Issuer
+from services.scheduler.core.contracts.plan import PER_WINDOW, SharePlan, Window, judged, promised
+from services.scheduler.core.contracts.windows import (
     floats,
     maybe_floats,
     maybe_list,
@@ -22,6 +21,7 @@ from services.scheduler.core.share_windows import (
     row_of,
     window_of,
 )
+from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Floats
 

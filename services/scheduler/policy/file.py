@@ -14,7 +14,7 @@
       domains: {beijing: {scores: {pack: 3.0}}}
       one_accelerator_model_per_gang: true
     queues: [{name: org, nominal: {accelerators: 64}}, {name: team-a, parent: org, weight: 2, priority_boost: 10}]
-    shares: {planned: {beijing: 3, shanghai: 1}}                             # policy_promises.py
+    shares: {planned: {beijing: 3, shanghai: 1}}                             # promises.py
     service_levels: {team-a: [{kind: average_wait, target: 600, window_s: 3600}]}
     restarts: {backoff_s: 1.0}
 
@@ -29,12 +29,12 @@ from pathlib import Path
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy, policy_from_json
 from services.scheduler.core.stages import check
-from services.scheduler.marked_yaml import Problems, read
 from services.scheduler.plans.catalogue import register_all
-from services.scheduler.policy_document import Document
-from services.scheduler.policy_values import unknown
+from services.scheduler.policy.document import Document
+from services.scheduler.policy.marked_yaml import Problems, read
+from services.scheduler.policy.values import unknown
 
-SHIPPED = Path(__file__).parent / "policies"
+SHIPPED = Path(__file__).parents[1] / "policies"
 
 
 def parse(text: str, source: str = "") -> Policy:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from services.scheduler.core.entitlement.amounts import RUNNING
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.quota_amounts import RUNNING
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ class SharePlan:
     ``kind`` "fraction": relative amounts of what all the named domains give together. "accelerators": accelerator-hours per
     hour, whatever the others give. Domains that are not named have no contract. ``plan`` "standing": these shares are to be
     given in each window. "per_window": they are the promise, kept over a day, and each window has a plan of its own that is
-    issued when it begins (share_issue.py); of fractions only. ``move_every_s`` above 0, with plans per window: so often it is looked
-    whether running units must be moved for a plan (share_moves.py). Raises PolicyError naming the field.
+    issued when it begins (issue.py); of fractions only. ``move_every_s`` above 0, with plans per window: so often it is looked
+    whether running units must be moved for a plan (moves.py). Raises PolicyError naming the field.
     """
 
     shares: tuple[tuple[tuple[str, float], ...], ...]

@@ -16,7 +16,7 @@ from meridian.errors import ConfigurationError
 from services.scheduler import store_policies
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy
-from services.scheduler.policy_file import parse
+from services.scheduler.policy.file import parse
 from services.scheduler.store_policies import PolicyChange
 
 API, FILE = "api", "file"

@@ -8,8 +8,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
+from services.scheduler.core.contracts.plan import PLUGIN, SharePlan
 from services.scheduler.core.policy import Policy
-from services.scheduler.core.share_plan import PLUGIN, SharePlan
 
 Warnings = list[dict[str, str]]
 

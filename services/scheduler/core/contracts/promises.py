@@ -13,15 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from services.scheduler.core.contract import tell
+from services.scheduler.core.contracts.account import Held, ShareAccount, restored
+from services.scheduler.core.contracts.contract import tell
+from services.scheduler.core.contracts.plan import SharePlan, plan_of
+from services.scheduler.core.contracts.service_levels import Observation, ServiceLevels, seen
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import refuse_unknown
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.selection.objectives_sla import SLA, objectives_of
 from services.scheduler.core.selection.settings import list_of, mapping_of
-from services.scheduler.core.service_levels import Observation, ServiceLevels, seen
-from services.scheduler.core.share_account import Held, ShareAccount, restored
-from services.scheduler.core.share_plan import SharePlan, plan_of
 from services.scheduler.core.sla_values import Objective
 
 if TYPE_CHECKING:

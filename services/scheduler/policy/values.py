@@ -6,7 +6,7 @@ import difflib
 import math
 from collections.abc import Collection
 
-from services.scheduler.marked_yaml import Marked, Problems
+from services.scheduler.policy.marked_yaml import Marked, Problems
 
 LARGEST = 2**53
 Values = dict[str, Marked]

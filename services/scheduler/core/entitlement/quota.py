@@ -12,7 +12,7 @@ the root. An interior queue's nominal quota is a pool for the queues below it, o
 none. Differences from Kueue: interior queues may hold usage themselves, and a queue need not name a resource in order to
 borrow it (its own quota of it is then 0). A resource that no queue names is not limited. There is exactly one root.
 
-What is declared of queues is checked in `quota_queues.py`; amounts are those of `quota_amounts.py`, integers.
+What is declared of queues is checked in `queues.py`; amounts are those of `amounts.py`, integers.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from meridian.errors import ConflictError, InvalidArgumentError
-from services.scheduler.core.quota_amounts import RUNNING, Quantities, quantity
-from services.scheduler.core.quota_queues import QueueSpec, check, top_down
+from services.scheduler.core.entitlement.amounts import RUNNING, Quantities, quantity
+from services.scheduler.core.entitlement.queues import QueueSpec, check, top_down
 
 _Ranked = tuple[tuple[float, ...], str, int, list[int]]
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from services.scheduler.core.share_plan import SharePlan
+from services.scheduler.core.contracts.plan import SharePlan
 from services.scheduler.core.table import Floats
 
 REACH = 0.25

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from services.scheduler.core.share_account import KEPT_WINDOWS, ShareAccount
-from services.scheduler.core.share_plan import (
+from services.scheduler.core.contracts.account import KEPT_WINDOWS, ShareAccount
+from services.scheduler.core.contracts.plan import (
     PLUGIN,
     SharePlan,
     Window,

@@ -13,7 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from meridian.errors import InvalidArgumentError
-from services.scheduler.core.share_tree import Floats, ShareNode, ShareTree, checked_amounts, checked_weights
+from services.scheduler.core.entitlement.share_tree import (
+    Floats,
+    ShareNode,
+    ShareTree,
+    checked_amounts,
+    checked_weights,
+)
 
 ROUNDING = 1e-9
 """Relative slack of comparisons of sums of floating-point amounts."""

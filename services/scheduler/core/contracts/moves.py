@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from services.scheduler.core.share_account import ShareAccount
+from services.scheduler.core.contracts.account import ShareAccount
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Floats
 

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from services.scheduler.core.contracts.plan import PLUGIN
+from services.scheduler.core.contracts.promises import SERVICE_LEVELS
 from services.scheduler.core.idle_nodes import IDLE_NODES
-from services.scheduler.core.promises import SERVICE_LEVELS
-from services.scheduler.core.share_plan import PLUGIN
-from services.scheduler.marked_yaml import Marked, Problems
+from services.scheduler.policy.marked_yaml import Marked, Problems
 
 SECTIONS = {"shares": PLUGIN, "service_levels": SERVICE_LEVELS, IDLE_NODES: IDLE_NODES}
 """Sections of a policy file, and whose options they are."""

@@ -14,10 +14,10 @@ from services.scheduler import store_policies
 from services.scheduler.api import Json
 from services.scheduler.core.policy import Policy
 from services.scheduler.live import LiveScheduler
-from services.scheduler.policy_changes import matches
-from services.scheduler.policy_differences import differences
-from services.scheduler.policy_file import parse
-from services.scheduler.policy_warnings import warnings_of
+from services.scheduler.policy.changes import matches
+from services.scheduler.policy.differences import differences
+from services.scheduler.policy.file import parse
+from services.scheduler.policy.warnings import warnings_of
 from services.scheduler.times import rfc3339
 
 MOST_BYTES = 256 * 1024

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meridian.errors import InvalidArgumentError
-from services.scheduler.core.share_tree import checked_amounts
+from services.scheduler.core.entitlement.share_tree import checked_amounts
 
 
 def jain_index(values: npt.ArrayLike) -> float:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from meridian.errors import InvalidArgumentError
+from services.scheduler.core.entitlement.share_tree import Floats, ShareNode, ShareTree, checked_amounts
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.share_tree import Floats, ShareNode, ShareTree, checked_amounts
 
 
 class DecayedUsage:
