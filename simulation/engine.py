@@ -194,7 +194,7 @@ class Simulation(Outages):
         ):
             self._tick_due = (math.floor(self.now_s / self.policy.interval_s) + 1) * self.policy.interval_s
             self._push(self._tick_due, TICK, None)
-        if self.policy.planner:
+        if self.policy.planner and self.policy.interval_s:
             return
         self._cycles()
 

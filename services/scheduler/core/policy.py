@@ -208,6 +208,9 @@ def check_numbers(policy: Policy) -> None:
         where = "one_accelerator_model_per_gang"
         raise PolicyError(f"{where}: true or false is wanted, not {policy.one_accelerator_model_per_gang!r}")
     _check_choices(policy)
+    if policy.planner and policy.limits:
+        # A plan is carried out as it is: a quota that stood beside it would seem to hold and not hold.
+        raise PolicyError(f"limits: the planner {policy.planner} reads none, and this policy has {policy.limits[0]}")
     _check_unlike(policy)
     for name in ("reservation_depth", "shown_candidates", "shown_nodes"):
         _check_whole(name, getattr(policy, name))

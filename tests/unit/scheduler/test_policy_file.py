@@ -186,6 +186,11 @@ CASES = {
     "unknown filter in a flat field": ("filters: [up,\n  zz]", "/filters/1", "line 2: filters[1]: there is no filter 'zz'; known"),
     "unknown score": ("scores:\n  nope: 1", "/scores/nope", "line 2: scores.nope: there is no score 'nope'; known are"),
     "unknown planner": ("planner: crystal-ball", "/planner", "line 1: planner: there is no planner 'crystal-ball'"),
+    "limit beside a planner": (
+        "planner: gavel\ninterval_s: 60\nlimits: [max_running]\n",
+        "/limits",
+        "line 3: limits: the planner gavel reads none, and this policy has max_running",
+    ),
     "unknown preemption": ("preemptions: [gently]", "/preemptions/0", "there is no preemption 'gently'; known are move, order, prior"),
     "unknown limit": ("limits: [sky]", "/limits/0", "line 1: limits[0]: there is no limit 'sky'"),
     "named twice": ("order: [age, age]", "/order/1", "'age' is named twice"),

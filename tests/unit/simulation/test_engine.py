@@ -247,15 +247,15 @@ def test_rate_of_zero_does_not_hang(failures: object, interval_s: float) -> None
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("failures", [None, endless])
-def test_planner_that_places_nothing_does_not_hang(failures: object) -> None:
-    """Gavel's rounds: the job is too large, so they come to an end."""
+@pytest.mark.parametrize(("failures", "interval_s"), [(None, 0.0), (None, 60.0), (endless, 60.0)])
+def test_planner_that_places_nothing_does_not_hang(failures: object, interval_s: float) -> None:
+    """Gavel's rounds, or a plan in every cycle: the job is too large, so they come to an end."""
     known = Throughputs()
     known.rates["good", 1] = {"v100": 1.0}
     known.rates["good", 8] = {"v100": 8.0}
     jobs = [job("never", 0, 100, ranks=8, profile="good", work=100.0), job("a", 0, 50, profile="good", work=50.0)]
     how = setting("gavel-las")
-    how = replace(how, policy=replace(how.policy, interval_s=60.0))
+    how = replace(how, policy=replace(how.policy, interval_s=interval_s))
     events = None if failures is None else failures()  # type: ignore[operator]
     run = simulation(network(2), jobs, how, failures=events, throughputs=known)
     assert list(finished(run)) == ["a"]
