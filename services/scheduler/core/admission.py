@@ -3,16 +3,20 @@
 A limit plugin has a ``name`` and ``open(context)``, which begins a cycle and returns a `Gate`. The gate is asked for each
 unit that the order puts forward; a unit that is held back waits with the reason, and so do the others of its lane. ``compares`` True
 says that a gate which is opened anew after placements refuses otherwise than the one that was charged with them: such a cycle is
-not bounded (`decide`).
+not bounded (`decide`). ``counts_parts`` True says that what a unit holds of its accelerators counts: the gate is a `PartsGate`, and
+is asked before a part grows (shares.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
+
+if TYPE_CHECKING:
+    from services.scheduler.core.cluster import RunningUnit
 
 
 class Gate(Protocol):
@@ -24,6 +28,18 @@ class Gate(Protocol):
 
     def charge(self, unit: PendingUnit, sign: int = 1) -> None:
         """The unit was placed, or with ``sign`` -1 taken off."""
+        ...
+
+
+class PartsGate(Gate, Protocol):
+    """A limit that counts parts of accelerators."""
+
+    def grows(self, running: RunningUnit, milli: int, more: int) -> bool:
+        """Whether a unit that runs and has ``milli`` thousandths of its device may have ``more``."""
+        ...
+
+    def resize(self, running: RunningUnit, milli: int, after: int) -> None:
+        """It has ``after`` instead, until the next cycle or change of what runs."""
         ...
 
 

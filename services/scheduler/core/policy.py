@@ -208,10 +208,7 @@ def check_numbers(policy: Policy) -> None:
         where = "one_accelerator_model_per_gang"
         raise PolicyError(f"{where}: true or false is wanted, not {policy.one_accelerator_model_per_gang!r}")
     _check_choices(policy)
-    if policy.planner and policy.limits:
-        # A plan is carried out as it is: a quota that stood beside it would seem to hold and not hold.
-        raise PolicyError(f"limits: the planner {policy.planner} reads none, and this policy has {policy.limits[0]}")
-    _check_unlike(policy)
+    _check_planners(policy)
     for name in ("reservation_depth", "shown_candidates", "shown_nodes"):
         _check_whole(name, getattr(policy, name))
     _check_amount("interval_s", policy.interval_s)
@@ -239,14 +236,13 @@ def _check_choices(policy: Policy) -> None:
         raise PolicyError(f"backfill_order: {policy.backfill_order!r} is neither empty nor shortest")
 
 
-def _check_unlike(policy: Policy) -> None:
-    if not policy.unlike_planner:
-        return
-    if policy.planner:
+def _check_planners(policy: Policy) -> None:
+    if policy.planner and policy.unlike_planner:
         raise PolicyError(f"unlike_planner: the planner {policy.planner} decides already, whatever the rates")
-    if policy.limits:
-        raise PolicyError(f"unlike_planner: planners read no limits, and this policy has {policy.limits[0]}")
-    if policy.discipline != "greedy":
+    for name in ("planner", "unlike_planner"):
+        if getattr(policy, name) and policy.limits:
+            raise PolicyError(f"{name}: planners read no limits, and this policy has {policy.limits[0]}")
+    if policy.unlike_planner and policy.discipline != "greedy":
         raise PolicyError(f"unlike_planner: wants the discipline greedy, not {policy.discipline}")
 
 

@@ -14,12 +14,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import cast
 
+from services.scheduler.core.admission import PartsGate
 from services.scheduler.core.book import Draft
+from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.effects import Adjust, DecisionRecord
 from services.scheduler.core.replica_loads import FRESH_S, Replicas
 from services.scheduler.core.scaling import Scaler, Scaling
+from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import Job, JobState, Run, RunState
+from services.scheduler.core.waiting_unit import OrderContext
 
 _ROUNDING = 1e-9
 Device = tuple[str, int]
@@ -56,16 +61,61 @@ class _Shared:
         return self.job.spec.least_milli or self.asked
 
 
+class PartLimits:
+    """What the policy's limits let parts grow to: those that count parts (admission.py) know of every change of one draft."""
+
+    def __init__(self, draft: Draft, now_s: float) -> None:
+        cluster = draft.book.cluster
+        self._running = cluster.running
+        self._gates: list[PartsGate] = []
+        limits = [limit for limit in stages_of(cluster.policy).limits if getattr(limit, "counts_parts", False)]
+        if limits:
+            order = cluster.pending.order
+            facts = {**cluster.view.facts, "running": cluster.running, "order": order, "cluster": cluster}
+            context = OrderContext(cluster.shares(), now_s, facts)
+            self._gates = [cast("PartsGate", limit.open(context)) for limit in limits]
+
+    def resize(self, item: _Shared, milli: int) -> None:
+        """The run has another part."""
+        running = self._running.get(item.run.key)
+        if running is not None and milli != item.milli:
+            for gate in self._gates:
+                gate.resize(running, item.milli, milli)
+        item.milli = milli
+
+    def most(self, item: _Shared, more: int, donor: _Shared | None = None) -> int:
+        """The most that it may have in addition, at most ``more``; with a ``donor``, which has so much less then."""
+        running = self._running.get(item.run.key)
+        if not self._gates or running is None or self._may(running, item, more, donor):
+            return more
+        low, high = 0, more
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._may(running, item, middle, donor) else (low, middle)
+        return low
+
+    def _may(self, running: RunningUnit, item: _Shared, more: int, donor: _Shared | None) -> bool:
+        if donor is not None:
+            before = donor.milli
+            self.resize(donor, before - more)
+        found = all(gate.grows(running, item.milli, more) for gate in self._gates)
+        if donor is not None:
+            self.resize(donor, before)
+        return found
+
+
 def follow(draft: Draft, replicas: Replicas, now_s: float) -> set[str]:
     """Move parts by the loads that were reported, on a draft whose runs have not changed; returns the services all of whose
     replicas have the part that they want, so that more replicas are not needed.
 
     Steps:
     1. Replicas that want less have it, after the window of their rules (`Scaler.settle`).
-    2. Those that want more get what is free on their device, then from shrinkable runs there, the one with most to give first.
+    2. Those that want more get what is free on their device, then from shrinkable runs there, the one with most to give first; as
+       much as the limits of the policy let them have (`PartLimits`).
     """
     runs = _shared_runs(draft)
     free = _free(draft, runs)
+    limits = PartLimits(draft, now_s)
     growing: list[tuple[_Shared, int]] = []
     content: dict[str, bool] = {}
     for item in runs:
@@ -75,13 +125,13 @@ def follow(draft: Draft, replicas: Replicas, now_s: float) -> set[str]:
         content.setdefault(item.job.job_id, True)
         if wanted < item.milli:
             free[item.device] += item.milli - wanted
-            item.milli = wanted
+            limits.resize(item, wanted)
         elif wanted > item.milli:
             growing.append((item, wanted))
         elif item.milli >= item.job.spec.most_milli and _overloaded(item, replicas, now_s):
             content[item.job.job_id] = False
     for item, wanted in growing:
-        if not _grow(item, wanted, free, runs):
+        if not _grow(item, wanted, free, runs, limits):
             content[item.job.job_id] = False
     _carry_out(draft, runs, now_s)
     return {job_id for job_id, enough in content.items() if enough}
@@ -90,9 +140,10 @@ def follow(draft: Draft, replicas: Replicas, now_s: float) -> set[str]:
 def wish(draft: Draft, replicas: Replicas, now_s: float) -> tuple[dict[str, int], set[str]]:
     """Parts that replicas would like to have other than they have, by run, and the services that need no more replicas, as in `follow`:
     those of which every replica has what it wants, or may get it yet. A domain that gave less, or did not answer, gives no more; one with
-    a scheduler of its own is not asked."""
+    a scheduler of its own is not asked. Nobody wishes more than the limits of the policy let it have, whoever gives it."""
     wishes: dict[str, int] = {}
     content: dict[str, bool] = {}
+    limits = PartLimits(draft, now_s)
     for item in _shared_runs(draft):
         wanted = _wanted(item, replicas, now_s)
         if wanted is None:
@@ -100,12 +151,16 @@ def wish(draft: Draft, replicas: Replicas, now_s: float) -> tuple[dict[str, int]
         run_id = item.run.run_id
         content.setdefault(item.job.job_id, True)
         fixed = draft.fleet.schedules_itself(item.run.ranks[0].domain_id)
-        if wanted != item.milli and not fixed:
-            wishes[run_id] = wanted
+        had, allowed = item.milli, wanted
         if wanted > item.milli:
-            enough = not fixed and run_id not in replicas.short and run_id not in replicas.wished
+            allowed = item.milli + limits.most(item, wanted - item.milli)
+        if allowed != item.milli and not fixed:
+            wishes[run_id] = allowed
+            limits.resize(item, allowed)
+        if wanted > had:
+            enough = allowed == wanted and not fixed and run_id not in replicas.short and run_id not in replicas.wished
         else:
-            enough = item.milli < item.job.spec.most_milli or not _overloaded(item, replicas, now_s)
+            enough = had < item.job.spec.most_milli or not _overloaded(item, replicas, now_s)
         content[item.job.job_id] = content[item.job.job_id] and enough
     replicas.wished.update(wishes)
     return wishes, {job_id for job_id, enough in content.items() if enough}
@@ -187,20 +242,21 @@ def _overloaded(item: _Shared, replicas: Replicas, now_s: float) -> bool:
     return load is not None and load.value > rules.target * (1.0 + rules.tolerance)
 
 
-def _grow(item: _Shared, wanted: int, free: dict[Device, int], runs: list[_Shared]) -> bool:
+def _grow(item: _Shared, wanted: int, free: dict[Device, int], runs: list[_Shared], limits: PartLimits) -> bool:
     """Whether it got all that it wanted."""
     missing = wanted - item.milli
-    taken = min(free[item.device], missing)
+    taken = limits.most(item, min(free[item.device], missing))
+    limits.resize(item, item.milli + taken)
     free[item.device] -= taken
     donors = [other for other in runs if other is not item and other.device == item.device]
     donors.sort(key=lambda other: (other.least - other.milli, other.run.run_id))
     for other in donors:
         if other.job.spec.scaling is not None:
             continue
-        part = min(max(other.milli - other.least, 0), missing - taken)
-        other.milli -= part
+        part = limits.most(item, min(max(other.milli - other.least, 0), missing - taken), other)
+        limits.resize(other, other.milli - part)
+        limits.resize(item, item.milli + part)
         taken += part
-    item.milli += taken
     return taken == missing
 
 

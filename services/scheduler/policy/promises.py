@@ -50,6 +50,11 @@ def read_service_levels(at: Marked, problems: Problems) -> Marked:
     if not isinstance(at.value, dict):
         problems.add(at, "lists of objectives by tenant are wanted")
         return _with(at, {})
+    unlisted = [item for item in at.value.values() if not isinstance(item.value, list)]
+    for item in unlisted:
+        problems.add(item, f"a list of objectives is wanted, not {item.plain()!r}")
+    if unlisted:
+        return _with(at, {})
     return _with(at, {"objectives": at})
 
 

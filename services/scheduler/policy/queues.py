@@ -123,8 +123,10 @@ def _number(at: Marked, problems: Problems, least: float) -> float:
     value = at.value
     if isinstance(value, bool) or not isinstance(value, int | float):
         problems.add(at, f"a number is wanted, not {at.plain()!r}")
-    elif abs(value) > _LARGEST or not math.isfinite(value):
+    elif isinstance(value, float) and not math.isfinite(value):
         problems.add(at, f"a finite number is wanted, not {value!r}")
+    elif abs(value) > _LARGEST:
+        problems.add(at, f"must be at most {_LARGEST:g}, not {value!r}")
     elif value < least:
         problems.add(at, f"must be at least {least:g}, not {value!r}")
     else:

@@ -57,8 +57,10 @@ class ValueReader:
         value = at.value
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.wrong(at, "a number")
-        elif abs(value) > LARGEST or not math.isfinite(value):
+        elif isinstance(value, float) and not math.isfinite(value):
             self.problems.add(at, f"a finite number is wanted, not {value!r}")
+        elif abs(value) > LARGEST:
+            self.problems.add(at, f"must be at most {LARGEST:g}, not {value!r}")
         elif above is not None and value <= above:
             self.problems.add(at, f"must be above {above:g}, not {value!r}")
         elif value < least:

@@ -22,6 +22,7 @@ from services.scheduler.core.policy import Policy
 from services.scheduler.core.scaling import Scaling
 from services.scheduler.core.state import Demand, JobKind, JobSpec, PlacedRank, RunState, UnitKey, UnitState
 from services.scheduler.domains.store import grant_from, grant_message
+from services.scheduler.policy.file import parse
 from tests.unit.scheduler.apart_network import Network, Shard
 from tests.unit.scheduler.world import a_fleet
 
@@ -139,6 +140,18 @@ def test_training_of_another_shard_gives_to_a_replica_under_load_and_gets_it_bac
     loaded(network, first, 1.0)
     exchanged(network)
     assert parts_of(network) == granted(network) == {"job-1": 300, "job-2": 700}
+
+
+def test_no_more_is_wished_than_the_quota_of_the_tenant_has() -> None:
+    network, first, _ = beside_each_other()
+    quota = "queues: [{name: org}, {name: tenant-of-shard-0, parent: org, nominal: {accelerators: 0.45}}]"
+    first.book.use(parse(f"name: limited\nselection: {{limits: [quota]}}\n{quota}"), network.now_s)
+    loaded(network, first, 20.0)
+    exchanged(network)
+    assert parts_of(network) == granted(network) == {"job-1": 450, "job-2": 550}
+    loaded(network, first, 90.0)
+    exchanged(network)
+    assert parts_of(network) == granted(network) == {"job-1": 450, "job-2": 550}
 
 
 def test_what_a_replica_had_comes_back_when_it_ends() -> None:

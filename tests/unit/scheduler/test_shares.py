@@ -12,10 +12,12 @@ from services.scheduler.core.effects import Adjust, Start
 from services.scheduler.core.errors import MalformedJobError
 from services.scheduler.core.loads import by_load
 from services.scheduler.core.measured import Load, News
+from services.scheduler.core.policy import Policy
 from services.scheduler.core.scaling import Scaling
 from services.scheduler.core.shares import wanted_milli
 from services.scheduler.core.state import Demand, JobKind, JobSpec, RunState, UnitKey
 from services.scheduler.core.units import units_of
+from services.scheduler.policy.file import parse
 from tests.unit.scheduler.test_book_cluster import assert_same_cluster
 from tests.unit.scheduler.world import World, a_fleet
 
@@ -53,6 +55,67 @@ def tell(world: World, **loads: float) -> None:
 
 def parts(world: World) -> dict[str, int]:
     return {run.key.job_id: run.ranks[0].device_milli for run in world.book.runs.values()}
+
+
+def limited(*queues: str, limit: str = "selection: {limits: [quota]}") -> Policy:
+    return parse("name: limited\n" + limit + "\nqueues:\n" + "\n".join(f"- {{{queue}}}" for queue in queues))
+
+
+def world_by(policy: Policy, *specs: tuple[str, str, JobSpec]) -> World:
+    """The same where a policy limits what tenants hold: (tenant, job, specification)."""
+    world = World(a_fleet({"a": 1}, devices=1), policy)
+    for tenant, name, spec in specs:
+        world.submit(name, spec, tenant)
+        world.now_s += 1.0
+    world.cycle()
+    return world
+
+
+ORG = "name: org"
+
+
+@pytest.mark.parametrize(
+    ("tenant", "policy", "found"),
+    [
+        # Nothing may be borrowed: 0.5 is all, whoever would give the rest.
+        ("lab", limited(ORG, "name: web, parent: org, nominal: {accelerators: 0.5}, borrowing_limit: {accelerators: 0}",
+                        "name: lab, parent: org, nominal: {accelerators: 1}"), {"web": 500, "train": 500}),
+        # 0.1 may be borrowed.
+        ("lab", limited(ORG, "name: web, parent: org, nominal: {accelerators: 0.5}, borrowing_limit: {accelerators: 0.1}",
+                        "name: lab, parent: org, nominal: {accelerators: 1}"), {"web": 600, "train": 400}),
+        # All is lent, also what the training gives.
+        ("lab", limited(ORG, "name: web, parent: org, nominal: {accelerators: 0.3}",
+                        "name: lab, parent: org, nominal: {accelerators: 0.7}"), {"web": 800, "train": 200}),
+        # The tenant's own training gives: its queue holds as much as before.
+        ("web", limited(ORG, "name: web, parent: org, nominal: {accelerators: 1}, max_running: 2"), {"web": 800, "train": 200}),
+        ("lab", parse("name: capped\nselection: {limits: [queue_cap: {queues: {web: {accelerators: 0.45}}}]}"),
+         {"web": 450, "train": 550}),
+    ],
+    ids=["own", "borrowed", "lent", "from itself", "capped"],
+)  # fmt: skip
+def test_a_part_grows_as_far_as_the_limits_let_its_tenant(tenant: str, policy: Policy, found: dict[str, int]) -> None:
+    world = world_by(policy, ("web", "web", serving()), (tenant, "train", training()))
+    assert parts(world) == {"web": 300, "train": 700}
+    tell(world, web=100.0)
+    assert parts(world) == found
+    assert_same_cluster(world.book, world.policy)
+    tell(world, web=100.0)
+    assert parts(world) == found
+
+
+def test_what_one_replica_leaves_of_a_quota_another_gets() -> None:
+    queue = "name: web, parent: org, nominal: {accelerators: 0.9}, borrowing_limit: {accelerators: 0}"
+    now = replace(RULES, down_after_s=0.0)
+    world = World(a_fleet({"a": 2}, devices=1), limited(ORG, queue))
+    for name in ("first", "second"):
+        world.submit(name, replace(serving(asked=400, rules=now), least_milli=100), "web")
+    world.cycle()
+    assert parts(world) == {"first": 400, "second": 400}
+    tell(world, first=30.0, second=30.0)
+    assert parts(world) == {"first": 500, "second": 400}
+    world.now_s += 1.0
+    tell(world, first=2.0, second=30.0)
+    assert parts(world) == {"first": 100, "second": 800}
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,11 @@ def cluster_of(context: OrderContext) -> Cluster:
     return cluster
 
 
+def of_part(amounts: Amounts, running: RunningUnit, milli: int) -> int:
+    """What a running unit that was charged ``amounts`` counts of accelerators with ``milli`` thousandths of its device."""
+    return amounts.get(ACCELERATORS, 0) * milli // running.unit.demand.device_milli
+
+
 class Meter:
     """Amounts of units on one cluster, with the nodes that it has when it is asked."""
 

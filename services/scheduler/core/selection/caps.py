@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from services.scheduler.core.entitlement.amounts import natural, quantity
+from services.scheduler.core.entitlement.amounts import ACCELERATORS, natural, quantity
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import refuse_unknown
-from services.scheduler.core.selection.amounts import Amounts, Meter, account_of, cluster_of, index_key
+from services.scheduler.core.selection.amounts import Amounts, Meter, account_of, cluster_of, index_key, of_part
 from services.scheduler.core.selection.settings import mapping_of, numbers_by_name, whole_of
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
@@ -152,6 +152,14 @@ class Holdings:
         self._move(account, amounts, sign)
         self._trial.append((account, amounts, sign))
 
+    def resize(self, running: RunningUnit, milli: int, after: int) -> None:
+        """A unit that runs has another part of its accelerator, for this cycle only."""
+        account, amounts = account_of(running.unit), self.amounts_of(running.unit)
+        for part, sign in ((milli, -1), (after, 1)):
+            held = {**amounts, ACCELERATORS: of_part(amounts, running, part)}
+            self._move(account, held, sign)
+            self._trial.append((account, held, sign))
+
     def amounts_of(self, unit: PendingUnit) -> Amounts:
         """What the unit counts for: as charged when it runs, else the most it may."""
         charged = self._charged.get(unit.key)
@@ -168,6 +176,7 @@ class QueueCapLimit:
     memory_bytes, or a named resource. ``queues`` gives the caps by queue."""
 
     name = "queue_cap"
+    counts_parts = True
 
     def __init__(self, queues: Mapping[str, Mapping[str, float]] | None = None) -> None:
         self._caps = {
@@ -219,3 +228,17 @@ class QueueCapGate:
     def charge(self, unit: PendingUnit, sign: int = 1) -> None:
         """See `Gate`."""
         self._holdings.charge(unit, sign)
+
+    def grows(self, running: RunningUnit, milli: int, more: int) -> bool:
+        """See `PartsGate`."""
+        account = account_of(running.unit)
+        most = self._caps.get(account, {}).get(ACCELERATORS)
+        if most is None:
+            return True
+        amounts = self._holdings.amounts_of(running.unit)
+        wanted = of_part(amounts, running, milli + more) - of_part(amounts, running, milli)
+        return wanted <= most - self._holdings.of(account).get(ACCELERATORS, 0)
+
+    def resize(self, running: RunningUnit, milli: int, after: int) -> None:
+        """See `PartsGate`."""
+        self._holdings.resize(running, milli, after)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from services.scheduler.core.entitlement.amounts import MEMORY_BYTES, RUNNING, natural, request
+from services.scheduler.core.entitlement.amounts import ACCELERATORS, MEMORY_BYTES, RUNNING, natural, request
 from services.scheduler.core.entitlement.queues import QueueSpec
 from services.scheduler.core.entitlement.quota import QuotaTree, Verdict
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import refuse_unknown
-from services.scheduler.core.selection.amounts import Amounts, Meter, account_of, cluster_of, index_key
+from services.scheduler.core.selection.amounts import Amounts, Meter, account_of, cluster_of, index_key, of_part
 from services.scheduler.core.selection.settings import (
     list_of,
     mapping_of,
@@ -149,6 +149,24 @@ class QuotaAccount:
             self._move(queue, self.amounts_of(unit), sign)
             self._trial.append((queue, self.amounts_of(unit), sign))
 
+    def grows(self, running: RunningUnit, milli: int, more: int) -> bool:
+        """See `PartsGate`."""
+        queue, amounts = self._charged.get(running.unit.key, ("", {}))
+        if not queue:
+            return True
+        wanted = of_part(amounts, running, milli + more) - of_part(amounts, running, milli)
+        return wanted <= self.tree.available(queue).get(ACCELERATORS, wanted)
+
+    def resize(self, running: RunningUnit, milli: int, after: int) -> None:
+        """See `PartsGate`."""
+        queue, amounts = self._charged.get(running.unit.key, ("", {}))
+        if not queue:
+            return
+        for part, sign in ((milli, -1), (after, 1)):
+            held = {**amounts, ACCELERATORS: of_part(amounts, running, part)}
+            self._move(queue, held, sign)
+            self._trial.append((queue, held, sign))
+
     def _move(self, queue: str, amounts: Amounts, sign: int) -> None:
         self.version += 1
         if sign > 0:
@@ -189,6 +207,7 @@ class QuotaLimit:
     """See the module. ``queues`` are the queues of the tree (`QueueSpec`), ``others`` the queue of units without one."""
 
     name = QUOTA
+    counts_parts = True
 
     def __init__(self, specs: Sequence[QueueSpec] = (), others: str = "") -> None:
         self._specs = tuple(specs)
