@@ -74,7 +74,8 @@ def _decoded(path: Path | str, data: bytes, comment: bytes) -> str:
 
 
 def read_json(path: Path | str) -> tuple[Any, str]:
-    """The value of a JSON file without NaN, infinity and numbers too great for a float, and the SHA-256 of its bytes."""
+    """The value of a JSON file without NaN, infinity, numbers too great for a float and keys that are there twice, and the SHA-256 of its
+    bytes."""
 
     def refuse(constant: str) -> float:
         raise TraceError(f"{constant[:30]} is no value", path=path)
@@ -86,9 +87,17 @@ def read_json(path: Path | str) -> tuple[Any, str]:
     def whole(digits: str) -> int | float:
         return refuse(digits) if math.isinf(float(digits)) else int(digits)
 
+    def entries(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+            raise TraceError(f"the key {twice!r} is there twice", path=path)
+        return found
+
     text, digest = read_text(path)
     try:
-        return json.loads(text, parse_constant=refuse, parse_float=finite, parse_int=whole), digest
+        value = json.loads(text, parse_constant=refuse, parse_float=finite, parse_int=whole, object_pairs_hook=entries)
+        return value, digest
     except json.JSONDecodeError as error:
         raise TraceError(f"is not JSON: {error.msg}", path=path, line=error.lineno) from error
     except RecursionError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from simulation.model import UNKNOWN, Network, SimDomain, SimNode, Trace, TraceJob
+from simulation.model import MOST_NODES, UNKNOWN, Network, SimDomain, SimNode, Trace, TraceJob
 from simulation.traces.errors import TraceError
 from simulation.traces.reading import MOST_WHOLE, Collected, Row, lines, read_text
 
@@ -148,8 +148,8 @@ def machines(path: Path | str) -> Network:
         speeds.add(row.number("speed"))
         if len(speeds) > 1:
             raise row.error("speed", "machines of different speeds are not supported")
-        cpus, memory = row.whole("processors_per_node", least=1), row.whole("memory_kb") * 1024
-        count = row.whole("nodes", least=1)
+        cpus, memory = row.whole("processors_per_node", least=1), row.whole("memory_kb", most=MOST_WHOLE // 1024) * 1024
+        count = row.whole("nodes", least=1, most=MOST_NODES)
         nodes = [SimNode(f"{name}-{index}", name, float(cpus), memory) for index in range(count)]
         domains.append(SimDomain(name, nodes))
     return Network(domains, name=Path(path).name.split(".")[0], sha256=sha256)

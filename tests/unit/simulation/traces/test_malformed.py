@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.traces import TraceError, load, spot_series
+from simulation.traces import TraceError, load, openb_nodes, spot_series, swf_machines
 
 PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-01 00:00:00,10,1,10,a\n"
 OWN = "job_id,submit_s,duration_s,ranks,device_share,preemptible,max_ranks,deadline_s,resources,accelerator_types\n"
@@ -170,6 +170,7 @@ RATES = {"v100": {"('A', 1)": {"null": 2.0}}}
         ('{"v100": {"(\'A\', 1)": {"null": 1' + "0" * 5000 + "}}}", "100000000000000000000000000000 is no value"),
         ('{"v100": {"(\'A\', 1)": {"null": 1, "(\'A\', 1)": [1]}}}', "not a pair"),
         ("[" * 100_000, "nested too deeply"),
+        ('{"v100": {"(\'A\', 1)": {"null": 1}, "(\'A\', 1)": {"null": 2}}}', r"the key .*'A', 1.* is there twice"),
     ],
 )
 def test_gavel_rates_refused(tmp_path: Path, rates: str, message: str) -> None:
@@ -215,3 +216,17 @@ def test_spot_refused(tmp_path: Path, text: str, message: str) -> None:
     path.write_text(text)
     with pytest.raises(TraceError, match=message):
         spot_series(path)
+
+
+def test_nodes_beyond_what_a_network_may_have_are_refused(tmp_path: Path) -> None:
+    """Before they are made, one by one."""
+    path = tmp_path / "nodes"
+    path.write_text("1 seth 1e12 2 1 100\n")
+    with pytest.raises(TraceError, match="line 1, column 'nodes': is more than 1000000: 1e12"):
+        swf_machines(path)
+    path.write_text("1 seth 2 2 1 1e18\n")
+    with pytest.raises(TraceError, match="line 1, column 'memory_kb': is more than"):
+        swf_machines(path)
+    path.write_text("sn,cpu_milli,memory_mib,gpu,model\na,1,1,1e12,V100\n")
+    with pytest.raises(TraceError, match="line 2, column 'gpu': is more than 1024: 1e12"):
+        openb_nodes(path)
