@@ -19,7 +19,7 @@ import yaml
 
 from meridian.errors import MeridianError
 from meridian.plain_yaml import misread
-from simulation.model import UNKNOWN, Network, SimDomain, SimLink, SimNode
+from simulation.model import MOST_ACCELERATORS, MOST_NODES, UNKNOWN, Network, SimDomain, SimLink, SimNode
 from simulation.traces.errors import TraceError
 from simulation.traces.reading import MOST_WHOLE
 from simulation.traces.spot import series
@@ -27,10 +27,6 @@ from simulation.traces.spot import series
 GIB = 1 << 30
 GB_PER_GIB = GIB / 1e9
 HOURS = 24
-MOST_NODES = 1_000_000
-"""Of a group of nodes."""
-MOST_ACCELERATORS = 1024
-"""Of a node."""
 _Value = TypeVar("_Value")
 
 

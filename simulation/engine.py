@@ -252,10 +252,14 @@ class Simulation(Outages):
             self._cycles()
 
     def _refresh_estimates(self) -> None:
+        """By what the jobs have done, as of those that wait: time on nodes for data, waking and restarts is no run time. Counting it
+        makes a job that has done nothing look ever longer, until one like it, which waits, takes its place, and so on."""
         for running in self.cluster.running.values():
             item = self._jobs[running.unit.key]
-            known = self._estimates.of(item.job, running.ran_s(self.now_s), self.now_s)
-            running.expected_end_s = self.now_s + max(known.expected_s - running.ran_s(self.now_s), 1.0)
+            attained_s = self._done_by_now(item) / item.reference_rate
+            known = self._estimates.of(item.job, attained_s, self.now_s)
+            begins_s = max(item.ready_s, self.now_s)
+            running.expected_end_s = begins_s + max(known.expected_s - attained_s, 1.0)
             running.service_index = known.service_index
 
     # -- the end ---------------------------------------------------------------------------------------------------------

@@ -182,7 +182,7 @@ def resampled(trace: Trace, seed: int, block_s: float = DAY_S) -> Trace:
 
     1. Submissions are cut into blocks of ``block_s`` from the first one on; the last, unfinished block counts as one.
     2. As many blocks are drawn with replacement; each one's jobs keep their time within it (hour of the day, bursts).
-    3. A job drawn a second time gets a new id ``job~2``. Deadlines keep their distance.
+    3. A job drawn a second time gets a new id ``job~2``, or the next that no job of the trace has. Deadlines keep their distance.
 
     Raises `InvalidArgumentError`: a trace of fewer than two blocks.
     """
@@ -195,11 +195,15 @@ def resampled(trace: Trace, seed: int, block_s: float = DAY_S) -> Trace:
         raise InvalidArgumentError("--resample days: the trace is shorter than two days")
     drawn = np.random.default_rng([seed, 0x7E5A]).integers(0, count, count)
     seen: dict[str, int] = {}
+    own = {job.job_id for job in trace.jobs}
     jobs: list[TraceJob] = []
     for place, block in enumerate(drawn.tolist()):
         shift_s = (place - block) * block_s
         for job in blocks.get(block, ()):
-            number = seen[job.job_id] = seen.get(job.job_id, 0) + 1
+            number = seen.get(job.job_id, 0) + 1
+            while number > 1 and f"{job.job_id}~{number}" in own:
+                number += 1
+            seen[job.job_id] = number
             job_id = job.job_id if number == 1 else f"{job.job_id}~{number}"
             jobs.append(
                 replace(job, job_id=job_id, submit_s=job.submit_s + shift_s, deadline_s=job.deadline_s + shift_s)

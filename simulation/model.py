@@ -9,6 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 UNKNOWN = float("nan")
+MOST_NODES = 1_000_000
+"""Of a group of nodes."""
+MOST_ACCELERATORS = 1024
+"""Of a node."""
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 from simulation.model import UNKNOWN, Throughputs, Trace, TraceJob
 from simulation.traces.errors import TraceError
-from simulation.traces.reading import Collected, Row, read_json, read_text
+from simulation.traces.reading import Collected, Row, lines, read_json, read_text
 
 COLUMNS = ("job_type", "command", "num_steps_arg", "needs_data_dir", "total_steps", "arrival_time", "scale_factor")
 THROUGHPUTS_FILE = "simulation_throughputs.json"
@@ -73,7 +73,7 @@ def load(
 def _rows(path: Path, text: str) -> Iterator[Row]:
     """The lines of a file, all of the layout of the first."""
     columns: dict[str, int] = {}
-    for line, content in enumerate(text.splitlines(), start=1):
+    for line, content in lines(text):
         if not content.strip():
             continue
         cells = content.split("\t")

@@ -8,7 +8,7 @@ from typing import Any
 
 from simulation.model import Throughputs, Trace, TraceJob
 from simulation.traces.gavel import read_throughputs
-from simulation.traces.reading import Collected, Row, number, read_text, table
+from simulation.traces.reading import MOST_WHOLE, Collected, Row, number, read_text, table
 
 REQUIRED = ("submit_s", "duration_s")
 LEAST_SHARE = 0.001
@@ -28,6 +28,8 @@ def _signed(row: Row, column: str) -> int:
     value = row.number(column, least=float("-inf"))
     if not value.is_integer():
         raise row.error(column, f"is not a whole number: {row.text(column)}")
+    if abs(value) > MOST_WHOLE:
+        raise row.error(column, f"is beyond 64 bits: {row.text(column)}")
     return int(value)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulation.model import Network, SimDomain, SimNode, Trace, TraceJob
+from simulation.model import MOST_ACCELERATORS, Network, SimDomain, SimNode, Trace, TraceJob
 from simulation.traces.reading import MOST_WHOLE, Collected, Row, read_text, table
 
 COLUMNS = (
@@ -85,7 +85,7 @@ def nodes(path: Path | str, *, domain: str = "openb") -> Network:
         name = row.text("sn")
         if name in found:
             raise row.error("sn", f"node {name!r} is there twice")
-        accelerators = row.whole("gpu")
+        accelerators = row.whole("gpu", most=MOST_ACCELERATORS)
         found[name] = SimNode(
             node_id=name,
             domain_id=domain,

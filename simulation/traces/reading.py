@@ -22,6 +22,10 @@ _GZIP = b"\x1f\x8b"
 _PADDED = re.compile(r'(^|[,\n])[ \t]*("(?:[^"]|"")*")[ \t]*(?=,|\r?\n|$)')
 MOST_WHOLE = 2**63 - 1
 """Amounts are added up in 64 bits."""
+MOST_YEARS = 100
+"""No job comes or lasts longer: its times are in another unit, or there for "never"."""
+_MOST_S = MOST_YEARS * 365.25 * 86_400
+_LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def number(text: str) -> float | None:
@@ -70,7 +74,8 @@ def _decoded(path: Path | str, data: bytes, comment: bytes) -> str:
 
 
 def read_json(path: Path | str) -> tuple[Any, str]:
-    """The value of a JSON file without NaN, infinity and numbers too great for a float, and the SHA-256 of its bytes."""
+    """The value of a JSON file without NaN, infinity, numbers too great for a float and keys that are there twice, and the SHA-256 of its
+    bytes."""
 
     def refuse(constant: str) -> float:
         raise TraceError(f"{constant[:30]} is no value", path=path)
@@ -82,13 +87,26 @@ def read_json(path: Path | str) -> tuple[Any, str]:
     def whole(digits: str) -> int | float:
         return refuse(digits) if math.isinf(float(digits)) else int(digits)
 
+    def entries(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+            raise TraceError(f"the key {twice!r} is there twice", path=path)
+        return found
+
     text, digest = read_text(path)
     try:
-        return json.loads(text, parse_constant=refuse, parse_float=finite, parse_int=whole), digest
+        value = json.loads(text, parse_constant=refuse, parse_float=finite, parse_int=whole, object_pairs_hook=entries)
+        return value, digest
     except json.JSONDecodeError as error:
         raise TraceError(f"is not JSON: {error.msg}", path=path, line=error.lineno) from error
     except RecursionError as error:
         raise TraceError("is nested too deeply", path=path) from error
+
+
+def lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines of a text with their numbers. Only line feeds and carriage returns end one: comments may hold other separators."""
+    return enumerate(_LINE_END.split(text), start=1)
 
 
 class Row:
@@ -209,10 +227,19 @@ class Collected:
         return job_id
 
     def trace(self, path: Path | str, name: str, sha256: str, throughputs: Throughputs | None = None) -> Trace:
-        """The finished trace, in order of submission (lines of one time in their order)."""
+        """The finished trace, in order of submission (lines of one time in their order).
+
+        Raises `TraceError`: no job is left, or one that comes or lasts beyond `MOST_YEARS`.
+        """
         if not self.jobs:
             reasons = ", ".join(f"{reason}: {count}" for reason, count in sorted(self.skipped.items()))
             raise TraceError(f"holds no job that can run ({reasons or 'no line with a job'})", path=path)
+        for job in self.jobs:
+            for what, seconds in (("submission", job.submit_s), ("run time", job.duration_s)):
+                if not seconds <= _MOST_S:
+                    file, line = self._places[job.job_id]
+                    message = f"{what} of job {job.job_id}: {seconds:g} s are more than {MOST_YEARS} years; is the file's unit the second?"
+                    raise TraceError(message, path=file, line=line)
         self.jobs.sort(key=lambda job: job.submit_s)
         return Trace(name, self.jobs, throughputs, dict(sorted(self.skipped.items())), sha256, self._places)
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from simulation.model import UNKNOWN, Network, SimDomain, SimNode, Trace, TraceJob
+from simulation.model import MOST_NODES, UNKNOWN, Network, SimDomain, SimNode, Trace, TraceJob
 from simulation.traces.errors import TraceError
-from simulation.traces.reading import MOST_WHOLE, Collected, Row, read_text
+from simulation.traces.reading import MOST_WHOLE, Collected, Row, lines, read_text
 
 COLUMNS = (
     *("job", "submit", "wait", "run_time", "allocated_processors", "cpu_time", "used_memory", "requested_processors"),
@@ -20,6 +20,7 @@ COLUMNS = (
     *("preceding_job", "think_time"),
 )
 MACHINE_COLUMNS = ("id", "name", "nodes", "processors_per_node", "speed", "memory_kb")
+CODES = frozenset({"status", "user", "group", "executable"})
 CANCELLED = 5
 PARTIAL = frozenset({2, 3, 4})
 _INDEX = {name: index for index, name in enumerate(COLUMNS)}
@@ -39,14 +40,14 @@ def load(path: Path | str, *, processors: str = "allocated", statuses: Collectio
     kept = _statuses(statuses)
     text, sha256 = read_text(path, comment=b";")
     collected = Collected()
-    for line, content in enumerate(text.splitlines(), start=1):
+    for line, content in lines(text):
         cells = content.split()
         if not cells or cells[0].startswith(";"):
             continue
         if len(cells) != len(COLUMNS):
             raise TraceError(f"{len(cells)} fields, not {len(COLUMNS)}", path=path, line=line)
         row = Row(path, line, _INDEX, cells)
-        values = {name: row.number(name, least=-1.0) for name in COLUMNS}
+        values = {name: _value(row, name) for name in COLUMNS}
         job_id = str(row.whole("job"))
         row.number("submit")
         reason = _skip(values, kept, processors)
@@ -55,6 +56,16 @@ def load(path: Path | str, *, processors: str = "allocated", statuses: Collectio
             continue
         collected.add(row, _job(collected.claim(row, "job", job_id), row, values, processors))
     return collected.trace(path, Path(path).stem, sha256)
+
+
+def _value(row: Row, column: str) -> float:
+    """A number that is -1 where it is unknown, else not negative. Codes and identifiers are whole numbers."""
+    value = row.number(column, least=-1.0)
+    if -1 < value < 0:
+        raise row.error(column, f"is less than 0, and not -1: {row.text(column)}")
+    if column in CODES and not value.is_integer():
+        raise row.error(column, f"is not a whole number: {row.text(column)}")
+    return value
 
 
 def _statuses(statuses: Collection[int] | str | None) -> frozenset[int] | None:
@@ -92,6 +103,8 @@ def _job(job_id: str, row: Row, values: dict[str, float], processors: str) -> Tr
     ranks = _ranks(values, processors)
     if not ranks.is_integer():
         raise row.error(f"{processors}_processors", f"is not a whole number: {ranks:g}")
+    if ranks > MOST_WHOLE:
+        raise row.error(f"{processors}_processors", f"is more than {MOST_WHOLE}: {ranks:g}")
     column = "requested_memory" if values["requested_memory"] > 0 else "used_memory"
     memory_bytes = int(max(values[column], 0) * 1024)
     if memory_bytes > MOST_WHOLE:
@@ -122,7 +135,7 @@ def machines(path: Path | str) -> Network:
     text, sha256 = read_text(path)
     domains: list[SimDomain] = []
     speeds: set[float] = set()
-    for line, content in enumerate(text.splitlines(), start=1):
+    for line, content in lines(text):
         cells = content.split()
         if not cells:
             continue
@@ -135,8 +148,8 @@ def machines(path: Path | str) -> Network:
         speeds.add(row.number("speed"))
         if len(speeds) > 1:
             raise row.error("speed", "machines of different speeds are not supported")
-        cpus, memory = row.whole("processors_per_node", least=1), row.whole("memory_kb") * 1024
-        count = row.whole("nodes", least=1)
+        cpus, memory = row.whole("processors_per_node", least=1), row.whole("memory_kb", most=MOST_WHOLE // 1024) * 1024
+        count = row.whole("nodes", least=1, most=MOST_NODES)
         nodes = [SimNode(f"{name}-{index}", name, float(cpus), memory) for index in range(count)]
         domains.append(SimDomain(name, nodes))
     return Network(domains, name=Path(path).name.split(".")[0], sha256=sha256)

@@ -75,6 +75,10 @@ class RunningUnit:
         """What an interruption now would cost in time: the work since the last checkpoint, and the restart."""
         return max(now_s - self.since_s - self.kept_s, 0.0) + self.unit.restart_s
 
+    def settled_s(self, now_s: float) -> float:
+        """How long it is where it is, without the restart with which it goes on."""
+        return now_s - self.since_s - (self.unit.restart_s if self.unit.service_s > 0 else 0.0)
+
     def service_s(self, now_s: float) -> float:
         """How long it held nodes altogether."""
         return self.unit.service_s + max(now_s - self.since_s, 0.0)

@@ -68,11 +68,11 @@ class OrderPreemption:
     `shortest_remaining` this is preemptive SRPT, with `least_attained` Tiresias.
 
     Two options keep units from pushing each other out all the time. ``margin_s``: a victim must have run at least so long in
-    this run. ``ratio``: where keys of the first criterion that tells the two apart have a ratio (remaining time, remaining work;
-    `Order`: ``scale``), the victim's must be at least so many times that of the waiting one; points in time, levels and priorities
-    have none, so any difference is enough; with a ratio above 1 the age that breaks ties takes nobody off. Jobs of
-    unknown length look ever longer as they run, so that those of like age overtake each other again and again; each
-    time costs a restart. ``alike_ratio`` takes the place of ``ratio`` between units of one tenant that ask for the same and name
+    this run, its restart not counted, or two with long restarts would take turns at nothing else. ``ratio``: where keys of the
+    first criterion that tells the two apart have a ratio (remaining time, remaining work; `Order`: ``scale``), the victim's must
+    be at least so many times that of the waiting one; points in time, levels and priorities have none, so any difference is
+    enough; with a ratio above 1 the age that breaks ties takes nobody off. Jobs of unknown length look ever longer as they run,
+    so that those of like age overtake each other again and again; each time costs a restart. ``alike_ratio`` takes the place of ``ratio`` between units of one tenant that ask for the same and name
     neither user nor program: nothing but their predictions tells them apart.
 
     ``smallest_first`` decides between units that the first criterion does not put apart, by the ratio: of those that hold enough
@@ -117,7 +117,7 @@ class OrderPreemption:
         left = context.facts["running"]
         behind = []
         for item in ranking.last(0, ranking.behind(own)):
-            steady = context.now_s - item.since_s >= self.margin_s
+            steady = not self.margin_s or item.settled_s(context.now_s) >= self.margin_s
             if steady and item.unit.preemptible and item.unit.key in left:
                 behind.append(item)
         if self.ratio > 1.0 or self.alike_ratio > 1.0:

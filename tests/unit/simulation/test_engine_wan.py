@@ -5,6 +5,8 @@ The link from a to b carries 100 MiB/s, its round trip is 2 s, a GiB costs 0.05:
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from meridian.errors import InvalidArgumentError
@@ -13,7 +15,7 @@ from simulation.engine import Setting, Simulation
 from simulation.failures import NodeEvent
 from simulation.measures import JobRecord
 from simulation.model import Network, SimDomain, SimLink, SimNode, Trace, TraceJob
-from simulation.policies import setting
+from simulation.policies import SETTINGS, setting
 
 MIB, GIB = 1 << 20, 1 << 30
 ALONE_S = 12.24
@@ -93,6 +95,20 @@ def test_interrupted_while_staging() -> None:
     assert record.overhead_s == pytest.approx(5 + ALONE_S)
     # What left of a cancelled transfer is known to 1 in 10^9.
     assert run.measures.wan_bytes == pytest.approx(500 * MIB + GIB, abs=2)
+
+
+@pytest.mark.parametrize("data_bytes", [0.0, 1e12])
+def test_getting_ready_is_not_taken_for_run_time(data_bytes: float) -> None:
+    """Two jobs of 3,000 s that each time on the device take 10,000 s to be ready, after ten of 60 s by which they are
+    predicted. Were that time taken for run time, each would look longer with every renewal than the one that waits, and
+    would be taken off for it, for ever."""
+    short = [TraceJob(f"short-{place}", 60.0 * place, 60.0, accelerators=1) for place in range(10)]
+    more = {"data_bytes": data_bytes, "restart_cost_s": 0.0 if data_bytes else 10_000.0}
+    long = [replace(staged(f"long-{place}", 700.0 + place, **more), duration_s=3000.0) for place in range(2)]
+    run = simulation(network((0, 1)), short + long, SETTINGS["meridian"], until_s=100_000.0)
+    ended = finished(run)
+    assert {"long-0", "long-1"} <= set(ended)
+    assert all(ended[name].overhead_s < 30_000 for name in ("long-0", "long-1"))
 
 
 def test_interrupted_after_staging_finds_its_data() -> None:

@@ -285,6 +285,14 @@ def test_resampled_days_keep_the_hour_and_the_jobs_of_a_day_together() -> None:
         resampled(Trace("t", jobs[:3]), 0)
 
 
+def test_resampled_jobs_have_ids_of_their_own() -> None:
+    """Also those of a trace that was itself drawn, where a job has the name that another's twin would get."""
+    jobs = [TraceJob(job_id, day * 86_400.0, 1.0) for day, job_id in enumerate(("a", "a~2", "a~3"))]
+    for seed in range(40):
+        drawn = [job.job_id for job in resampled(Trace("t", jobs), seed).jobs]
+        assert len(set(drawn)) == len(drawn), drawn
+
+
 # -- networks and jobs that do not fit -------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.traces import TraceError, load, spot_series
+from simulation.traces import TraceError, load, openb_nodes, spot_series, swf_machines
 
 PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-01 00:00:00,10,1,10,a\n"
 OWN = "job_id,submit_s,duration_s,ranks,device_share,preemptible,max_ranks,deadline_s,resources,accelerator_types\n"
@@ -82,6 +82,17 @@ CASES = [
         "requested_memory",
         "more than 9223372036854775807 bytes: 1e+20 kB",
     ),
+    ("swf", SWF.replace(" 100 4", " -0.5 4"), 1, "run_time", "less than 0, and not -1: -0.5"),
+    ("swf", SWF.replace(" -1 1 3 2", " -1 1.5 3 2"), 1, "status", "not a whole number: 1.5"),
+    ("swf", SWF.replace(" -1 1 3 2", " -1 1 3.5 2"), 1, "user", "not a whole number: 3.5"),
+    ("swf", SWF.replace(" 4 90.5", " 1e30 90.5"), 1, "allocated_processors", "more than 9223372036854775807: 1e+30"),
+    ("csv", "submit_s,duration_s,priority\n0,1,-1e30\n", 2, "priority", "beyond 64 bits: -1e30"),
+    # A unit that is not the second, a time that stands for never, a product that is none.
+    ("csv", "submit_s,duration_s\n0,1\n1600000000000,1\n", 3, None, "1.6e+12 s are more than 100 years"),
+    ("csv", "submit_s,duration_s\n0,1e300\n", 2, None, "run time of job 2: 1e+300 s are more than 100 years"),
+    ("swf", SWF.replace("1 0 5 100", "1 0 5 1e10"), 1, None, "run time of job 1: 1e+10 s are more than 100 years"),
+    ("openb", OPENB + "p,1,1,1,500,,LS,Running,1,1e12,2\n", 2, None, "run time of job p: 1e+12 s"),
+    ("chronus", CHRONUS + "0,a,1,5,m,1e307,9,10,0,strict\n", 2, None, "run time of job 0: inf s"),
     ("openb", OPENB + "p,1,1e13,1,500,,LS,Running,1,3,2\n", 2, "memory_mib", "is more than 8796093022207: 1e13"),
 ]
 
@@ -159,6 +170,7 @@ RATES = {"v100": {"('A', 1)": {"null": 2.0}}}
         ('{"v100": {"(\'A\', 1)": {"null": 1' + "0" * 5000 + "}}}", "100000000000000000000000000000 is no value"),
         ('{"v100": {"(\'A\', 1)": {"null": 1, "(\'A\', 1)": [1]}}}', "not a pair"),
         ("[" * 100_000, "nested too deeply"),
+        ('{"v100": {"(\'A\', 1)": {"null": 1}, "(\'A\', 1)": {"null": 2}}}', r"the key .*'A', 1.* is there twice"),
     ],
 )
 def test_gavel_rates_refused(tmp_path: Path, rates: str, message: str) -> None:
@@ -204,3 +216,17 @@ def test_spot_refused(tmp_path: Path, text: str, message: str) -> None:
     path.write_text(text)
     with pytest.raises(TraceError, match=message):
         spot_series(path)
+
+
+def test_nodes_beyond_what_a_network_may_have_are_refused(tmp_path: Path) -> None:
+    """Before they are made, one by one."""
+    path = tmp_path / "nodes"
+    path.write_text("1 seth 1e12 2 1 100\n")
+    with pytest.raises(TraceError, match="line 1, column 'nodes': is more than 1000000: 1e12"):
+        swf_machines(path)
+    path.write_text("1 seth 2 2 1 1e18\n")
+    with pytest.raises(TraceError, match="line 1, column 'memory_kb': is more than"):
+        swf_machines(path)
+    path.write_text("sn,cpu_milli,memory_mib,gpu,model\na,1,1,1e12,V100\n")
+    with pytest.raises(TraceError, match="line 2, column 'gpu': is more than 1024: 1e12"):
+        openb_nodes(path)

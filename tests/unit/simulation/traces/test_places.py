@@ -36,3 +36,12 @@ def test_a_network_that_is_made_for_a_trace_names_the_line_of_a_job_that_is_too_
     file.write_text("submit_s,duration_s,accelerators\n0,1,1\n0,1,9\n")
     with pytest.raises(NetworkError, match="line 3: job 3 has ranks of 9 accelerators: nodes have 8"):
         philly_network(load(str(file), "csv"), 8)
+
+
+def test_only_ends_of_lines_end_a_line(tmp_path: Path) -> None:
+    """Comments of old logs hold form feeds, and UTF-8 has separators of lines of its own."""
+    file = tmp_path / "jobs.swf"
+    for end in ("\n", "\r\n", "\r"):
+        file.write_bytes(f"; page\x0cone\x85\u2028; more\n{SWF}".replace("\n", end).encode())
+        trace = load(str(file), "swf")
+        assert [trace.place(job.job_id) for job in trace.jobs] == [f"{file}, line {line}: " for line in (3, 4)]
