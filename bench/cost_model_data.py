@@ -71,6 +71,8 @@ def mosaic(folder: Path) -> Iterator[Row]:
             "precision": row["Precision"],
             "recompute": "full" if row["Activation Checkpointing"] == "True" else "none",
             "attention": "triton",
+            # `loss_fn` of its models is by default `fused_crossentropy`, the kernel of FlashAttention's repository.
+            "fused_loss": "1",
             "zero": "3" if row["Sharding Strategy"] == "FULL_SHARD" else "2",
             # Gradients are summed in 16 bit (`submit_benchmarks.py`: mixed precision PURE).
             "gradients": "bf16+fp32",
@@ -172,6 +174,8 @@ def bridge(folder: Path) -> Iterator[Row]:
             "gbs": row["GBS"],
             "precision": row["Precision"].split()[0] if row["Precision"] else "bf16",
             "recompute": "",
+            # `cross_entropy_loss_fusion` of its recipes.
+            "fused_loss": "1",
             "step_s": repr(tokens / (float(rate[0]) * float(row["#-GPUs"]))),
             **(_experts(row) if "Qwen" in row["model"] else {}),
         }
@@ -201,6 +205,7 @@ def bridge_2025(folder: Path) -> Iterator[Row]:
                 "precision": precision,
                 "gradients": "bf16+fp32",
                 "recompute": "",
+                "fused_loss": "1",
                 # All of Llama 3 8B on H100 is on one node, sharded there too.
                 "zero": "3" if row["FSDP"] not in {"", "0"} else "",
                 "step_s": repr(tokens / (float(rate) * float(row["#-GPUs"]))),
@@ -235,7 +240,8 @@ _DGXC_MODELS = {
 
 
 def dgxc(folder: Path) -> Iterator[Row]:
-    """READMEs of NVIDIA/dgxc-benchmarking: pre-training tables that state the layout and the batch."""
+    """READMEs of NVIDIA/dgxc-benchmarking: pre-training tables that state the layout and the batch, by recipes of NeMo, whose
+    models fuse the loss (`cross_entropy_loss_fusion`)."""
     for row in table(folder, "nvidia_dgxc_benchmarking.csv"):
         sizes = dict(re.findall(r"(TP|PP|CP|VP|MBS)=(\d+)", row["table"]))
         column = re.search(r"(\d+)x H100 GPUs \(GBS=(\d+)\)", row["column"])
@@ -253,6 +259,7 @@ def dgxc(folder: Path) -> Iterator[Row]:
             "gbs": column[2],
             "precision": "fp8" if "FP8" in row["table"] else "bf16",
             "recompute": "",
+            "fused_loss": "1",
             "step_s": row["step_s"],
         }
 

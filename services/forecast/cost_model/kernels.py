@@ -24,6 +24,11 @@ _COLLECTIVE_KERNELS = 2
 _ROUTING_KERNELS = 40
 _HEAD_NORM_KERNELS = 2
 _SCORE_BYTES = 8
+# Bytes per logit that the loss moves, forward and backward, counted one by one. In kernels of its own (`VocabParallelCrossEntropy`
+# of Megatron-LM, where `cross_entropy_loss_fusion` is not set): converted to 32 bit (2 + 4), the greatest (4), subtracted (8),
+# exponentials (8), their sum (4), divided by it (8); backward times the gradient of the loss (8) and converted (4 + 2). Fused or
+# compiled: from 6 (one kernel, gradients in place) to 30 by code; what code keeps metrics of while it trains passes once more.
+_LOSS_BYTES, _FUSED_LOSS_BYTES = 52.0, 24.0
 # What an 8-bit product takes is read in 16 bit and written in 8, and once more transposed for the gradient of the weights
 # (`cast_transpose` of Transformer Engine: 8-bit products of Hopper take one order of operands only, scales by block of Blackwell
 # go along one). Half of an input's the kernel before does with its own work (norm, activation), of a gradient nothing, but in
@@ -217,7 +222,10 @@ class Kernels:
         """The output layer and the loss, in 32 bit."""
         tokens = self._layout.micro_batch * self._layout.sequence / self._layout.cp
         found = self.matrix(tokens, shape.vocabulary / self._layout.tp, shape.hidden, wide=True)
-        loss = self.moving(12.0 * tokens * shape.vocabulary / self._layout.tp)
+        logits = tokens * shape.vocabulary / self._layout.tp
+        each = _FUSED_LOSS_BYTES if self._layout.fused_loss else _LOSS_BYTES
+        # Half of it forward.
+        loss = each / 2 * logits / self._bytes_per_s
         return Pass(found.forward + loss, found.backward + loss)
 
     def optimiser(self, parameters: float) -> float:

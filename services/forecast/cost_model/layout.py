@@ -193,7 +193,7 @@ class TrainingLayout:
     attention_generation: int = 0
     # Norms, rotary embedding and activation run as the separate small kernels of a framework that fuses none of them.
     eager: bool = False
-    # The loss is compiled to kernels that hold the logits and their gradient in 16 bit and nothing between.
+    # The loss is one kernel, or compiled: the logits and their gradient are held in 16 bit and nothing between.
     fused_loss: bool = False
     # The whole step is one captured graph (CUDA graphs of full iterations): the host starts no kernels.
     captured: bool = False

@@ -78,6 +78,13 @@ def test_three_measured_runs_help_on_average_and_hurt_no_family(runs: list[Run])
     assert np.mean(left) < 0.06
 
 
+def test_which_code_bases_fuse_the_loss(runs: list[Run]) -> None:
+    """Recipes and models whose defaults say so; Megatron-LM leaves it to `--cross-entropy-loss-fusion`, which is off."""
+    fused = {family_of(run) for run in runs if run.layout.fused_loss}
+    assert fused >= {"mosaic-a100", "mosaic-h100", "bridge-dense", "bridge-25.11-moe", "dgxc-bf16", "tpu-v6e"}
+    assert not fused & {"vtrain-single", "vtrain-39b", "megatron-a100", "megatron-h100", "bloom"}
+
+
 def test_rows_that_were_read_in_last() -> None:
     """Tables that nothing read before: every row can be estimated, each group is of a known code base, and three runs help."""
     later = [run_of(row, number) for number, row in enumerate(later_rows(public_data("figures")), start=1)]

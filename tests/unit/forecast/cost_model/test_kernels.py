@@ -240,3 +240,15 @@ def test_gradients_that_are_divided_are_scattered_in_every_micro_batch(zero: int
     found = step_time(shape, layout, A100, nothing_hides).exposed_s["dp"]
     each = shape.parameters * 7 / 8 / (A100.link_bytes_per_s * PRIOR.link)
     assert found == pytest.approx((2 * gathers + 4 * scatters) * each, rel=1e-3)
+
+
+def test_a_loss_in_kernels_of_its_own_moves_more_of_each_logit_than_a_fused_one() -> None:
+    shape, layout = model_named("llama3-8b"), TrainingLayout(8192, 8, tp=2)
+    apart = Kernels(A100, PRIOR, layout).output(shape)
+    fused = Kernels(A100, PRIOR, replace(layout, fused_loss=True)).output(shape)
+    # 52 bytes per logit instead of 24, as they are counted: what norms move beyond the least says nothing of them.
+    more = (52 - 24) * 8192 * 128256 / 2 / (A100.memory_bytes_per_s * PRIOR.memory)
+    assert apart.forward - fused.forward == pytest.approx(more / 2)
+    assert apart.backward - fused.backward == pytest.approx(more / 2)
+    wasteful = replace(PRIOR, elementwise=2 * PRIOR.elementwise)
+    assert Kernels(A100, wasteful, layout).output(shape) == apart
