@@ -9,6 +9,7 @@ from typing import Any
 
 from meridian.errors import FieldError, InvalidArgumentError
 from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.fleet import Device, Domain, Fleet, MarkKind, Node, NodeState, with_domain
 from services.scheduler.core.policy import Policy, check_numbers
 from services.scheduler.core.refit import refit
@@ -16,6 +17,7 @@ from services.scheduler.core.scores import SCORES
 from services.scheduler.core.stages import check
 from services.scheduler.core.units import MOST_AMOUNT
 from services.scheduler.policy.file import parse
+from services.scheduler.policy.values import LARGEST
 
 _FIELDS = ("nodes_down", "nodes_up", "domains", "prices", "weights", "policy")
 _DOMAIN_FIELDS = {
@@ -30,6 +32,9 @@ _DOMAIN_FIELDS = {
     "security_level": 0.0,
     "currency": "",
 }
+_WHOLE = ("nodes", "accelerators", "memory_bytes", "security_level")
+_MOST_ACCELERATORS = 64
+"""Of one new node."""
 _MOST_NODES = 10_000
 """New nodes in all."""
 _MOST_DOMAINS = 100
@@ -67,23 +72,15 @@ def hypothesis(body: Mapping[str, Any], fleet: Fleet, policy: Policy) -> Hypothe
         if domain is None:
             raise _wrong("change.prices", "there is no such domain", domain_id)
         wanted = round(_number("change.prices", price, domain_id))
+        if wanted > MOST_AMOUNT:
+            raise _wrong("change.prices", f"must be at most {MOST_AMOUNT:g}, not {price!r}", domain_id)
         fleet = with_domain(fleet, replace(domain, price_micro_units=wanted), ())
     document = body.get("policy", "")
     if not isinstance(document, str):
         raise _wrong("change.policy", "must be a policy document (text)")
     if document:
-        policy = parse(document, "change.policy")
-    weights = _mapping("weights", body.get("weights", {}))
-    if weights:
-        for name in weights:
-            if name not in SCORES:
-                known = ", ".join(sorted(SCORES))
-                raise _wrong("change.weights", f"there is no such score; known are {known}", name)
-        changed = {name: _number("change.weights", value, name) for name, value in weights.items()}
-        policy = replace(policy, scores=tuple({**dict(policy.scores), **changed}.items()))
-        check_numbers(policy)
-        check(policy)
-    return Hypothesis(fleet, policy)
+        policy = _policy(document)
+    return Hypothesis(fleet, _weighed(policy, _mapping("weights", body.get("weights", {}))))
 
 
 def as_it_would_be(cluster: Cluster, before: Fleet, changed: Hypothesis) -> Cluster:
@@ -122,11 +119,15 @@ def _with_new_domain(path: str, fleet: Fleet, body: Any, most_nodes: int) -> Fle
         values[name] = _text(f"{path}.{name}", value) if isinstance(default, str) else _number(f"{path}.{name}", value)
         if not isinstance(default, str) and values[name] > MOST_AMOUNT:
             raise _wrong(f"{path}.{name}", f"must be at most {MOST_AMOUNT:g}, not {value!r}")
+        if name in _WHOLE and values[name] != int(values[name]):
+            raise _wrong(f"{path}.{name}", f"must be a whole number, not {value!r}")
     name = values["domain_id"]
     if not name or name in fleet.domains:
         raise _wrong(f"{path}.domain_id", "must be the name of a domain that does not exist yet")
-    if not 1 <= values["nodes"] <= _MOST_NODES or values["accelerators"] > 64:
-        raise _wrong(path, f"1 to {_MOST_NODES} nodes with at most 64 accelerators each")
+    if not 1 <= values["nodes"] <= _MOST_NODES:
+        raise _wrong(f"{path}.nodes", f"must be 1 to {_MOST_NODES}, not {values['nodes']:g}")
+    if values["accelerators"] > _MOST_ACCELERATORS:
+        raise _wrong(f"{path}.accelerators", f"must be at most {_MOST_ACCELERATORS}, not {values['accelerators']:g}")
     if values["nodes"] > most_nodes:
         raise _wrong(f"{path}.nodes", f"all new domains together may have {_MOST_NODES} nodes")
     devices = tuple(
@@ -146,6 +147,32 @@ def _with_new_domain(path: str, fleet: Fleet, body: Any, most_nodes: int) -> Fle
         currency=values["currency"],
     )
     return with_domain(fleet, domain, nodes, full_of=name)
+
+
+def _weighed(policy: Policy, weights: Mapping[str, Any]) -> Policy:
+    """The policy with other weights of scores."""
+    changed = {}
+    for name, value in weights.items():
+        if name not in SCORES:
+            raise _wrong("change.weights", f"there is no such score; known are {', '.join(sorted(SCORES))}", name)
+        changed[name] = _number("change.weights", value, name)
+        if changed[name] > LARGEST:
+            raise _wrong("change.weights", f"must be at most {LARGEST:g}, not {value!r}", name)
+    if changed:
+        policy = replace(policy, scores=tuple({**dict(policy.scores), **changed}.items()))
+        check_numbers(policy)
+        check(policy)
+    return policy
+
+
+def _policy(document: str) -> Policy:
+    """The policy in ``document``; what is wrong in it is wrong at ``change.policy``, and told with its line."""
+    try:
+        return parse(document, "change.policy")
+    except PolicyError as error:
+        raise PolicyError(
+            error.detail, errors=tuple(FieldError("/change/policy", item.detail) for item in error.errors)
+        ) from None
 
 
 def _list(name: str, value: Any) -> Sequence[Any]:

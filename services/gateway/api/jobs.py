@@ -13,7 +13,7 @@ from pydantic import Field, StringConstraints
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from meridian.contracts.job.v1 import job_pb2
-from meridian.errors import ConflictError, NotFoundError
+from meridian.errors import ConflictError, NotFoundError, UnavailableError
 from meridian.outbox import Transaction
 from services.gateway import cursor
 from services.gateway.agents import Agent
@@ -325,7 +325,12 @@ async def get_explanation(
     if counterfactuals:
         params["counterfactuals"] = "true"
     shard = parts.scheduler.of(row.summary["tenant_id"])
-    return await shard.ask("GET", f"/v1/jobs/{job_id}/explanation", params=params)
+    try:
+        return await shard.ask("GET", f"/v1/jobs/{job_id}/explanation", params=params)
+    except NotFoundError:
+        if row.summary["state"] != "submitted":
+            raise
+        raise UnavailableError(f"the scheduler has not heard of job {job_id!r} yet; ask again") from None
 
 
 @router.get("/jobs/{job_id}/logs", response_model=answers.Log, responses=problems(401, 403, 404, 409, 429, 503))

@@ -161,8 +161,10 @@ class Candidates(Choosing):
         where = f"most in {table.domain_ids[best]} ({free})" if free else "none anywhere"
         if len(self.columns) < len(self._view.columns(demand)):
             where += f" of {self._models_said()}"
-        text = f"waiting for capacity: {demand.ranks} ranks wanted, free now: {where}; {self._counted()}"
-        return "capacity", text
+        # Something else than room holds it back: a limit, or who is before it.
+        spans = demand.cross_domain and not demand.topology_required and int(self.domain_fits.sum()) >= demand.ranks
+        said = "there is room" if free >= demand.ranks or spans else "waiting for capacity"
+        return "capacity", f"{said}: {demand.ranks} ranks wanted, free now: {where}; {self._counted()}"
 
     def _models_said(self) -> str:
         return ", ".join(sorted({self._table.models[column].model for column in self.columns.tolist()}))

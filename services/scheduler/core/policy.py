@@ -208,7 +208,7 @@ def check_numbers(policy: Policy) -> None:
         where = "one_accelerator_model_per_gang"
         raise PolicyError(f"{where}: true or false is wanted, not {policy.one_accelerator_model_per_gang!r}")
     _check_choices(policy)
-    _check_planners(policy)
+    _check_unlike(policy)
     for name in ("reservation_depth", "shown_candidates", "shown_nodes"):
         _check_whole(name, getattr(policy, name))
     _check_amount("interval_s", policy.interval_s)
@@ -236,13 +236,14 @@ def _check_choices(policy: Policy) -> None:
         raise PolicyError(f"backfill_order: {policy.backfill_order!r} is neither empty nor shortest")
 
 
-def _check_planners(policy: Policy) -> None:
-    if policy.planner and policy.unlike_planner:
+def _check_unlike(policy: Policy) -> None:
+    if not policy.unlike_planner:
+        return
+    if policy.planner:
         raise PolicyError(f"unlike_planner: the planner {policy.planner} decides already, whatever the rates")
-    for name in ("planner", "unlike_planner"):
-        if getattr(policy, name) and policy.limits:
-            raise PolicyError(f"{name}: planners read no limits, and this policy has {policy.limits[0]}")
-    if policy.unlike_planner and policy.discipline != "greedy":
+    if policy.limits:
+        raise PolicyError(f"unlike_planner: planners read no limits, and this policy has {policy.limits[0]}")
+    if policy.discipline != "greedy":
         raise PolicyError(f"unlike_planner: wants the discipline greedy, not {policy.discipline}")
 
 

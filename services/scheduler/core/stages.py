@@ -98,8 +98,11 @@ def _ask(plugins: Iterable[Any], policy: Policy) -> None:
 
 
 def check(policy: Policy) -> None:
-    """PolicyError when anything in the policy is wrong; it names the field."""
+    """PolicyError when anything in the policy is wrong; it names the field. (A policy that decided once is still read, however it is
+    judged now: only what is to apply is checked.)"""
     plugins = plugins_of(policy)
+    if policy.planner and policy.limits:
+        raise PolicyError(f"planner: planners read no limits, and this policy has {policy.limits[0]}")
     stages = stages_of(policy)
     _ask((*plugins.filters, *plugins.order), policy)
     used = {

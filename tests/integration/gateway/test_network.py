@@ -231,6 +231,17 @@ async def test_logs_come_from_the_agent_that_executes_the_rank(stack: Stack) -> 
     assert (await stack.http.get(f"/v1/jobs/{job_id}/logs", headers=headers)).status_code == 503
 
 
+async def test_a_job_that_the_scheduler_has_not_heard_of_yet_is_not_denied(stack: Stack) -> None:
+    headers = stack.issuer.headers()
+    job_id = (await stack.http.post("/v1/jobs", json=task_file(), headers=headers)).json()["job_id"]
+    problem = {"title": "Not found", "status": 404, "detail": f"there is no job '{job_id}'", "code": "NOT_FOUND"}
+    stack.issuer.answers["GET", f"/v1/jobs/{job_id}/explanation"] = (404, problem)
+    answer = await stack.http.get(f"/v1/jobs/{job_id}/explanation", headers=headers)
+    assert (answer.status_code, answer.json()["detail"]) == (
+        503, f"the scheduler has not heard of job '{job_id}' yet; ask again",
+    )  # fmt: skip
+
+
 async def test_questions_are_passed_on(stack: Stack) -> None:
     headers = stack.issuer.headers()
     job_id = await submit(stack)

@@ -16,7 +16,7 @@ from services.scheduler.boosted_priority import BoostedPriorityOrder
 from services.scheduler.core import queue, scores
 from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.errors import PolicyError
-from services.scheduler.core.policy import Policy, RestartRules
+from services.scheduler.core.policy import Policy, RestartRules, policy_from_json
 from services.scheduler.core.stages import check
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares
@@ -473,3 +473,11 @@ def test_the_names_of_scores_of_nodes_are_those_of_the_core() -> None:
 def test_rules_about_idle_nodes_that_are_no_mapping_are_named_with_their_line(given: str) -> None:
     with pytest.raises(PolicyError, match="line 2: idle_nodes: a mapping is wanted"):
         parse(f"name: x\nidle_nodes: {given}\n")
+
+
+def test_a_policy_that_decided_once_is_read_though_it_would_be_refused_now() -> None:
+    before = parse("selection: {limits: [quota]}\nqueues: [{name: org, max_running: 3}]").as_json()
+    policy = policy_from_json({**before, "planner": "gavel"})
+    assert (policy.planner, policy.limits) == ("gavel", ("quota",))
+    with pytest.raises(PolicyError, match="planners read no limits"):
+        check(policy)

@@ -10,7 +10,7 @@ from services.scheduler.core.explaining.explanation import Explanation
 from services.scheduler.core.fleet import Domain, Fleet, with_domain
 from services.scheduler.core.state import JobSpec, UnitKey
 from services.scheduler.outlook import blocked_by, reserved_in
-from services.scheduler.policy.file import shipped
+from services.scheduler.policy.file import parse, shipped
 from services.scheduler.times import rfc3339
 from tests.unit.scheduler.world import World, a_fleet, a_node, gang, task
 
@@ -46,6 +46,17 @@ def test_nodes_that_came_free_since_are_not_counted() -> None:
     assert rejected(waiting(world)) == {"capacity": 2}
     world.finish(world.run("first"))
     assert rejected(waiting(world)) == {"capacity": 1}
+
+
+def test_a_unit_that_a_limit_holds_back_is_not_said_to_wait_for_capacity() -> None:
+    policy = parse("selection: {limits: [quota]}\nqueues: [{name: lab, nominal: {accelerators: 1}}]")
+    world = World(a_fleet({"a": 2, "b": 1}, devices=1), policy)
+    for name, spec in (("one", gang(2, accelerators=1)), ("both", gang(3, accelerators=1, cross_domain=True))):
+        world.submit(name, spec)
+    found = {item.key.job_id: item.explanation.as_json() for item in world.cycle().waiting}
+    assert found["one"]["stage"] == found["both"]["stage"] == "limit"
+    assert found["one"]["room"].startswith("there is room: 2 ranks wanted, free now: most in a (2)")
+    assert found["both"]["room"].startswith("there is room: 3 ranks wanted, free now: most in a (2)")
 
 
 def test_a_gang_that_would_fit_on_accelerators_in_use_is_not_too_large() -> None:

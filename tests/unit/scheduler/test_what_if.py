@@ -177,6 +177,32 @@ def test_the_place_in_the_queue_is_among_all_that_wait(discipline: str) -> None:
         ({"domains": [3]}, "/change/domains/0", "change.domains[0]: must be an object"),
         ({"domains": [{"domain_id": "b", "cpu": 1}]}, "/change/domains/0/cpu", "change.domains[0].cpu: there is no"),
         ({"domains": [{"domain_id": "a"}]}, "/change/domains/0/domain_id", "change.domains[0].domain_id: must be the"),
+        (
+            {"domains": [{"domain_id": "b", "nodes": 1.5}]},
+            "/change/domains/0/nodes",
+            "change.domains[0].nodes: must be a whole",
+        ),
+        (
+            {"domains": [{"domain_id": "b", "nodes": 0}]},
+            "/change/domains/0/nodes",
+            "change.domains[0].nodes: must be 1 to 10000",
+        ),
+        (
+            {"domains": [{"domain_id": "b", "accelerators": 0.5}]},
+            "/change/domains/0/accelerators",
+            "change.domains[0].accelerators: must be a whole number, not 0.5",
+        ),
+        (
+            {"domains": [{"domain_id": "b", "accelerators": 65}]},
+            "/change/domains/0/accelerators",
+            "change.domains[0].acc",
+        ),
+        (
+            {"weights": {"price": 1e300}},
+            "/change/weights/price",
+            "change.weights.price: must be at most 9.0072e+15, not 1e",
+        ),
+        ({"prices": {"a": 1e30}}, "/change/prices/a", "change.prices.a: must be at most 1e+15, not 1e+30"),
         ({"domains": [{"domain_id": 1}]}, "/change/domains/0/domain_id", "change.domains[0].domain_id: must be text"),
     ],
 )
@@ -188,6 +214,14 @@ def test_a_change_that_does_not_fit_is_named_by_its_pointer(change: dict[str, An
     assert error.pointer == pointer
     assert caught.value.detail.startswith(detail)
     assert caught.value.detail.endswith(error.detail)
+
+
+def test_what_is_wrong_in_another_policy_is_named_by_the_field_that_holds_it() -> None:
+    world = World(a_fleet({"a": 1}))
+    with pytest.raises(InvalidArgumentError) as caught:
+        hypothesis({"policy": "name: p\nplanner: sai\ninterval_s: -1"}, world.fleet, world.policy)
+    assert [error.pointer for error in caught.value.errors] == ["/change/policy"] * 2
+    assert caught.value.errors[1].detail == "line 3: interval_s: must be at least 0, not -1"
 
 
 def test_under_a_planner_a_job_is_told_its_round() -> None:
