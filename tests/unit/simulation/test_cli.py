@@ -372,7 +372,7 @@ def test_bad_input_is_named_and_nothing_written(call: Call, words: list[str], me
     Path("bad.yaml").write_text("name: x\nselecton: {}\n")
     Path("short.csv").write_text("submit_s\n1\n")
     Path("nan.csv").write_text("submit_s,duration_s\n1,1\n2,nan\n")
-    Path("long.csv").write_text("submit_s,duration_s,accelerators\n0,1e308,1\n5,1e308,1\n")
+    Path("long.csv").write_text("submit_s,duration_s,accelerators\n0,3e9,1\n5,3e9,1\n")
     Path("wide.csv").write_text("submit_s,duration_s,accelerators,ranks\n0,5,8,1000000000\n")
     before = sorted(Path().iterdir())
     result = call("--json", "out.json", *words)
