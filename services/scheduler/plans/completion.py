@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.options import numbers_of
 from services.scheduler.core.planning import Target
 from services.scheduler.core.state import UnitKey
@@ -48,8 +48,8 @@ class CompletionPlanner:
        include the restart. A job of which it is not known, with ``known`` 0 each, is thought to need as long again as it
        had (at least ``least_s``), as heavy tails go.
     2. The linear program (`gavel.max_throughput` with weights).
-    3. Whole: pairs by share, the type that a job holds first among equals, if its devices are free; what is left over goes by
-       seconds times devices.
+    3. Whole: pairs by share, the type that a job holds first among equals, if its devices are free, in one domain where it may not
+       span them; what is left over goes by seconds times devices.
     4. Else the plan stays as it is.
 
     What a policy wants that serves many tenants, each off by default: with ``priorities`` jobs of a higher priority are planned
@@ -123,16 +123,17 @@ class CompletionPlanner:
 
     def _places(self, cluster: Cluster, jobs: Jobs, seconds: Floats) -> Ints:
         fixed = jobs.fixed | self._spared(jobs)
-        free = jobs.capacity.copy()
-        np.subtract.at(free, jobs.kind[fixed], jobs.devices[fixed])
-        free = np.maximum(free, 0.0)
+        room = Room(jobs)
+        for job in np.flatnonzero(fixed).tolist():
+            room.keep(job)
+        room.settle()
         chosen = np.where(fixed, jobs.kind, -1)
         priority = np.array([unit.priority for unit in jobs.units]) if self._priorities else np.zeros(len(jobs.units))
         for level in sorted(set(priority[~fixed].tolist()), reverse=True):
             which = np.flatnonzero(~fixed & (priority == level))
-            quotas = self._quotas(cluster, jobs, chosen, which, free) if self._tenants else None
-            self._share_out(jobs, seconds, which, chosen, free, quotas)
-            if not (free > 1e-9).any():
+            quotas = self._quotas(cluster, jobs, chosen, which, room.free) if self._tenants else None
+            self._share_out(jobs, seconds, which, chosen, room, quotas)
+            if not (room.free > 1e-9).any():
                 break
         return chosen
 
@@ -149,25 +150,23 @@ class CompletionPlanner:
         )
 
     def _share_out(
-        self, jobs: Jobs, seconds: Floats, which: Ints, chosen: Ints, free: Floats, quotas: Quotas | None
+        self, jobs: Jobs, seconds: Floats, which: Ints, chosen: Ints, room: Room, quotas: Quotas | None
     ) -> None:
-        """Steps 2 and 3 for some jobs; changes ``chosen`` and ``free``."""
+        """Steps 2 and 3 for some jobs; changes ``chosen`` and ``room``."""
         seconds, devices = seconds[which], jobs.devices[which]
         least = seconds.min(axis=1)
         runs = np.isfinite(least) & (least > 0)
         weight = np.where(runs, np.where(runs, least, 1.0) ** -self._power, 0.0)
         weight = np.maximum(weight / max(float(weight.max()), 1e-300), _LEAST_WEIGHT)
         rates = np.where(np.isfinite(seconds), 1.0 / np.maximum(seconds, 1e-9), 0.0)
-        share = np.round(gavel.max_throughput(rates, devices, free, weight), 6)
+        share = np.round(gavel.max_throughput(rates, devices, room.free, weight), 6)
         holds = np.arange(len(jobs.models)) == jobs.kind[which, None]
         by_share = np.lexsort((np.arange(share.size), ~holds.ravel(), -share.ravel()))
         by_area = np.argsort((seconds * devices[:, None]).ravel(), kind="stable")
         orders = by_share[share.ravel()[by_share] > 0], by_area[rates.ravel()[by_area] > 0]
-        own = chosen[which]
         for limits in (None,) if quotas is None else (quotas, None):
             for pairs in orders:
-                _fill(own, free, pairs, devices, limits)
-        chosen[which] = own
+                _fill(chosen, room, pairs, which, limits)
 
     def _quotas(self, cluster: Cluster, jobs: Jobs, chosen: Ints, which: Ints, free: Floats) -> Quotas | None:
         """What each tenant may get of what is free, above what it holds already; None where only one asks."""
@@ -220,15 +219,89 @@ def filled(amount: float, held: Floats, wanted: Floats, weight: Floats) -> Float
     return got
 
 
-def _fill(chosen: Ints, free: Floats, pairs: Ints, devices: Floats, quotas: Quotas | None) -> None:
-    """Give each pair (job, type), in order, its devices where they are free, and within its tenant's quota; changes ``chosen``,
-    ``free`` and the quotas. A tenant with anything left may go beyond it by one job: devices are whole."""
+class Room:
+    """What is free for jobs that are planned: ``free`` (T) devices of each type, and where a type is in several domains, in each.
+    ``devices`` (J) are those that each job asks for.
+
+    Pools that are counted over domains alone have room for gangs that fit in none of them: such a gang would be planned, find no
+    room, and wait until the plan is made anew, though another type had room for it.
+    """
+
+    def __init__(self, jobs: Jobs) -> None:
+        self._jobs, self._table = jobs, jobs.cluster.table
+        self.devices = jobs.devices
+        self.free = jobs.capacity.copy()
+        by_domain = np.zeros((len(jobs.models), len(self._table.domain_ids)))
+        for column, item in enumerate(self._table.models):
+            up = self._table.devices[:, column] * jobs.cluster.view.up
+            place = jobs.models.index(item.model)
+            by_domain[place] += np.bincount(self._table.node_domain, up, by_domain.shape[1])
+        self._apart = (by_domain > 0).sum(axis=1) > 1
+        self._left: list[list[float]] = by_domain.tolist()
+
+    def keep(self, job: int) -> None:
+        """A run stays on the nodes that it has."""
+        run, kind = self._jobs.runs[job], int(self._jobs.kind[job])
+        if run is not None:
+            self.free[kind] -= self._jobs.devices[job]
+            for domain, share in self._held(run):
+                self._left[kind][domain] -= share
+
+    def settle(self) -> None:
+        """What is on nodes that went down is held and yet not counted: nothing is free below 0."""
+        self.free = np.maximum(self.free, 0.0)
+
+    def take(self, job: int, kind: int) -> bool:
+        """Give a job its devices of a type, if they are free: in its own domain where it runs on that type, else in the one with the
+        least room that is enough."""
+        wanted = float(self._jobs.devices[job])
+        if wanted > self.free[kind] + 1e-9:
+            return False
+        if self._apart[kind] and not self._take_in_domains(job, kind, wanted):
+            return False
+        self.free[kind] -= wanted
+        return True
+
+    def _take_in_domains(self, job: int, kind: int, wanted: float) -> bool:
+        demand, left = self._jobs.demands[job], self._left[kind]
+        names = self._table.domain_ids
+        places = [
+            place
+            for place, name in enumerate(names)
+            if (not demand.domains or name in demand.domains) and name not in demand.excluded_domains
+        ]
+        if demand.cross_domain:
+            if sum(max(left[place], 0.0) for place in places) < wanted - 1e-9:
+                return False
+            for place in sorted(places, key=lambda place: -left[place]):
+                taken = min(max(left[place], 0.0), wanted)
+                left[place] -= taken
+                wanted -= taken
+            return True
+        enough = [place for place in places if left[place] >= wanted - 1e-9]
+        if not enough:
+            return False
+        run = self._jobs.runs[job]
+        own = {domain for domain, _ in self._held(run)} if run is not None and self._jobs.kind[job] == kind else set()
+        left[min(enough, key=lambda place: (place not in own, left[place]))] -= wanted
+        return True
+
+    def _held(self, run: RunningUnit) -> list[tuple[int, float]]:
+        """Devices in each domain, a row of a node at a time."""
+        milli = run.unit.demand.device_milli
+        return [(int(self._table.node_domain[row]), len(devices) * milli / 1000.0) for row, devices in run.rows]
+
+
+def _fill(chosen: Ints, room: Room, pairs: Ints, which: Ints, quotas: Quotas | None) -> None:
+    """Give each pair (place in ``which``, type), in order, its devices where they are free, and within its tenant's quota; changes
+    ``chosen``, ``room`` and the quotas. A tenant with anything left may go beyond it by one job: devices are whole."""
+    devices = room.devices
     for pair in pairs.tolist():
-        job, kind = divmod(pair, free.size)
-        if chosen[job] < 0 and devices[job] <= free[kind] + 1e-9:
-            if quotas is not None:
-                if quotas.left[quotas.tenant[job]] <= 1e-9:
-                    continue
-                quotas.left[quotas.tenant[job]] -= devices[job]
+        place, kind = divmod(pair, room.free.size)
+        job = int(which[place])
+        if chosen[job] >= 0 or (quotas is not None and quotas.left[quotas.tenant[place]] <= 1e-9):
+            continue
+        if room.take(job, kind):
             chosen[job] = kind
-            free[kind] -= devices[job]
+            if quotas is not None:
+                quotas.left[quotas.tenant[place]] -= devices[job]

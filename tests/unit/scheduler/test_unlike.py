@@ -68,6 +68,26 @@ def test_placements_and_waiting_say_that_the_planner_decides() -> None:
     assert left.explanation.reason
 
 
+@pytest.mark.parametrize(("anywhere", "expected"), [(False, {"c-slow"}), (True, {"a-fast", "b-fast"})])
+def test_a_gang_is_planned_where_one_domain_has_room(anywhere: bool, expected: set[str]) -> None:
+    """Four of the fast chips are free, but two in each of two domains: a gang that may not span them runs on the slow one."""
+    fleet = Fleet()
+    for name, model in (("a", "H100"), ("b", "H100"), ("c", "V100")):
+        node = a_node(f"{name}-{'slow' if name == 'c' else 'fast'}", name, devices=4, model=model)
+        fleet = with_domain(fleet, Domain(name), [node], full_of=name)
+    world = World(fleet, replace(DEFAULT, restarts=RestartRules(least_run_s=600.0)))
+    few, many = profile_of([("H100", 2, 9.0), ("V100", 2, 1.0)]), profile_of([("H100", 4, 8.0), ("V100", 4, 2.0)])
+    for name in ("a", "b"):
+        held = gang(2, accelerators=1, profile=few, domains=frozenset({name}))
+        world.submit(f"held-{name}", replace(held, steps=4000))
+    world.cycle()
+    world.submit("gang", replace(gang(4, accelerators=1, profile=many, cross_domain=anywhere), steps=4000))
+    world.cycle()
+    run = world.book.cluster.running.get(UnitKey("gang", 0))
+    assert run is not None
+    assert {rank.node_id for rank in run.ranks} == expected
+
+
 @pytest.mark.parametrize(
     ("specs", "expected"),
     [
