@@ -127,10 +127,12 @@ def test_a_function_registers_plugins_of_every_kind(install: Install) -> None:
     assert load_plugins() == NAMES
     policy = parse(
         "name: acme\nselection: {order: [acme_named], limits: [acme_limit], preemption: [acme_nobody]}\n"
-        "allocation: {filters: [up, acme_even, capacity], scores: {acme_last: 1}}\nplanner: acme_nothing"
+        "allocation: {filters: [up, acme_even, capacity], scores: {acme_last: 1}}"
     )
     check(policy)
-    assert policy.planner == "acme_nothing"
+    assert policy.limits == ("acme_limit",)
+    # A planner reads no limits, so it stands in a policy of its own.
+    assert parse("name: acme\nplanner: acme_nothing").planner == "acme_nothing"
 
 
 def test_classes_and_objects_are_known_by_their_methods(install: Install) -> None:
