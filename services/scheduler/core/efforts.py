@@ -16,6 +16,17 @@ _LEAST_EFFORT_S = 1.0
 _MOST_LEVELS = 64
 
 
+def times_left(running: Sequence[Any], now_s: float) -> list[float]:
+    """Seconds from ``now_s`` until units that run are expected to end."""
+    soon_s = now_s + _SLACK_S
+    return [
+        # What is as it was expected needs no estimate of how much longer.
+        (end_s if soon_s < end_s < INFINITE else item.end_s(now_s, "expected")) - now_s
+        for item in running
+        for end_s in (item.expected_end_s,)
+    ]
+
+
 class ShortestRemainingOrder:
     """Least predicted remaining run time first."""
 
@@ -34,13 +45,7 @@ class ShortestRemainingOrder:
 
     def running_keys(self, running: Sequence[Any], context: OrderContext) -> list[float]:
         """The same of many."""
-        now_s, soon_s = context.now_s, context.now_s + _SLACK_S
-        return [
-            # What is as it was expected needs no estimate of how much longer.
-            (end_s if soon_s < end_s < INFINITE else item.end_s(now_s, "expected")) - now_s
-            for item in running
-            for end_s in (item.expected_end_s,)
-        ]
+        return times_left(running, context.now_s)
 
 
 class LeastWorkOrder:
@@ -119,6 +124,14 @@ class ShortestEffortOrder:
         """The same of a unit that runs, with the index as it was last asked about."""
         left_s = float(running.end_s(context.now_s, "expected")) - context.now_s
         return self._rank(self._effort_s(left_s, float(running.service_index)), float(running.unit.queued_at_s))
+
+    def running_keys(self, running: Sequence[Any], context: OrderContext) -> list[float]:
+        """The same of many."""
+        rank, effort_s = self._rank, self._effort_s
+        return [
+            rank(effort_s(left_s, item.service_index), item.unit.queued_at_s)
+            for item, left_s in zip(running, times_left(running, context.now_s), strict=True)
+        ]
 
     def _rank(self, effort_s: float, queued_at_s: float) -> float:
         if self.patience_s == INFINITE:

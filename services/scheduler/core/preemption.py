@@ -26,7 +26,7 @@ from services.scheduler.core.cluster import Cluster, RunningUnit
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import numbers_of, refuse_unknown
 from services.scheduler.core.placement import Candidates, best
-from services.scheduler.core.ranking import PLACE, Place, Ranking, ranked, ranked_still, running_key
+from services.scheduler.core.ranking import PLACE, Key, Place, Ranking, ranked, ranked_still
 from services.scheduler.core.reach import Reach
 from services.scheduler.core.room_by_moving import MovePreemption
 from services.scheduler.core.selection.reclaim import ReclaimPreemption
@@ -116,19 +116,15 @@ class OrderPreemption:
         own = _place(unit, context)
         left = context.facts["running"]
         behind = []
-        for item in ranking.last(0, ranking.behind(own)):
+        for key, item in ranking.keyed(ranking.behind(own)):
             steady = not self.margin_s or item.settled_s(context.now_s) >= self.margin_s
             if steady and item.unit.preemptible and item.unit.key in left:
-                behind.append(item)
+                behind.append((key, item))
         if self.ratio > 1.0 or self.alike_ratio > 1.0:
-            behind = [
-                item
-                for item in behind
-                if self._apart(item.unit, unit, running_key(orders, item, context), own[0], orders)
-            ]
+            behind = [(key, item) for key, item in behind if self._apart(item.unit, unit, key, own[0], orders)]
         if self.smallest_first and len(behind) > 1:
-            behind = self._smallest_first(behind, unit, orders[0], context)
-        return behind
+            return self._smallest_first(behind, unit, orders[0])
+        return [item for _, item in behind]
 
     def out_of_reach(
         self, unit: PendingUnit, running: Sequence[RunningUnit], context: OrderContext, place: Place | None = None
@@ -170,15 +166,14 @@ class OrderPreemption:
         return False
 
     def _smallest_first(
-        self, behind: Sequence[RunningUnit], unit: PendingUnit, first: Order, context: OrderContext
+        self, behind: Sequence[tuple[Key, RunningUnit]], unit: PendingUnit, first: Order
     ) -> list[RunningUnit]:
-        """The units, last by the first criterion first; those alike, as the class says for what ``unit`` asks for. Alike are
-        those that the last of them is not far enough behind."""
+        """The units, each with its key, last by the first criterion first; those alike, as the class says for what ``unit`` asks
+        for. Alike are those that the last of them is not far enough behind."""
         by_devices = unit.devices > 0
         wanted = _size(unit, by_devices)
         groups: list[tuple[float | tuple[float, ...], list[RunningUnit]]] = []
-        for item in behind:
-            key = running_key((first,), item, context)[0]
+        for (key, *_), item in behind:
             if groups and (groups[-1][0] == key or not _behind_by(self.ratio, first, groups[-1][0], key)):
                 groups[-1][1].append(item)
             else:

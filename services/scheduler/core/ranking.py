@@ -60,6 +60,12 @@ class Ranking:
         part.reverse()
         return [entry[3] for entry in part]
 
+    def keyed(self, until: int) -> list[tuple[Key, RunningUnit]]:
+        """`last` from the end on to before the ``until``-th, each with its key."""
+        part = self.entries[max(len(self.entries) - until, 0) :]
+        part.reverse()
+        return [(entry[0], entry[3]) for entry in part]
+
     def only(self, left: Container[UnitKey]) -> Ranking:
         """The same without units that are not ``left``."""
         return Ranking([entry for entry in self.entries if entry[2] in left])
@@ -76,6 +82,11 @@ class ByEnd(Ranking):
 
     def behind(self, place: Place) -> int:
         return len(self.entries) - bisect_left(self.entries, place, key=self._place)
+
+    def keyed(self, until: int) -> list[tuple[Key, RunningUnit]]:
+        part = self.entries[max(len(self.entries) - until, 0) :]
+        part.reverse()
+        return [((entry[0][0] - self._now_s,), entry[3]) for entry in part]  # type: ignore[operator]
 
     def only(self, left: Container[UnitKey]) -> Ranking:
         return ByEnd([entry for entry in self.entries if entry[2] in left], self._now_s)
