@@ -95,3 +95,25 @@ def test_patience_goes_on_while_a_unit_runs() -> None:
 def test_patience_is_a_number_of_seconds(patience_s: float, word: str) -> None:
     with pytest.raises(PolicyError, match=f"options.shortest_effort.patience_s: .*{word}"):
         ShortestEffortOrder().configured({"patience_s": patience_s})
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("ceiling_s", [300.0, math.inf])
+@pytest.mark.parametrize("patience_s", [86400.0, math.inf])
+def test_efforts_of_many_are_those_of_each(weight: float, ceiling_s: float, patience_s: float) -> None:
+    """With ends that are past, near, far and unknown, with an index and without."""
+    context = OrderContext(Shares({}, 1.0, 1.0, {}), 1000.0)
+    running = [
+        RunningUnit(
+            PendingUnit(UnitKey(f"{end_s}-{index}", 0), "lab", 0, queued_s, Demand(1), expected_s=end_s),
+            (),
+            since_s=500.0,
+            expected_end_s=end_s,
+            service_index=index,
+        )
+        for queued_s in (0.0, 450.0)
+        for end_s in (600.0, 1000.0, 1000.5, 1400.0, 1e6, math.inf)
+        for index in (0.0, 0.01, 3.0)
+    ]
+    order = ShortestEffortOrder(weight, ceiling_s, patience_s)
+    assert order.running_keys(running, context) == [order.running_key(item, context) for item in running]
