@@ -35,7 +35,7 @@ from simulation.measures import Measures
 from simulation.model import Network, Trace
 
 if TYPE_CHECKING:
-    from services.scheduler.core.cluster import RunningUnit
+    from services.scheduler.core.running_unit import RunningUnit
 
 
 class ContractSimulation(Simulation):

@@ -42,7 +42,7 @@ from simulation.policies import SETTINGS
 from simulation.traces import days, limited, load, scaled
 
 if TYPE_CHECKING:
-    from services.scheduler.core.cluster import RunningUnit
+    from services.scheduler.core.running_unit import RunningUnit
     from simulation.engine import SimulatedJob
 
 NETWORKS = Path(__file__).parent / "networks"

@@ -27,7 +27,7 @@ from simulation.model import Network
 Floats = npt.NDArray[np.float64]
 
 if TYPE_CHECKING:
-    from services.scheduler.core.cluster import RunningUnit
+    from services.scheduler.core.running_unit import RunningUnit
     from services.scheduler.core.waiting_unit import PendingUnit
     from simulation.energy import DomainEnergy
     from simulation.engine import SimulatedJob

@@ -16,7 +16,7 @@ from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 if TYPE_CHECKING:
-    from services.scheduler.core.cluster import RunningUnit
+    from services.scheduler.core.running_unit import RunningUnit
 
 
 class Gate(Protocol):

@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.declared_rates import DeclaredRates
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.pending import estimated_s
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.refit import refit
 from services.scheduler.core.run_times import RunTimes
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand, Job, JobKind, PlacedRank, Run, RunState, Unit, UnitKey, UnitState
 from services.scheduler.core.table import table_of
 from services.scheduler.core.waiting_unit import INFINITE, SERVICE, Order, PendingUnit

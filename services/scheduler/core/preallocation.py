@@ -25,8 +25,9 @@ from services.scheduler.core.selection.settings import list_of, mapping_of, numb
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 if TYPE_CHECKING:
-    from services.scheduler.core.cluster import Cluster, RunningUnit
+    from services.scheduler.core.cluster import Cluster
     from services.scheduler.core.policy import Policy
+    from services.scheduler.core.running_unit import RunningUnit
 
 FACT = "outlooks"
 BOUNDS = ("expected", "high")

@@ -22,7 +22,7 @@ from services.scheduler.core.state import UnitKey
 from services.scheduler.core.waiting_unit import Order, OrderContext, PendingUnit, Shares
 
 if TYPE_CHECKING:
-    from services.scheduler.core.cluster import RunningUnit
+    from services.scheduler.core.running_unit import RunningUnit
 
 Key = tuple[float | tuple[float, ...], ...]
 Place = tuple[Key, float, UnitKey]

@@ -23,8 +23,8 @@ from services.scheduler.core.table import Bools
 from services.scheduler.core.view import View
 
 if TYPE_CHECKING:
-    from services.scheduler.core.cluster import RunningUnit
     from services.scheduler.core.placement import Candidates
+    from services.scheduler.core.running_unit import RunningUnit
 
 
 class Reach:

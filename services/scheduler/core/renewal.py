@@ -15,8 +15,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from services.scheduler.core.cluster import Cluster, RunningUnit, model_of
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.measured import Cell
+from services.scheduler.core.running_unit import RunningUnit, model_of
 from services.scheduler.core.state import JobKind, UnitKey
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.policy import Policy
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.scoring.facts import with_method
 from services.scheduler.core.stages import Stages, stages_of, unlike_stages_of
 from services.scheduler.core.state import Demand

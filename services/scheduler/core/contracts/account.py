@@ -26,7 +26,7 @@ from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Floats
 
 if TYPE_CHECKING:
-    from services.scheduler.core.cluster import RunningUnit
+    from services.scheduler.core.running_unit import RunningUnit
 
 KEPT_WINDOWS = 48
 

@@ -37,7 +37,8 @@ from services.scheduler.core.table import Floats
 from services.scheduler.core.view import View
 
 if TYPE_CHECKING:
-    from services.scheduler.core.cluster import Cluster, RunningUnit
+    from services.scheduler.core.cluster import Cluster
+    from services.scheduler.core.running_unit import RunningUnit
 
 __all__ = [
     "ShareAccount",

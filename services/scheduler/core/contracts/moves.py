@@ -17,7 +17,7 @@ from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Floats
 
 if TYPE_CHECKING:
-    from services.scheduler.core.cluster import RunningUnit
+    from services.scheduler.core.running_unit import RunningUnit
 
 _Group = tuple[float, str]
 """Accelerators of a unit, and the domain it would be given now; empty for any."""

@@ -15,7 +15,8 @@ from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.state import Demand
 
 if TYPE_CHECKING:
-    from services.scheduler.core.cluster import Cluster, RunningUnit
+    from services.scheduler.core.cluster import Cluster
+    from services.scheduler.core.running_unit import RunningUnit
     from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 COUNTED = (ACCELERATORS, CPUS, MEMORY_BYTES)

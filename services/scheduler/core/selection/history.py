@@ -15,7 +15,8 @@ from services.scheduler.core.selection.amounts import Amounts, Meter, account_of
 from services.scheduler.core.state import UnitKey
 
 if TYPE_CHECKING:
-    from services.scheduler.core.cluster import Cluster, RunningUnit
+    from services.scheduler.core.cluster import Cluster
+    from services.scheduler.core.running_unit import RunningUnit
 
 
 class UsageHistory:

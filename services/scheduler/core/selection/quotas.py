@@ -28,8 +28,9 @@ from services.scheduler.core.state import UnitKey
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 if TYPE_CHECKING:
-    from services.scheduler.core.cluster import Cluster, RunningUnit
+    from services.scheduler.core.cluster import Cluster
     from services.scheduler.core.policy import Policy
+    from services.scheduler.core.running_unit import RunningUnit
 
 QUOTA = "quota"
 """Name of the limit; the account of a cycle stands in ``context.cache`` under it."""

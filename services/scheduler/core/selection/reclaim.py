@@ -18,8 +18,8 @@ from services.scheduler.core.selection.settings import flag_of
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 
 if TYPE_CHECKING:
-    from services.scheduler.core.cluster import RunningUnit
     from services.scheduler.core.policy import Policy
+    from services.scheduler.core.running_unit import RunningUnit
 
 
 class ReclaimPreemption:
