@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from services.scheduler.core.cluster import alternatives
-from services.scheduler.core.decide import Decisions, decide
+from services.scheduler.core.decide import decide
+from services.scheduler.core.deciding.decisions import Decisions
 from services.scheduler.core.planning import same_until_s, settled_until_s
 from services.scheduler.core.unlike import plans
 from services.scheduler.core.view import View

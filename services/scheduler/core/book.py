@@ -38,7 +38,7 @@ from services.scheduler.core.state import (
 from services.scheduler.core.waiting_unit import PendingUnit
 
 if TYPE_CHECKING:
-    from services.scheduler.core.decide import Decisions
+    from services.scheduler.core.deciding.decisions import Decisions
 
 Deadline = tuple[float, str, UnitKey | str]
 

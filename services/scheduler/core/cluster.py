@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from services.scheduler.core.counting import Counts, CountsKey, Shared
 from services.scheduler.core.ledger import Ledger, Usage
+from services.scheduler.core.memory import Memory
 from services.scheduler.core.pending import Pending, estimated_s
 from services.scheduler.core.placement import Candidates
 from services.scheduler.core.plugins import plugins_of
@@ -27,8 +27,7 @@ from services.scheduler.core.view import View
 from services.scheduler.core.waiting_unit import PendingUnit, Shares
 
 if TYPE_CHECKING:
-    from services.scheduler.core.decide import Decisions
-    from services.scheduler.core.profile import Profile
+    from services.scheduler.core.deciding.decisions import Decisions
     from services.scheduler.core.stages import Stages
 
 _MOST_CELLS = 40_000_000
@@ -50,26 +49,6 @@ class Observer(Protocol):
 
 
 Watching = TypeVar("Watching", bound=Observer)
-
-
-@dataclass(slots=True)
-class Memory:
-    """What the last cycle found, while nothing came free since: who waits then waits still."""
-
-    stamp: tuple[int, int, str]
-    profile: Profile | None = None
-    reserved: tuple[Any, ...] = ()
-    last_reserved: tuple[Any, ...] | None = None
-    unasked: bool = False
-    """Whether nothing had room, so that nobody asked who is to have a reservation: whoever finds room is compared with all."""
-    room_left: bool = False
-    """Whether units were taken off, which may have left more room than the cycle used."""
-    since: tuple[int, int, int] | None = None
-    """The moment (`View.mark`) up to which nobody who waits can have a place, with all that it could take off; None: unknown."""
-    at_s: float = -inf
-    """When that was."""
-    some: bool = False
-    """Whether only some partitions were looked at: the reservations are not all that there are."""
 
 
 class Cluster:

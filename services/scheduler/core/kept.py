@@ -33,7 +33,7 @@ from services.scheduler.core.waiting_unit import INFINITE, SERVICE, Order, Pendi
 
 if TYPE_CHECKING:
     from services.scheduler.core.book import Book
-    from services.scheduler.core.decide import Decisions
+    from services.scheduler.core.deciding.decisions import Decisions
 
 _NOMINATION = "nomination"
 _LEAST_LEFT_S = 60.0

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.decide import Decisions, decide
+from services.scheduler.core.decide import decide
+from services.scheduler.core.deciding.decisions import Decisions
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.explaining.explanation import MOVED
 from services.scheduler.core.fleet import Fleet
