@@ -24,6 +24,7 @@ from services.scheduler.core.cluster import alternatives
 from services.scheduler.core.decide import decide
 from services.scheduler.core.deciding.decisions import Decisions
 from services.scheduler.core.planning import same_until_s, settled_until_s
+from services.scheduler.core.stages import stages_of
 from services.scheduler.core.unlike import plans
 from services.scheduler.core.view import View
 from simulation.failures import spot_events
@@ -222,11 +223,11 @@ class Simulation(Outages):
 
     def _plan_is_same_until_s(self, *, changed: bool) -> float:
         """Until when rounds would change nothing, if nothing happens; ``changed``: this one did."""
-        stages = self.cluster.stages
-        if stages is None or stages.planner is None or self.setting.refresh:
+        planner = stages_of(self.policy).planner
+        if planner is None or self.setting.refresh:
             return -math.inf
         ask = settled_until_s if changed else same_until_s
-        return ask(stages.planner, self.cluster, self.now_s)
+        return ask(planner, self.cluster, self.now_s)
 
     def _carry_out(self, decisions: Decisions) -> None:
         placed_again = {placement.key for placement in decisions.placed}

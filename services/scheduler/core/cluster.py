@@ -28,7 +28,6 @@ from services.scheduler.core.waiting_unit import PendingUnit, Shares
 
 if TYPE_CHECKING:
     from services.scheduler.core.deciding.decisions import Decisions
-    from services.scheduler.core.stages import Stages
 
 _MOST_CELLS = 40_000_000
 """Nodes times judgements that are kept (about 64 bytes each)."""
@@ -72,8 +71,6 @@ class Cluster:
         self.tenants: dict[str, Usage] = dict(ledger.tenants) if ledger is not None else {}
         self.view.facts.update(facts or {})
         self.memory: Memory | None = None
-        self.stages: Stages | None = None
-        """The policy's plugins that act on whole units, once a cycle has looked them up."""
         self._totals: tuple[Table, float, float] | None = None
         self._candidates: dict[Demand, list[Candidates]] = {}
         self._counts: WeakValueDictionary[CountsKey, Counts] = WeakValueDictionary()
@@ -101,7 +98,7 @@ class Cluster:
         if policy is self.policy or policy.version == self._version:
             return
         self.policy, self._version, self._weights = policy, policy.version, dict(policy.tenant_weights)
-        self.plugins, self.stages = plugins_of(policy), None
+        self.plugins = plugins_of(policy)
         self.pending.reorder(self.plugins.order)
         self._candidates.clear()
         self._counts.clear()
@@ -135,7 +132,7 @@ class Cluster:
         other = object.__new__(Cluster)
         other.policy, other.view, other.pending = self.policy, self.view.copy(), self.pending.copy()
         other.plugins, other._version, other._weights = self.plugins, self._version, self._weights
-        other.stages, other._totals = self.stages, self._totals
+        other._totals = self._totals
         other.running = dict(self.running)
         other.holders = dict(self.holders)
         other.tenants = {name: replace(usage) for name, usage in self.tenants.items()}

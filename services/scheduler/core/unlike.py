@@ -120,15 +120,19 @@ def stages_now(cluster: Cluster, policy: Policy) -> Stages:
 def begin_cycle(cluster: Cluster, policy: Policy) -> Stages:
     """The same for a cycle that begins: another way of deciding forgets what the last cycle found."""
     if not policy.unlike_planner:
-        found = cluster.stages = cluster.stages or stages_of(policy)
-        return found
+        return stages_of(policy)
     count = _count(cluster)
-    count.follows = count.of(cluster).follows
-    found = unlike_stages_of(policy) if count.follows else stages_of(policy)
-    if cluster.stages is not None and cluster.stages.follows != found.follows:
+    before, count.follows = count.follows, count.of(cluster).follows
+    if count.follows != before:
         cluster.memory = None
-    cluster.stages = found
-    return found
+    return unlike_stages_of(policy) if count.follows else stages_of(policy)
+
+
+def stages_of_last(cluster: Cluster, policy: Policy) -> Stages:
+    """The policy's plugins as they applied in the cluster's last cycle."""
+    if policy.unlike_planner and _count(cluster).follows:
+        return unlike_stages_of(policy)
+    return stages_of(policy)
 
 
 def plans(cluster: Cluster, policy: Policy) -> bool:

@@ -11,6 +11,7 @@ from services.scheduler.core.decide import decide
 from services.scheduler.core.planning import settled_until_s
 from services.scheduler.core.policy import RestartRules
 from services.scheduler.core.state import Demand, UnitKey
+from services.scheduler.core.stages import stages_of
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares
 from services.scheduler.plans import elastic
 from services.scheduler.plans.elastic import SiaPlanner
@@ -58,9 +59,9 @@ def test_targets_are_those_by_tables_and_settled_rounds_would_change_nothing(
         moved += len(off)
         begun = {item.unit.key for item in held.apply(decisions, now_s)}
         held.extend([unit for unit in off if unit.key not in begun])
-        assert held.stages is not None
-        assert held.stages.planner is not None
-        if settled_until_s(held.stages.planner, held, now_s) == float("inf"):
+        rounds = stages_of(chosen).planner
+        assert rounds is not None
+        if settled_until_s(rounds, held, now_s) == float("inf"):
             settled += 1
             later = decide(held.copy(), chosen, now_s + ROUND_S, explain=False)
             assert (later.placed, later.preempted) == ((), ())
