@@ -10,8 +10,8 @@ import pytest
 from services.scheduler.core.decide import decide
 from services.scheduler.core.planning import settled_until_s
 from services.scheduler.core.policy import RestartRules
-from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.stages import stages_of
+from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares
 from services.scheduler.plans import elastic
 from services.scheduler.plans.elastic import SiaPlanner

@@ -10,8 +10,8 @@ import pytest
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.planning import same_until_s, settled_until_s
-from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.stages import stages_of
+from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares
 from services.scheduler.planners.milp import free_devices, rolling_plan
 from services.scheduler.plans.rolling import RollingPlanner
