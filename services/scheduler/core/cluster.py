@@ -10,10 +10,11 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any
 from weakref import WeakValueDictionary
 
 from services.scheduler.core.counting import Counts, CountsKey, Shared
+from services.scheduler.core.deciding.decisions import Decisions
 from services.scheduler.core.ledger import Ledger, Usage
 from services.scheduler.core.memory import Memory
 from services.scheduler.core.pending import Pending, estimated_s
@@ -25,29 +26,11 @@ from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import Table
 from services.scheduler.core.view import View
 from services.scheduler.core.waiting_unit import PendingUnit, Shares
-
-if TYPE_CHECKING:
-    from services.scheduler.core.deciding.decisions import Decisions
+from services.scheduler.core.watching import Watching
 
 _MOST_CELLS = 40_000_000
 """Nodes times judgements that are kept (about 64 bytes each)."""
 _MOST_TOUCHED = 200_000
-
-
-class Observer(Protocol):
-    """What a plugin keeps up with the units that run, from cycle to cycle; see `Cluster.watch`. One that has a method
-    ``restated`` is told too of units that are thought to end at another time (`Cluster.restate`)."""
-
-    def began(self, running: RunningUnit) -> None:
-        """A unit holds nodes."""
-        ...
-
-    def ended(self, running: RunningUnit, now_s: float) -> None:
-        """A unit holds nothing more; ``now_s`` is NaN when the caller does not say when."""
-        ...
-
-
-Watching = TypeVar("Watching", bound=Observer)
 
 
 class Cluster:
@@ -102,6 +85,10 @@ class Cluster:
         self.pending.reorder(self.plugins.order)
         self._candidates.clear()
         self._counts.clear()
+        self.memory = None
+
+    def forget(self) -> None:
+        """What the last cycle found holds no more: the next one looks at all that waits."""
         self.memory = None
 
     def shares(self) -> Shares:

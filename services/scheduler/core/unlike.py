@@ -124,7 +124,7 @@ def begin_cycle(cluster: Cluster, policy: Policy) -> Stages:
     count = _count(cluster)
     before, count.follows = count.follows, count.of(cluster).follows
     if count.follows != before:
-        cluster.memory = None
+        cluster.forget()
     return unlike_stages_of(policy) if count.follows else stages_of(policy)
 
 

@@ -17,7 +17,7 @@ window: see there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -32,13 +32,11 @@ from services.scheduler.core.contracts.plan import (
     plan_of,
     planned,
 )
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Floats
 from services.scheduler.core.view import View
-
-if TYPE_CHECKING:
-    from services.scheduler.core.cluster import Cluster
-    from services.scheduler.core.running_unit import RunningUnit
+from services.scheduler.core.watching import Watched
 
 __all__ = [
     "ShareAccount",
@@ -62,7 +60,7 @@ _ENOUGH = 0.8
 
 
 def install(
-    cluster: Cluster, plan: SharePlan, now_s: float, *, kept: int = KEPT_WINDOWS, pieces: bool = False
+    cluster: Watched, plan: SharePlan, now_s: float, *, kept: int = KEPT_WINDOWS, pieces: bool = False
 ) -> ShareAccount:
     """Count what the cluster's domains give from now on, and let the scores see it. What runs counts from ``now_s`` on.
 
@@ -81,7 +79,10 @@ def install(
 class Sees(Protocol):
     """What has a view of the domains: a cluster, or the network's side of two levels."""
 
-    view: View
+    @property
+    def view(self) -> View:
+        """What is free, and the facts that plugins read by name."""
+        ...
 
 
 def tell(where: Sees, account: ShareAccount, now_s: float) -> None:
@@ -93,7 +94,7 @@ def tell(where: Sees, account: ShareAccount, now_s: float) -> None:
     view.state("share_contract", account)
 
 
-def refitted(cluster: Cluster) -> None:
+def refitted(cluster: Watched) -> None:
     """The cluster's table is another one: so are the domains of its share account, if it has one."""
     account = cluster.view.facts.get("share_contract")
     if isinstance(account, ShareAccount):
