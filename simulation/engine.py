@@ -31,11 +31,8 @@ from simulation.failures import spot_events
 from simulation.measures import Measures
 from simulation.model import TraceJob
 from simulation.outages import Outages
-from simulation.setting import Setting, with_policy
 from simulation.simulated_job import JobKey, SimulatedJob
-from simulation.world import DEFAULT_CHECKPOINT_S, END, FALL, FLOW, NODE, READY, SLEEP, SPOT, TICK, WAN
-
-__all__ = ["DEFAULT_CHECKPOINT_S", "Setting", "SimulatedJob", "Simulation", "with_policy"]
+from simulation.world import END, FALL, FLOW, NODE, READY, SLEEP, SPOT, TICK, WAN
 
 _GOES_ON = frozenset({END, WAN, SPOT, FLOW})
 """Events after which jobs may end that would not end without them."""

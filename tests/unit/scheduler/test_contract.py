@@ -41,10 +41,11 @@ from simulation.contracts import (
     stability,
     swinging,
 )
-from simulation.engine import Setting, Simulation
+from simulation.engine import Simulation
 from simulation.made_networks import uniform
 from simulation.model import Trace, TraceJob
 from simulation.policies import setting
+from simulation.setting import Setting
 from simulation.traces import limited, load, scaled
 from tests.public_data import public_data
 from tests.unit.scheduler.world import a_fleet

@@ -17,8 +17,9 @@ from services.scheduler.plans import elastic
 from services.scheduler.plans.elastic import SiaPlanner
 from services.scheduler.plans.rigid import rigid_round
 from services.scheduler.plans.state import jobs_of
-from simulation.engine import Setting, Simulation
+from simulation.engine import Simulation
 from simulation.model import Trace
+from simulation.setting import Setting
 from tests.unit.scheduler.plans.small import cluster, job, network, policy
 
 ROUND_S = 60.0

@@ -16,8 +16,9 @@ from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shar
 from services.scheduler.planners.milp import free_devices, rolling_plan
 from services.scheduler.plans.rolling import RollingPlanner
 from services.scheduler.plans.state import jobs_of
-from simulation.engine import Setting, Simulation
+from simulation.engine import Simulation
 from simulation.model import Trace
+from simulation.setting import Setting
 from tests.unit.scheduler.plans.small import cluster, job, network, policy
 
 ROUND_S = 360.0
