@@ -45,7 +45,7 @@ def _frozen(weights: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
 
 
 class Tenants:
-    """The tenants' weights in memory; changed under the writer's lock only (tenants_changed.py)."""
+    """The tenants' weights in memory, as the database has them; changed under the writer's lock only (tenants_changed.py)."""
 
     def __init__(self) -> None:
         self.rows: dict[str, TenantObjectives] = {}
