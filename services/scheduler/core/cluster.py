@@ -43,6 +43,8 @@ class Cluster:
         self.policy = policy
         self.plugins = plugins_of(policy)
         """What the policy names: looked up once, as a policy is long to hash."""
+        self.looked_up: dict[str, Any] = {}
+        """What others looked up by the policy, for the same reason; forgotten with it."""
         self._version = policy.version
         self._weights = dict(policy.tenant_weights)
         self.view = View(table, ledger)
@@ -81,7 +83,7 @@ class Cluster:
         if policy is self.policy or policy.version == self._version:
             return
         self.policy, self._version, self._weights = policy, policy.version, dict(policy.tenant_weights)
-        self.plugins = plugins_of(policy)
+        self.plugins, self.looked_up = plugins_of(policy), {}
         self.pending.reorder(self.plugins.order)
         self._candidates.clear()
         self._counts.clear()
@@ -119,7 +121,7 @@ class Cluster:
         other = object.__new__(Cluster)
         other.policy, other.view, other.pending = self.policy, self.view.copy(), self.pending.copy()
         other.plugins, other._version, other._weights = self.plugins, self._version, self._weights
-        other._totals = self._totals
+        other.looked_up, other._totals = self.looked_up, self._totals
         other.running = dict(self.running)
         other.holders = dict(self.holders)
         other.tenants = {name: replace(usage) for name, usage in self.tenants.items()}

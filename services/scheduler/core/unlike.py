@@ -26,7 +26,7 @@ LEAST_RATIO = 1.05
 _BEGINS, _GOES_ON = 0.5, 0.25
 MOST_UNITS = 2000
 """Units with accelerators that are planned together: more would hold a cycle for seconds (10,000 took 1.2 to 3.3 s each)."""
-_NAME = "unlike"
+_NAME, _STAGES = "unlike", "stages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,10 @@ def stages_now(cluster: Cluster, policy: Policy) -> Stages:
 def begin_cycle(cluster: Cluster, policy: Policy) -> Stages:
     """The same for a cycle that begins: another way of deciding forgets what the last cycle found."""
     if not policy.unlike_planner:
-        return stages_of(policy)
+        known: Stages | None = cluster.looked_up.get(_STAGES)
+        if known is None:
+            known = cluster.looked_up[_STAGES] = stages_of(policy)
+        return known
     count = _count(cluster)
     before, count.follows = count.follows, count.of(cluster).follows
     if count.follows != before:
