@@ -21,7 +21,7 @@ import numpy as np
 
 from meridian.errors import InvalidArgumentError
 from meridian.result import DataSource
-from services.scheduler.core.contracts.contract import plan_of
+from services.scheduler.core.contracts.plan import plan_of
 from services.scheduler.core.decide import Snapshot, decide
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.policy import Policy

@@ -10,8 +10,8 @@ Keeping it (`ShareDeficitScore`), without taking anything off:
 2. A domain's need is how far its projection with the unit stays below its plan, relative to the plan.
 3. Need 0 gives one half; the value moves away from it the steeper, the less is tolerated.
 
-A promise that nobody could have kept is told apart (`infeasible`), by rules that do not depend on what was decided in the
-window: see there.
+A promise that nobody could have kept is told apart (plan.py: `infeasible`), by rules that do not depend on what was decided in
+the window: see there.
 """
 
 from __future__ import annotations
@@ -25,35 +25,12 @@ from services.scheduler.core.contracts.account import KEPT_WINDOWS, ShareAccount
 from services.scheduler.core.contracts.plan import (
     PLUGIN,
     SharePlan,
-    Window,
-    committed,
-    deviations,
-    infeasible,
-    plan_of,
-    planned,
 )
 from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Floats
 from services.scheduler.core.view import View
 from services.scheduler.core.watching import Watched
-
-__all__ = [
-    "ShareAccount",
-    "ShareDeficitScore",
-    "SharePlan",
-    "Window",
-    "committed",
-    "deviations",
-    "infeasible",
-    "install",
-    "moves",
-    "needs",
-    "plan_of",
-    "planned",
-    "refitted",
-    "tell",
-]
 
 _ENOUGH = 0.8
 """Part of the tolerated deviation that no unit is moved for."""
