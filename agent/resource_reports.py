@@ -17,12 +17,12 @@ from agent.bus_clients import Producer
 from agent.collectors.availability import AvailabilityCollector, Look
 from agent.collectors.base import Collector, Reading
 from agent.collectors.declared import AllocationCollector, DeclaredAccelerator, DeclaredCollector
+from agent.collectors.device import Device
 from agent.collectors.document import DocumentCollector
 from agent.collectors.host import HostCollector
 from agent.collectors.peaks import peak_source
 from agent.collectors.prometheus import PrometheusCollector
 from agent.collectors.table_file import load_table
-from agent.collectors.translation import Device
 from agent.contract_messages import ComputeIds, MeasuredLink
 from agent.engines.base import Engine, NodeState
 from agent.merged_readings import merged

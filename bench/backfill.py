@@ -30,11 +30,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.public_data import add_data_option
 from bench.result import DataSource, Row, Setting, command_line, print_table, write
-from simulation import engine
 from simulation.domains import read_network
 from simulation.engine import Simulation
 from simulation.model import Network, Trace
 from simulation.policies import setting
+from simulation.setting import Setting as PolicySetting
+from simulation.setting import with_policy
 from simulation.traces import load, offered_load, scaled
 
 NETWORK = Path(__file__).parent.parent / "simulation/networks/hpc2n.yaml"
@@ -77,9 +78,7 @@ VARIANTS = (
 def simulate(variant: Variant, trace: Trace, network: Network) -> np.ndarray[Any, Any]:
     """Wait (s) and bounded slowdown of every job in order of submission, (2, jobs)."""
     easy = setting("easy")
-    chosen = engine.with_policy(
-        engine.Setting(variant.name, easy.policy, variant.knowledge), name="easy", **variant.changes
-    )
+    chosen = with_policy(PolicySetting(variant.name, easy.policy, variant.knowledge), name="easy", **variant.changes)
     measures = Simulation(network, trace, chosen).run()
     if measures.unfinished:
         raise RuntimeError(f"{variant.name}: {measures.unfinished} jobs did not end")

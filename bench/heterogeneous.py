@@ -44,11 +44,12 @@ from services.scheduler.planners.goodput import Application
 from services.scheduler.policy.file import shipped
 from simulation import adaptive
 from simulation.domains import read_network
-from simulation.engine import Setting, Simulation
+from simulation.engine import Simulation
 from simulation.measures import Measures
 from simulation.model import Network, Trace
 from simulation.policies import setting
 from simulation.policies_planned import SIA_ROUND_S, planned
+from simulation.setting import Setting
 from simulation.traces import gavel
 
 JOBS, QUICK_JOBS = 120, 60

@@ -34,11 +34,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from bench.result import DataSource, Row, Setting, command_line, print_table, write
 from services.scheduler.core.preallocation import FACT
 from simulation.domains import read_network
-from simulation.engine import Simulation, with_policy
+from simulation.engine import Simulation
 from simulation.expected_demand import Forecast, Oracle, Persistence
 from simulation.experiment import resampled
 from simulation.model import Network, Trace
 from simulation.policies import setting
+from simulation.setting import with_policy
 from simulation.traces import days, load, scaled
 
 NETWORK = Path(__file__).parent.parent / "simulation/networks/philly-5.yaml"

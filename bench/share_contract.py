@@ -60,10 +60,11 @@ from simulation.contracts import (
     stability,
     swinging,
 )
-from simulation.engine import Setting, Simulation
+from simulation.engine import Simulation
 from simulation.made_networks import uniform
 from simulation.model import Network, Trace
 from simulation.policies import setting
+from simulation.setting import Setting
 from simulation.traces import limited, load, scaled
 
 NODES = (28, 24, 20, 16, 12)

@@ -23,7 +23,6 @@ from meridian.result import DataSource, document, in_words
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.plugins import load_plugins
 from services.scheduler.policy.file import shipped, shipped_names
-from simulation.engine import Setting
 from simulation.estimates import KNOWLEDGE
 from simulation.experiment import (
     AUTO,
@@ -44,6 +43,7 @@ from simulation.policies import SETTINGS
 from simulation.reach import check_reach
 from simulation.report import Report
 from simulation.schedule import schedule_csv
+from simulation.setting import Setting
 from simulation.suited import suited
 from simulation.traces import FORMATS, offered_load
 

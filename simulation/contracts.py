@@ -10,32 +10,30 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from meridian.errors import InvalidArgumentError
-from services.scheduler.core.contracts.contract import (
-    ShareAccount,
+from services.scheduler.core.contracts.account import ShareAccount
+from services.scheduler.core.contracts.contract import install, moves, tell
+from services.scheduler.core.contracts.moves import repairs
+from services.scheduler.core.contracts.plan import (
     SharePlan,
+    apart,
     committed,
     deviations,
     infeasible,
-    install,
-    moves,
     plan_of,
-    tell,
+    promised,
 )
-from services.scheduler.core.contracts.moves import repairs
-from services.scheduler.core.contracts.plan import apart, promised
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.table import Floats
-from simulation.engine import Setting, Simulation
+from simulation.engine import Simulation
 from simulation.measures import Measures
 from simulation.model import Network, Trace
-
-if TYPE_CHECKING:
-    from services.scheduler.core.cluster import RunningUnit
+from simulation.setting import Setting
 
 
 class ContractSimulation(Simulation):

@@ -21,19 +21,18 @@ import numpy as np
 import numpy.typing as npt
 
 from services.scheduler.core.cluster import alternatives
-from services.scheduler.core.decide import Decisions, decide
+from services.scheduler.core.decide import decide
+from services.scheduler.core.deciding.decisions import Decisions
 from services.scheduler.core.planning import same_until_s, settled_until_s
+from services.scheduler.core.stages import stages_of
 from services.scheduler.core.unlike import plans
 from services.scheduler.core.view import View
 from simulation.failures import spot_events
 from simulation.measures import Measures
 from simulation.model import TraceJob
 from simulation.outages import Outages
-from simulation.setting import Setting, with_policy
 from simulation.simulated_job import JobKey, SimulatedJob
-from simulation.world import DEFAULT_CHECKPOINT_S, END, FALL, FLOW, NODE, READY, SLEEP, SPOT, TICK, WAN
-
-__all__ = ["DEFAULT_CHECKPOINT_S", "Setting", "SimulatedJob", "Simulation", "with_policy"]
+from simulation.world import END, FALL, FLOW, NODE, READY, SLEEP, SPOT, TICK, WAN
 
 _GOES_ON = frozenset({END, WAN, SPOT, FLOW})
 """Events after which jobs may end that would not end without them."""
@@ -221,11 +220,11 @@ class Simulation(Outages):
 
     def _plan_is_same_until_s(self, *, changed: bool) -> float:
         """Until when rounds would change nothing, if nothing happens; ``changed``: this one did."""
-        stages = self.cluster.stages
-        if stages is None or stages.planner is None or self.setting.refresh:
+        planner = stages_of(self.policy).planner
+        if planner is None or self.setting.refresh:
             return -math.inf
         ask = settled_until_s if changed else same_until_s
-        return ask(stages.planner, self.cluster, self.now_s)
+        return ask(planner, self.cluster, self.now_s)
 
     def _carry_out(self, decisions: Decisions) -> None:
         placed_again = {placement.key for placement in decisions.placed}

@@ -16,22 +16,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from meridian.errors import InvalidArgumentError
 from meridian.result import DataSource
-from services.scheduler.core.contracts.contract import plan_of
+from services.scheduler.core.contracts.plan import plan_of
 from services.scheduler.core.decide import Snapshot, decide
 from services.scheduler.core.ledger import Ledger
 from services.scheduler.core.policy import Policy
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.table import table_of
 from services.scheduler.plugins import load_plugins
 from services.scheduler.policy.file import parse, shipped, shipped_names
 from simulation.contracts import ContractSimulation, shares
 from simulation.domains import GIB, read_network
-from simulation.engine import Setting, Simulation
+from simulation.engine import Simulation
 from simulation.estimates import KNOWLEDGE
 from simulation.fleet import fleet_of
 from simulation.made_networks import least_nodes, philly_network, uniform
@@ -39,11 +39,9 @@ from simulation.measures import Measures
 from simulation.model import UNKNOWN, Network, Trace, TraceJob
 from simulation.plugin_errors import plugin_errors
 from simulation.policies import SETTINGS
+from simulation.setting import Setting
+from simulation.simulated_job import SimulatedJob
 from simulation.traces import days, limited, load, scaled
-
-if TYPE_CHECKING:
-    from services.scheduler.core.cluster import RunningUnit
-    from simulation.engine import SimulatedJob
 
 NETWORKS = Path(__file__).parent / "networks"
 AUTO = "auto"

@@ -16,23 +16,19 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from services.scheduler.core.entitlement.fairness import jain_index
-from simulation.model import Network
+from services.scheduler.core.running_unit import RunningUnit
+from services.scheduler.core.waiting_unit import PendingUnit
+from simulation.energy import DomainEnergy
+from simulation.model import Network, TraceJob
+from simulation.simulated_job import SimulatedJob
+from simulation.wan import Wan
 
 Floats = npt.NDArray[np.float64]
-
-if TYPE_CHECKING:
-    from services.scheduler.core.cluster import RunningUnit
-    from services.scheduler.core.waiting_unit import PendingUnit
-    from simulation.energy import DomainEnergy
-    from simulation.engine import SimulatedJob
-    from simulation.model import TraceJob
-    from simulation.wan import Wan
 
 _SLOWDOWN_FLOOR_S = 10.0
 

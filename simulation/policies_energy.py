@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulation.engine import Setting, with_policy
-from simulation.policies import SETTINGS, register
+from simulation.policies_plain import PLAIN
+from simulation.setting import Setting, named, with_policy
 
 SLEEP_AFTER_S = 600.0
 """Idle nodes sleep after ten minutes: some times what waking takes (1 to 3 minutes in the shipped networks)."""
@@ -23,16 +23,19 @@ def sleeping(setting: Setting, name: str, about: str) -> Setting:
     return replace(setting, name=name, policy=policy, sleep_after_s=SLEEP_AFTER_S, about=about)
 
 
-for _name in ("first-fit", "least-loaded", "meridian"):
-    _base = SETTINGS[_name]
-    register(sleeping(_base, f"{_name}-sleeping", f"{_base.about}; idle nodes sleep"))
-register(
-    with_policy(
-        sleeping(
-            replace(SETTINGS["meridian"], suits=None),
-            "meridian-energy",
-            "the order of meridian; where electricity is clean now and nodes are awake; idle nodes sleep",
+ENERGY = named(
+    (
+        *(
+            sleeping(base, f"{base.name}-sleeping", f"{base.about}; idle nodes sleep")
+            for base in (PLAIN["first-fit"], PLAIN["least-loaded"], PLAIN["meridian"])
         ),
-        scores=SCORES,
+        with_policy(
+            sleeping(
+                replace(PLAIN["meridian"], suits=None),
+                "meridian-energy",
+                "the order of meridian; where electricity is clean now and nodes are awake; idle nodes sleep",
+            ),
+            scores=SCORES,
+        ),
     )
 )

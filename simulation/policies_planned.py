@@ -12,8 +12,7 @@ from typing import Any
 
 from services.scheduler.core.policy import Policy
 from services.scheduler.plans.catalogue import register_all
-from simulation.engine import Setting
-from simulation.policies import register
+from simulation.setting import Setting, named
 
 GAVEL_ROUND_S = 360.0
 SIA_ROUND_S = 60.0
@@ -32,10 +31,14 @@ def planned(name: str, planner: str, interval_s: float, **options: Any) -> Polic
     return replace(_POLICY, name=name, planner=planner, interval_s=interval_s, options=given)
 
 
+_all: list[Setting] = []
+
+
 def _add(
     name: str, planner: str, interval_s: float, knowledge: str, baseline: bool, about: str, **options: Any
 ) -> None:
-    register(Setting(name, planned(name, planner, interval_s, **options), knowledge, baseline=baseline, about=about))
+    policy = planned(name, planner, interval_s, **options)
+    _all.append(Setting(name, policy, knowledge, baseline=baseline, about=about))
 
 
 register_all()
@@ -99,3 +102,5 @@ for _name, _method, _about in (
     ("chronus", "chronus", "Chronus' leases by an integer program"),
 ):
     _add(_name, "deadlines", GAVEL_ROUND_S, "exact", True, f"{_about} (run times known)", method=_method)
+
+PLANNED = named(_all)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from services.scheduler.core.cluster import RunningUnit
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.waiting_unit import PendingUnit
 from simulation.interference import Profile

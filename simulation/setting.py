@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.sla_values import Objective
 
@@ -41,3 +43,13 @@ class Setting:
 def with_policy(setting: Setting, **changes: object) -> Setting:
     """The setting with other fields of its policy."""
     return replace(setting, policy=replace(setting.policy, **changes))  # type: ignore[arg-type]
+
+
+def named(settings: Iterable[Setting]) -> dict[str, Setting]:
+    """Settings by their names, in order; PolicyError when two have the same."""
+    found: dict[str, Setting] = {}
+    for setting in settings:
+        if setting.name in found:
+            raise PolicyError(f"a policy {setting.name!r} exists already")
+        found[setting.name] = setting
+    return found

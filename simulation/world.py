@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.scoring.interference import profile_label
 from services.scheduler.core.scoring.shared import kind_label
 from services.scheduler.core.state import Demand, UnitKey

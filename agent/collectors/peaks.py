@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from agent.collectors.translation import Device, PeakOf
+from agent.collectors.device import Device, PeakOf
 from meridian.hardware.catalogue import standard
 from meridian.hardware.parts import compute_share
 

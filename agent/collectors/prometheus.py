@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from agent.collectors.base import Collector, Reading
+from agent.collectors.device import Device, PeakOf
 from agent.collectors.exporter_table import ExporterTable
 from agent.collectors.exposition import DEFAULT_LIMITS, ExpositionLimits, parse_exposition
 from agent.collectors.http_get import ScrapeError, get_text
-from agent.collectors.translation import Device, PeakOf, Translator
+from agent.collectors.translation import Translator
 from agent.collectors.unknown import UnknownError, UnknownKind
 
 

@@ -16,13 +16,14 @@ from typing import Any
 
 from agent.collectors import kubernetes, slurm
 from agent.collectors.base import Reading, Source
+from agent.collectors.device import PeakOf
 from agent.collectors.exporter_table import ExporterTable, shipped_tables
 from agent.collectors.exposition import DEFAULT_LIMITS, Exposition, ExpositionLimits, Sample, parse_exposition
 from agent.collectors.json_samples import samples_of
 from agent.collectors.metrics import OF_ACCELERATORS, OF_NODES, Metric
 from agent.collectors.recognition import INSTANCE, instances, recognised, unread, used_prefix
 from agent.collectors.table_file import load_table
-from agent.collectors.translation import PeakOf, Translator
+from agent.collectors.translation import Translator
 from agent.collectors.unknown import UnknownError, UnknownKind
 from agent.collectors.values import NOT_EXPORTED, sentinel_of
 from meridian.errors import InvalidArgumentError

@@ -11,12 +11,13 @@ alternative that gives a known value is taken, of health the worst, (4) what con
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from agent.collectors.base import Reading, Source, unknown_from
 from agent.collectors.consistency import consistent
+from agent.collectors.device import Device, PeakOf
 from agent.collectors.error_codes import ErrorCodes
 from agent.collectors.exporter_table import ExporterTable, PartitionKind
 from agent.collectors.exposition import Sample
@@ -40,24 +41,6 @@ LOST_AFTER = 3
 # Timestamps of one scrape that differ from our clock by about the same, within this, show the exporter's clock.
 SAME_CLOCK_S = 2.0
 MAX_INDEX = 1023
-
-PeakOf = Callable[["Device", str], float | None]
-"""Peak of a device (FLOP/s, dense, 16 bit) by the device and the model that the exporter names; None: not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """An accelerator as an exporter names it; the node as a whole has neither index nor name.
-
-    ``node``: the node's name where an exporter speaks for many. ``partition``: a part of the accelerator.
-    ``profile`` names its size and tells no devices apart.
-    """
-
-    index: int | None = None
-    name: str = ""
-    partition: str = ""
-    node: str = ""
-    profile: str = field(default="", compare=False)
 
 
 class Translator:

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from agent.collectors.base import Reading, Source
+from agent.collectors.device import Device
 from agent.collectors.exporter_table import ExporterTable, PartitionKind
 from agent.collectors.exposition import Sample
 from agent.collectors.metrics import Metric
 
-if TYPE_CHECKING:
-    from agent.collectors.translation import Device
-
-    Grouped = dict[Device, dict[str, list[Sample]]]
+Grouped = dict[Device, dict[str, list[Sample]]]
 
 
 def add_wholes(grouped: Grouped, table: ExporterTable, known: Collection[Device]) -> None:

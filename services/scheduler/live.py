@@ -18,7 +18,7 @@ from services.scheduler.core.idle_nodes import idle_rules_of
 from services.scheduler.core.loads import by_load
 from services.scheduler.core.planning import Rounds
 from services.scheduler.core.stages import stages_of
-from services.scheduler.core.unlike import plans
+from services.scheduler.core.unlike import plans, stages_of_last
 from services.scheduler.errors import LeadershipLostError
 from services.scheduler.journal import FLUSH_S, KEPT_DAYS, WHOLE_BOOK_EVERY_S
 from services.scheduler.live_book import LiveBook
@@ -93,8 +93,8 @@ class LiveScheduler(LiveBook):
 
     def _next_plan_s(self) -> float:
         """When the planner that is followed while rates differ would plan anew though nothing happened; infinite: never."""
-        stages = self.book.cluster.stages
-        if stages is None or not stages.follows or not self._wanted():
+        stages = stages_of_last(self.book.cluster, self.policy)
+        if not stages.follows or not self._wanted():
             return float("inf")
         ask = getattr(stages.planner, "due_s", None)
         return float("inf") if ask is None else float(ask(self.book.cluster))

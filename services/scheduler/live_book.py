@@ -26,7 +26,8 @@ from meridian.service import Kernel
 from services.scheduler import store
 from services.scheduler.core.book import Book, Draft
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.decide import Snapshot, Waiting, decide, snapshot_of
+from services.scheduler.core.decide import Snapshot, decide, snapshot_of
+from services.scheduler.core.deciding.decisions import Waiting
 from services.scheduler.core.effects import Finished, Placed, Sleep
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.plugins import plugins_of

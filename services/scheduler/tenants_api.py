@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Path, Query
 
 from meridian.errors import InvalidArgumentError, ResourceExhaustedError
+from services.scheduler import tenants_changed
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.front.assignment import AssignmentProblem
@@ -101,13 +102,13 @@ def create_tenants_router(live: LiveScheduler) -> APIRouter:
     @router.put("/tenants/{tenant_id}/objectives")
     async def put(tenant_id: Tenant, body: Annotated[Json, Body()], changed_by: By = "") -> Json:
         """Weigh a tenant's objectives so from the next cycle on: ``{"weights": {objective: weight}}``."""
-        before, _ = await live.tenants.change(live, tenant_id, read_weights(body), changed_by=changed_by)
+        before, _ = await tenants_changed.change(live, tenant_id, read_weights(body), changed_by=changed_by)
         return {**objectives_json(live, tenant_id), "previous_version": before}
 
     @router.delete("/tenants/{tenant_id}/objectives")
     async def delete(tenant_id: Tenant, changed_by: By = "") -> Json:
         """Weigh a tenant's objectives as the policy says."""
-        before, _ = await live.tenants.change(live, tenant_id, None, changed_by=changed_by)
+        before, _ = await tenants_changed.change(live, tenant_id, None, changed_by=changed_by)
         return {**objectives_json(live, tenant_id), "previous_version": before}
 
     return router

@@ -8,7 +8,8 @@ from typing import Any
 
 from services.scheduler.collector import held_off
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.decide import Decisions, Placement, Snapshot, Waiting, decide
+from services.scheduler.core.decide import Snapshot, decide
+from services.scheduler.core.deciding.decisions import Decisions, Placement, Waiting
 from services.scheduler.core.futures.kept_courses import KeptCourses
 from services.scheduler.core.futures.prospect import Patience, Prospect, order_of, prospects
 from services.scheduler.core.policy import Policy

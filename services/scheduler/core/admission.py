@@ -10,13 +10,11 @@ is asked before a part grows (shares.py).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
-
-if TYPE_CHECKING:
-    from services.scheduler.core.cluster import RunningUnit
 
 
 class Gate(Protocol):

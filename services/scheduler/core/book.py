@@ -11,17 +11,17 @@ import heapq
 import math
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.contracts.promises import Promises
+from services.scheduler.core.deciding.decisions import Decisions
 from services.scheduler.core.effects import DecisionRecord, Effect
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.idle_nodes import IDLE_NODES, IdleNodes, idle_rules_of
 from services.scheduler.core.kept import Kept, pending_unit
-from services.scheduler.core.ledger import Ledger
-from services.scheduler.core.measured import Measured, News
+from services.scheduler.core.measured import News
 from services.scheduler.core.policy import Policy
+from services.scheduler.core.records import Records
 from services.scheduler.core.renewal import Renewal, by_steps
 from services.scheduler.core.replica_loads import Replicas
 from services.scheduler.core.run_times import RunTimes
@@ -32,38 +32,27 @@ from services.scheduler.core.state import (
     RunState,
     Unit,
     UnitKey,
-    UnitSpec,
     UnitState,
 )
 from services.scheduler.core.waiting_unit import PendingUnit
 
-if TYPE_CHECKING:
-    from services.scheduler.core.decide import Decisions
-
 Deadline = tuple[float, str, UnitKey | str]
 
 
-class Book:
+class Book(Records):
     """Jobs, units and runs by id, and what is derived from them: the queue, the ledger, the next deadlines."""
 
     def __init__(self, policy: Policy | None = None, run_times: RunTimes | None = None) -> None:
-        self.jobs: dict[str, Job] = {}
-        self.units: dict[UnitKey, Unit] = {}
-        self.runs: dict[str, Run] = {}
-        self.fleet = Fleet()
-        self.ledger = Ledger()
+        super().__init__(run_times)
         self.queued: dict[UnitKey, None] = {}
         self.nominated: dict[UnitKey, None] = {}
-        self.runs_of: dict[UnitKey, set[str]] = {}
-        self.run_times = run_times or RunTimes()
         self._deadlines: list[tuple[float, int, str, UnitKey | str]] = []
         self._pushed = 0
         self._kept = Kept(self, policy or Policy())
         self._renewal = Renewal()
-        self.measured = Measured()
         self.replicas = Replicas()
         self.cluster.view.facts["measured"] = self.measured
-        self.promises = Promises(self)
+        self.promises = Promises(self, self.cluster)
         self.idle: IdleNodes | None = None
         self.runs_on: dict[str, dict[str, None]] = {}
         """Open runs by node."""
@@ -107,10 +96,6 @@ class Book:
         return self._kept.now_s
 
     # -- reading ---------------------------------------------------------------------------------------------------
-
-    def spec_of(self, key: UnitKey) -> UnitSpec:
-        """The unchanging part of a unit."""
-        return self.jobs[key.job_id].units[key.unit_index]
 
     def eligible(self, now_s: float) -> list[PendingUnit]:
         """Queued units that may be placed now: no back-off, no former run that is still ending, no nodes kept for them."""
@@ -183,7 +168,7 @@ class Book:
         """Time has come to ``now_s``: back-offs and exclusions that are over, estimates that were outlived or got old."""
         self.promises.pass_time(now_s)
         self._kept.advance(now_s)
-        for running in self._renewal.renewed(self, now_s):
+        for running in self._renewal.renewed(self.cluster, self, now_s):
             self._kept.restate(running)
 
     def next_renewal_s(self) -> float:
@@ -199,7 +184,7 @@ class Book:
         self.measured.learn(news)
         # A service may have finished since its replicas reported.
         self.replicas.learn([(key, load) for key, load in news.loads if key in self.units])
-        for running in by_steps(self, [key for key, _ in news.done], now_s):
+        for running in by_steps(self.cluster, self, [key for key, _ in news.done], now_s):
             self._kept.restate(running)
 
     def remember(self, decisions: Decisions) -> None:

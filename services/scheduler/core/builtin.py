@@ -1,6 +1,6 @@
 """Makes the built-in plugins known, beside the basic ones that filters.py and scores.py register themselves.
 
-Importing it is enough. Placing imports it; nothing that it imports may import placing.
+Importing it is enough. What resolves names imports it (plugins.py); nothing that it imports may do so.
 """
 
 from __future__ import annotations

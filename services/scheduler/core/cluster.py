@@ -9,119 +9,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from math import inf
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from dataclasses import replace
+from typing import Any
 from weakref import WeakValueDictionary
 
 from services.scheduler.core.counting import Counts, CountsKey, Shared
+from services.scheduler.core.deciding.decisions import Decisions
 from services.scheduler.core.ledger import Ledger, Usage
+from services.scheduler.core.memory import Memory
 from services.scheduler.core.pending import Pending, estimated_s
 from services.scheduler.core.placement import Candidates
 from services.scheduler.core.plugins import plugins_of
 from services.scheduler.core.policy import Policy
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import Table
 from services.scheduler.core.view import View
 from services.scheduler.core.waiting_unit import PendingUnit, Shares
-
-if TYPE_CHECKING:
-    from services.scheduler.core.decide import Decisions
-    from services.scheduler.core.profile import Profile
-    from services.scheduler.core.stages import Stages
+from services.scheduler.core.watching import Watching
 
 _MOST_CELLS = 40_000_000
 """Nodes times judgements that are kept (about 64 bytes each)."""
 _MOST_TOUCHED = 200_000
-SLACK_S = 1e-6
-"""Times are sums, and not exact."""
-
-
-@dataclass(slots=True)
-class RunningUnit:
-    """A unit that holds nodes. ``unit`` is as it was when it was placed (its ``demand`` is what it holds).
-
-    ``rows`` gives (node row, devices) per rank. ``kept_s`` is how much of this run an interruption would keep (the last
-    checkpoint); ``expected_end_s`` and ``limit_end_s`` are times, infinite when unknown.
-    """
-
-    unit: PendingUnit
-    ranks: tuple[PlacedRank, ...]
-    since_s: float
-    rows: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    kept_s: float = 0.0
-    expected_end_s: float = float("inf")
-    limit_end_s: float = float("inf")
-    service_index: float = 0.0
-
-    def said_end_s(self, estimate: str) -> float:
-        """When it ends by what was estimated: "expected", "high" or "limit", whichever is known; infinite when nothing is."""
-        if estimate == "limit":
-            return self.limit_end_s if self.limit_end_s != inf else self.expected_end_s
-        if estimate == "high" and self.unit.high_s != inf:
-            return self.since_s + max(self.unit.high_s - self.unit.attained_s, 0.0)
-        return self.expected_end_s if self.expected_end_s != inf else self.limit_end_s
-
-    def end_s(self, now_s: float, estimate: str) -> float:
-        """When it is thought to end, later than now. One that outlived its estimate is given half as long again as that was, at
-        least a minute, and so on (its limit is not trusted either: what kills it may be late). The result depends on
-        ``now_s`` only through how often that was done."""
-        end_s = self.said_end_s(estimate)
-        while end_s <= now_s + SLACK_S:
-            end_s += max(60.0, 0.5 * (end_s - self.since_s))
-        return end_s
-
-    def lost_s(self, now_s: float) -> float:
-        """What an interruption now would cost in time: the work since the last checkpoint, and the restart."""
-        return max(now_s - self.since_s - self.kept_s, 0.0) + self.unit.restart_s
-
-    def settled_s(self, now_s: float) -> float:
-        """How long it is where it is, without the restart with which it goes on."""
-        return now_s - self.since_s - (self.unit.restart_s if self.unit.service_s > 0 else 0.0)
-
-    def service_s(self, now_s: float) -> float:
-        """How long it held nodes altogether."""
-        return self.unit.service_s + max(now_s - self.since_s, 0.0)
-
-    def ran_s(self, now_s: float) -> float:
-        """How long it ran altogether, with its former runs."""
-        return self.unit.attained_s + max(now_s - self.since_s, 0.0)
-
-
-class Observer(Protocol):
-    """What a plugin keeps up with the units that run, from cycle to cycle; see `Cluster.watch`. One that has a method
-    ``restated`` is told too of units that are thought to end at another time (`Cluster.restate`)."""
-
-    def began(self, running: RunningUnit) -> None:
-        """A unit holds nodes."""
-        ...
-
-    def ended(self, running: RunningUnit, now_s: float) -> None:
-        """A unit holds nothing more; ``now_s`` is NaN when the caller does not say when."""
-        ...
-
-
-Watching = TypeVar("Watching", bound=Observer)
-
-
-@dataclass(slots=True)
-class Memory:
-    """What the last cycle found, while nothing came free since: who waits then waits still."""
-
-    stamp: tuple[int, int, str]
-    profile: Profile | None = None
-    reserved: tuple[Any, ...] = ()
-    last_reserved: tuple[Any, ...] | None = None
-    unasked: bool = False
-    """Whether nothing had room, so that nobody asked who is to have a reservation: whoever finds room is compared with all."""
-    room_left: bool = False
-    """Whether units were taken off, which may have left more room than the cycle used."""
-    since: tuple[int, int, int] | None = None
-    """The moment (`View.mark`) up to which nobody who waits can have a place, with all that it could take off; None: unknown."""
-    at_s: float = -inf
-    """When that was."""
-    some: bool = False
-    """Whether only some partitions were looked at: the reservations are not all that there are."""
 
 
 class Cluster:
@@ -134,6 +43,8 @@ class Cluster:
         self.policy = policy
         self.plugins = plugins_of(policy)
         """What the policy names: looked up once, as a policy is long to hash."""
+        self.looked_up: dict[str, Any] = {}
+        """What others looked up by the policy, for the same reason; forgotten with it."""
         self._version = policy.version
         self._weights = dict(policy.tenant_weights)
         self.view = View(table, ledger)
@@ -145,8 +56,6 @@ class Cluster:
         self.tenants: dict[str, Usage] = dict(ledger.tenants) if ledger is not None else {}
         self.view.facts.update(facts or {})
         self.memory: Memory | None = None
-        self.stages: Stages | None = None
-        """The policy's plugins that act on whole units, once a cycle has looked them up."""
         self._totals: tuple[Table, float, float] | None = None
         self._candidates: dict[Demand, list[Candidates]] = {}
         self._counts: WeakValueDictionary[CountsKey, Counts] = WeakValueDictionary()
@@ -174,10 +83,14 @@ class Cluster:
         if policy is self.policy or policy.version == self._version:
             return
         self.policy, self._version, self._weights = policy, policy.version, dict(policy.tenant_weights)
-        self.plugins, self.stages = plugins_of(policy), None
+        self.plugins, self.looked_up = plugins_of(policy), {}
         self.pending.reorder(self.plugins.order)
         self._candidates.clear()
         self._counts.clear()
+        self.memory = None
+
+    def forget(self) -> None:
+        """What the last cycle found holds no more: the next one looks at all that waits."""
         self.memory = None
 
     def shares(self) -> Shares:
@@ -208,7 +121,7 @@ class Cluster:
         other = object.__new__(Cluster)
         other.policy, other.view, other.pending = self.policy, self.view.copy(), self.pending.copy()
         other.plugins, other._version, other._weights = self.plugins, self._version, self._weights
-        other.stages, other._totals = self.stages, self._totals
+        other.looked_up, other._totals = self.looked_up, self._totals
         other.running = dict(self.running)
         other.holders = dict(self.holders)
         other.tenants = {name: replace(usage) for name, usage in self.tenants.items()}
@@ -369,15 +282,6 @@ class Cluster:
                 del self._candidates[next(iter(self._candidates))]
             found = self._candidates[demand] = alternatives(self.view, demand, self.policy, self._counts)
         return found
-
-
-def model_of(table: Table, running: RunningUnit) -> str:
-    """The accelerator model that a unit holds, empty when none."""
-    for row, devices in running.rows:
-        for index, column in table.devices_of[row]:
-            if devices and index == devices[0]:
-                return table.models[column].model
-    return ""
 
 
 def alternatives(view: View, demand: Demand, policy: Policy, shared: Shared | None = None) -> list[Candidates]:

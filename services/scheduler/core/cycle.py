@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 
 from services.scheduler.core import binding, nominations
 from services.scheduler.core.book import Book, Draft
-from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.contracts.moves import repairs
-from services.scheduler.core.decide import Decisions, Placement, Preempted, decide
+from services.scheduler.core.decide import decide
+from services.scheduler.core.deciding.decisions import Decisions, Placement, Preempted
 from services.scheduler.core.effects import DecisionRecord
 from services.scheduler.core.explaining.explanation import with_cause
 from services.scheduler.core.placement import best
 from services.scheduler.core.policy import Policy
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand, Nomination, PlacedRank, Run, RunState, UnitKey, UnitState
 from services.scheduler.core.tenants_objectives import state_tenant
 

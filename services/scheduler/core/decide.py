@@ -21,29 +21,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from services.scheduler.core.book import Book
-from services.scheduler.core.cluster import Cluster, Memory
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.deciding.by_plan import ByPlan
-from services.scheduler.core.deciding.decisions import Blocked, Decisions, Placement, Preempted, Waiting
+from services.scheduler.core.deciding.decisions import Decisions
 from services.scheduler.core.deciding.taking_off import TakingOff
 from services.scheduler.core.ledger import Ledger
+from services.scheduler.core.memory import Memory
 from services.scheduler.core.pending import Lane, estimated_s
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.profile import Profile
 from services.scheduler.core.table import Table, table_of
 from services.scheduler.core.tenants_objectives import state_tenant
 from services.scheduler.core.waiting_unit import PendingUnit
-
-__all__ = [
-    "Blocked",
-    "Decisions",
-    "Placement",
-    "Preempted",
-    "Snapshot",
-    "Waiting",
-    "decide",
-    "snapshot_of",
-]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from services.scheduler.core.cluster import RunningUnit
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.segments import cuts
 from services.scheduler.core.state import Demand
 from services.scheduler.core.table import Floats, Ints

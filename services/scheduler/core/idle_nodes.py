@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.fleet import Fleet, NodeState
 from services.scheduler.core.options import refuse_unknown
 from services.scheduler.core.policy import Policy
+from services.scheduler.core.running_unit import RunningUnit
 
 IDLE_NODES = "idle_nodes"
 """Whose options the rules are; no plugin has this name."""

@@ -17,22 +17,20 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.deciding.decisions import Decisions
 from services.scheduler.core.declared_rates import DeclaredRates
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.pending import estimated_s
 from services.scheduler.core.policy import Policy
+from services.scheduler.core.records import Records
 from services.scheduler.core.refit import refit
 from services.scheduler.core.run_times import RunTimes
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand, Job, JobKind, PlacedRank, Run, RunState, Unit, UnitKey, UnitState
 from services.scheduler.core.table import table_of
 from services.scheduler.core.waiting_unit import INFINITE, SERVICE, Order, PendingUnit
-
-if TYPE_CHECKING:
-    from services.scheduler.core.book import Book
-    from services.scheduler.core.decide import Decisions
 
 _NOMINATION = "nomination"
 _LEAST_LEFT_S = 60.0
@@ -43,7 +41,7 @@ _SLACK = 1e-6
 class Kept:
     """See the module. ``_holders`` names for each running unit the run that holds its nodes, or `_NOMINATION`."""
 
-    def __init__(self, book: Book, policy: Policy) -> None:
+    def __init__(self, book: Records, policy: Policy) -> None:
         self._book = book
         self.cluster = Cluster(table_of(book.fleet), policy, facts={"throughputs": DeclaredRates()})
         self.cluster.view.ports_held = book.ledger.ports
@@ -105,7 +103,7 @@ class Kept:
         self.changed_at_s = self.now_s
         if self.cluster.memory is not None and self._next_step_s(before_s) <= self.now_s + _SLACK:
             # A running unit has fallen behind units that wait: they may take it off now.
-            self.cluster.memory = None
+            self.cluster.forget()
         while self._timers and self._timers[0][0] <= self.now_s:
             _, _, key = heapq.heappop(self._timers)
             if key in self._book.units:
@@ -119,7 +117,7 @@ class Kept:
     def restate(self, running: RunningUnit) -> None:
         """Other estimates about a unit that runs on where it is; what the last cycle found rested on the old ones."""
         self.cluster.restate(running)
-        self.cluster.memory = None
+        self.cluster.forget()
         self._watch_end(running.unit.key, running)
 
     def next_fall_s(self, now_s: float) -> float:
@@ -237,7 +235,7 @@ class Kept:
         self.cluster.restate(running)
         if self.cluster.policy.preemptions and not all(map(_lasts, self.cluster.pending.order)):
             # It has more left than was thought, maybe more than units that wait: they may take it off now.
-            self.cluster.memory = None
+            self.cluster.forget()
         self._watch_end(key, running)
 
     def _watch_end(self, key: UnitKey, running: RunningUnit) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from services.scheduler.core import builtin as _plugins  # noqa: F401 - makes the built-in plugins known
 from services.scheduler.core.filters import Filter, filters
 from services.scheduler.core.options import configured
 from services.scheduler.core.policy import Policy, check_numbers
@@ -27,9 +28,6 @@ class Plugins:
 @lru_cache(maxsize=256)
 def plugins_of(policy: Policy) -> Plugins:
     """Resolve a policy's names; PolicyError when one does not exist."""
-    # Registers the built-in plugins; some of them import what imports this module.
-    from services.scheduler.core import builtin  # noqa: F401
-
     check_numbers(policy)
     scores = weighted(policy.scores, policy.options_of)
     return Plugins(

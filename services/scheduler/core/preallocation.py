@@ -17,16 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.selection.amounts import cluster_of
 from services.scheduler.core.selection.settings import list_of, mapping_of, number_of, text_of
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
-
-if TYPE_CHECKING:
-    from services.scheduler.core.cluster import Cluster, RunningUnit
-    from services.scheduler.core.policy import Policy
+from services.scheduler.core.watching import Watched
 
 FACT = "outlooks"
 BOUNDS = ("expected", "high")
@@ -139,7 +138,7 @@ class PreallocationLimit:
         kept = _kept(self._settings, lacks)
         if any(kept[tenant] < amount for tenant, amount in watched.kept.items() if tenant in kept):
             # Those that were held back may start though nothing came free.
-            cluster.memory = None
+            cluster.forget()
         watched.kept = kept
         return PreallocationGate(cluster, self._settings, lacks)
 
@@ -174,7 +173,7 @@ class PreallocationGate:
     """`PreallocationLimit` in one cycle. What a tenant places in the cycle is taken from its own reserve, and what is taken off
     from it counts for that again; ``lacks`` is `lacking`."""
 
-    def __init__(self, cluster: Cluster, settings: Settings, lacks: Mapping[str, float]) -> None:
+    def __init__(self, cluster: Watched, settings: Settings, lacks: Mapping[str, float]) -> None:
         self._view, self._settings, self._lacks = cluster.view, settings, dict(lacks)
         self._kept = _kept(settings, lacks)
         self._total = sum(self._kept.values())

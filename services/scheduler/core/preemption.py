@@ -22,13 +22,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from services.scheduler.core.choosing import Choice
-from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import numbers_of, refuse_unknown
 from services.scheduler.core.placement import Candidates, best
 from services.scheduler.core.ranking import PLACE, Key, Place, Ranking, ranked, ranked_still
 from services.scheduler.core.reach import Reach
 from services.scheduler.core.room_by_moving import MovePreemption
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.selection.reclaim import ReclaimPreemption
 from services.scheduler.core.selection.settings import flag_of
 from services.scheduler.core.state import Demand

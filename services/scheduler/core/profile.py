@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from services.scheduler.core.choosing import Choice
-from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.following import CPUS, DEVICES, MEMORY, SLACK, Change, Following, add_to
 from services.scheduler.core.placement import Candidates
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.segments import least, packed, parts, ratio, throughout, unpacked, with_any
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import UNBOUNDED, Bools, Floats, Ints

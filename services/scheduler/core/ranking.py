@@ -16,13 +16,10 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Container, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.waiting_unit import Order, OrderContext, PendingUnit, Shares
-
-if TYPE_CHECKING:
-    from services.scheduler.core.cluster import RunningUnit
 
 Key = tuple[float | tuple[float, ...], ...]
 Place = tuple[Key, float, UnitKey]

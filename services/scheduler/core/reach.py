@@ -14,17 +14,15 @@ Only devices are counted, and everybody in the order as if all could be taken: i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from services.scheduler.core.placement import Candidates
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand
 from services.scheduler.core.table import Bools
 from services.scheduler.core.view import View
-
-if TYPE_CHECKING:
-    from services.scheduler.core.cluster import RunningUnit
-    from services.scheduler.core.placement import Candidates
 
 
 class Reach:

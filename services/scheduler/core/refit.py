@@ -94,7 +94,7 @@ def _renew(cluster: Cluster, table: Table) -> None:
     # Nothing that was judged before holds, and there may be more room than before.
     view.generation, view.gives = old.generation + 1, old.gives + 1
     cluster.view = view
-    cluster.memory = None
+    cluster.forget()
     cluster.holders.clear()
     for running in cluster.running.values():
         running.rows = cluster.rows_of(running.ranks)

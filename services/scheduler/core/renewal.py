@@ -13,14 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from services.scheduler.core.cluster import Cluster, RunningUnit, model_of
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.measured import Cell
+from services.scheduler.core.records import Records
+from services.scheduler.core.running_unit import RunningUnit, model_of
 from services.scheduler.core.state import JobKind, UnitKey
-
-if TYPE_CHECKING:
-    from services.scheduler.core.book import Book
 
 _LEAST_LEFT_S = 1.0
 _LEAST_CHANGE = 0.1
@@ -50,39 +48,38 @@ class Renewal:
             return math.inf
         return self._last_s + policy.interval_s
 
-    def renewed(self, book: Book, now_s: float) -> list[RunningUnit]:
+    def renewed(self, cluster: Cluster, book: Records, now_s: float) -> list[RunningUnit]:
         """Running units with estimates as of now; the caller puts them in the place of the old ones. Empty: not due."""
-        cluster = book.cluster
         if now_s < self.next_s(cluster):
             return []
         self._last_s = now_s
-        return list(_renewed(book, now_s))
+        return list(_renewed(cluster, book, now_s))
 
 
-def _renewed(book: Book, now_s: float) -> Iterable[RunningUnit]:
-    for key, running in book.cluster.running.items():
+def _renewed(cluster: Cluster, book: Records, now_s: float) -> Iterable[RunningUnit]:
+    for key, running in cluster.running.items():
         job = book.jobs.get(key.job_id)
         if job is None or not running.unit.preemptible or job.spec.kind is JobKind.SERVICE:
             # Runs that are ending and nodes kept for units go nowhere in the order.
             continue
-        yield renewed_unit(running, book, now_s)
+        yield renewed_unit(running, cluster, book, now_s)
 
 
-def renewed_unit(running: RunningUnit, book: Book, now_s: float) -> RunningUnit:
+def renewed_unit(running: RunningUnit, cluster: Cluster, book: Records, now_s: float) -> RunningUnit:
     """One running unit with its end and service index as they are thought to be now (s since 1970; per s)."""
     key = running.unit.key
     job = book.jobs[key.job_id]
     ran_s = running.ran_s(now_s)
     known = book.run_times.estimate(job, job.units[key.unit_index], ran_s)
-    left_s = steps_left_s(running, book, now_s)
+    left_s = steps_left_s(running, cluster, book, now_s)
     if left_s is None:
         left_s = known.expected_s - ran_s
     return replace(running, expected_end_s=now_s + max(left_s, _LEAST_LEFT_S), service_index=known.service_index)
 
 
-def steps_left_s(running: RunningUnit, book: Book, now_s: float) -> float | None:
+def steps_left_s(running: RunningUnit, cluster: Cluster, book: Records, now_s: float) -> float | None:
     """Seconds that a running unit has to run by the steps that its program reported; None where they do not say."""
-    key, cluster = running.unit.key, book.cluster
+    key = running.unit.key
     if key not in book.measured.done:
         return None
     return book.measured.left_s(
@@ -95,17 +92,19 @@ def cell_of(cluster: Cluster, running: RunningUnit) -> Cell:
     return Cell(model_of(cluster.table, running), len(running.ranks))
 
 
-def by_steps(book: Book, keys: Iterable[UnitKey], now_s: float) -> Iterable[RunningUnit]:
+def by_steps(cluster: Cluster, book: Records, keys: Iterable[UnitKey], now_s: float) -> Iterable[RunningUnit]:
     """Those of the units whose reported steps say another end than was thought (by more than a tenth of what is left), where
     decisions rest on ends of running units: by the policy, or on two levels, where a shard chooses domains under share contracts and
     foresees starts by them."""
-    policy, cluster = book.cluster.policy, book.cluster
+    policy = cluster.policy
     rests = bool(policy.preemptions) or policy.discipline in ("easy", "conservative") or book.fleet.asks_domains
     if not rests:
         return
     for key in keys:
         running = cluster.running.get(key)
-        left_s = steps_left_s(running, book, now_s) if running is not None and key.job_id in book.jobs else None
+        left_s = (
+            steps_left_s(running, cluster, book, now_s) if running is not None and key.job_id in book.jobs else None
+        )
         if running is None or left_s is None:
             continue
         end_s = now_s + max(left_s, _LEAST_LEFT_S)

@@ -25,10 +25,11 @@ from typing import Any
 import numpy as np
 
 from services.scheduler.core.choosing import Choice
-from services.scheduler.core.cluster import Cluster, RunningUnit, model_of
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import numbers_of
 from services.scheduler.core.placement import Candidates, best
+from services.scheduler.core.running_unit import RunningUnit, model_of
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
 

@@ -18,9 +18,9 @@ from typing import cast
 
 from services.scheduler.core.admission import PartsGate
 from services.scheduler.core.book import Draft
-from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.effects import Adjust, DecisionRecord
 from services.scheduler.core.replica_loads import FRESH_S, Replicas
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.scaling import Scaler, Scaling
 from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import Job, JobState, Run, RunState

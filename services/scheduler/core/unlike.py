@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.policy import Policy
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.scoring.facts import with_method
 from services.scheduler.core.stages import Stages, stages_of, unlike_stages_of
 from services.scheduler.core.state import Demand
@@ -25,7 +26,7 @@ LEAST_RATIO = 1.05
 _BEGINS, _GOES_ON = 0.5, 0.25
 MOST_UNITS = 2000
 """Units with accelerators that are planned together: more would hold a cycle for seconds (10,000 took 1.2 to 3.3 s each)."""
-_NAME = "unlike"
+_NAME, _STAGES = "unlike", "stages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +120,22 @@ def stages_now(cluster: Cluster, policy: Policy) -> Stages:
 def begin_cycle(cluster: Cluster, policy: Policy) -> Stages:
     """The same for a cycle that begins: another way of deciding forgets what the last cycle found."""
     if not policy.unlike_planner:
-        found = cluster.stages = cluster.stages or stages_of(policy)
-        return found
+        known: Stages | None = cluster.looked_up.get(_STAGES)
+        if known is None:
+            known = cluster.looked_up[_STAGES] = stages_of(policy)
+        return known
     count = _count(cluster)
-    count.follows = count.of(cluster).follows
-    found = unlike_stages_of(policy) if count.follows else stages_of(policy)
-    if cluster.stages is not None and cluster.stages.follows != found.follows:
-        cluster.memory = None
-    cluster.stages = found
-    return found
+    before, count.follows = count.follows, count.of(cluster).follows
+    if count.follows != before:
+        cluster.forget()
+    return unlike_stages_of(policy) if count.follows else stages_of(policy)
+
+
+def stages_of_last(cluster: Cluster, policy: Policy) -> Stages:
+    """The policy's plugins as they applied in the cluster's last cycle."""
+    if policy.unlike_planner and _count(cluster).follows:
+        return unlike_stages_of(policy)
+    return stages_of(policy)
 
 
 def plans(cluster: Cluster, policy: Policy) -> bool:

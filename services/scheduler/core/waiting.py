@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.decide import Blocked, Decisions, Waiting
+from services.scheduler.core.deciding.decisions import Blocked, Decisions, Waiting
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.waiting_unit import OrderContext
 

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.options import numbers_of
 from services.scheduler.core.planning import Target
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Bools, Floats, Ints
 from services.scheduler.core.waiting_unit import SERVICE, OrderContext

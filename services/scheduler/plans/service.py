@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from services.scheduler.core.cluster import Cluster, RunningUnit, model_of
+from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.running_unit import RunningUnit, model_of
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Floats, Ints
 from services.scheduler.core.waiting_unit import PendingUnit

@@ -17,9 +17,10 @@ from operator import attrgetter, is_
 
 import numpy as np
 
-from services.scheduler.core.cluster import Cluster, RunningUnit, model_of
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.measured import Measured
 from services.scheduler.core.planning import Target
+from services.scheduler.core.running_unit import RunningUnit, model_of
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Bools, Floats, Ints
 from services.scheduler.core.waiting_unit import PendingUnit

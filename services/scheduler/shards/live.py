@@ -31,7 +31,7 @@ from services.scheduler.core.apart.shares import check_shares, shares_of
 from services.scheduler.core.apart.turns import take_answers, turn
 from services.scheduler.core.book import Draft
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.decide import Blocked, Decisions
+from services.scheduler.core.deciding.decisions import Blocked, Decisions
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.explaining.explanation import NO_RANKING, Explanation
 from services.scheduler.core.idle_nodes import IDLE_NODES, idle_rules_of

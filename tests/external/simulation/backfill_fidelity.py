@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.scheduler.core.policy import Policy
-from simulation.engine import Setting, Simulation
+from simulation.engine import Simulation
 from simulation.model import Network, SimDomain, SimNode
+from simulation.setting import Setting
 from simulation.traces import TraceError, batsim_schedule
 from simulation.traces.reading import read_text, table
 

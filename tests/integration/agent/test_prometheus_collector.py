@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from agent.collectors.device import Device
 from agent.collectors.metrics import Metric
 from agent.collectors.prometheus import PrometheusCollector
 from agent.collectors.table_file import load_table
-from agent.collectors.translation import Device
 from meridian.errors import ConfigurationError
 from tests.public_data import public_data
 

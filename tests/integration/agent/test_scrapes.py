@@ -12,11 +12,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from agent.collectors.base import Reading
+from agent.collectors.device import Device
 from agent.collectors.exposition import ExpositionLimits
 from agent.collectors.metrics import Metric
 from agent.collectors.prometheus import PrometheusCollector
 from agent.collectors.table_file import load_table
-from agent.collectors.translation import Device
 from agent.collectors.unknown import UnknownKind
 from agent.scrapes import Scrapes
 from meridian.clock import SystemClock

@@ -10,10 +10,11 @@ import pytest
 
 from agent.collectors.base import Reading, Source
 from agent.collectors.declared import AllocationCollector
+from agent.collectors.device import Device
 from agent.collectors.exposition import parse_exposition
 from agent.collectors.metrics import Metric
 from agent.collectors.table_file import load_table
-from agent.collectors.translation import LOST_AFTER, Device, Translator
+from agent.collectors.translation import LOST_AFTER, Translator
 from agent.collectors.unknown import UnknownKind
 from agent.contract_messages import inventory
 from agent.engines.base import LaunchRequest, RankPlacement

@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from agent.collectors.base import Reading
+from agent.collectors.device import Device
 from agent.collectors.exporter_table import shipped_tables
 from agent.collectors.exposition import parse_exposition
 from agent.collectors.metrics import UNITS, Metric
 from agent.collectors.table_file import load_table, parse_table
-from agent.collectors.translation import Device, Translator
+from agent.collectors.translation import Translator
 from agent.collectors.unknown import UnknownKind
 from meridian.errors import ConfigurationError
 

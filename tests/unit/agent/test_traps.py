@@ -11,11 +11,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from agent.collectors.base import Reading
+from agent.collectors.device import Device
 from agent.collectors.exposition import parse_exposition
 from agent.collectors.metrics import Metric
 from agent.collectors.sensing import sense
 from agent.collectors.table_file import load_table
-from agent.collectors.translation import Device, Translator
+from agent.collectors.translation import Translator
 from agent.collectors.unknown import UnknownKind
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)

@@ -12,10 +12,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from services.scheduler.core.cluster import Cluster, Memory
-from services.scheduler.core.decide import Decisions, _Cycle, decide
+from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.decide import _Cycle, decide
+from services.scheduler.core.deciding.decisions import Decisions
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.fleet import Domain, Fleet, with_domain
+from services.scheduler.core.memory import Memory
 from services.scheduler.core.policy import Policy, policy_from_json
 from services.scheduler.core.profile import Profile
 from services.scheduler.core.state import Demand, UnitKey

@@ -15,7 +15,8 @@ from hypothesis.stateful import initialize, invariant, rule
 from services.scheduler.core import binding
 from services.scheduler.core import fleet as facts
 from services.scheduler.core.book import Book
-from services.scheduler.core.decide import Decisions, decide
+from services.scheduler.core.decide import decide
+from services.scheduler.core.deciding.decisions import Decisions
 from services.scheduler.core.effects import Finished, Preempted, Queued, Stop
 from services.scheduler.core.errors import MalformedJobError
 from services.scheduler.core.fleet import Domain, Mark, MarkKind, NodeState

@@ -10,20 +10,9 @@ import pytest
 
 from meridian.errors import InvalidArgumentError
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.contracts.contract import (
-    ShareAccount,
-    ShareDeficitScore,
-    SharePlan,
-    Window,
-    committed,
-    deviations,
-    infeasible,
-    install,
-    moves,
-    needs,
-    plan_of,
-    tell,
-)
+from services.scheduler.core.contracts.account import ShareAccount
+from services.scheduler.core.contracts.contract import ShareDeficitScore, install, moves, needs, tell
+from services.scheduler.core.contracts.plan import SharePlan, Window, committed, deviations, infeasible, plan_of
 from services.scheduler.core.decide import decide
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy, policy_from_json
@@ -41,10 +30,11 @@ from simulation.contracts import (
     stability,
     swinging,
 )
-from simulation.engine import Setting, Simulation
+from simulation.engine import Simulation
 from simulation.made_networks import uniform
 from simulation.model import Trace, TraceJob
 from simulation.policies import setting
+from simulation.setting import Setting
 from simulation.traces import limited, load, scaled
 from tests.public_data import public_data
 from tests.unit.scheduler.world import a_fleet

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.decide import Placement, decide
+from services.scheduler.core.decide import decide
+from services.scheduler.core.deciding.decisions import Placement
 from services.scheduler.core.explaining.blockers import blockers
 from services.scheduler.core.explaining.counterfactual import counterfactuals
 from services.scheduler.core.explaining.decided_again import Change, Counterfactual, Question

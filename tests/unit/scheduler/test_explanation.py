@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from meridian.cli.explanation import lines
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.cycle import run_cycle
-from services.scheduler.core.decide import Decisions, Placement, decide
+from services.scheduler.core.decide import decide
+from services.scheduler.core.deciding.decisions import Decisions, Placement
 from services.scheduler.core.explaining.explanation import (
     NO_RANKING,
     STAGES,

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.efforts import LeastAttainedOrder, ShortestEffortOrder
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.preemption import OrderPreemption
 from services.scheduler.core.queue import orders
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from services.scheduler.app import read_policy
 from services.scheduler.boosted_priority import BoostedPriorityOrder
 from services.scheduler.core import queue, scores
-from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy, RestartRules, policy_from_json
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.stages import check
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares

@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 
-from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.contracts.account import Held, ShareAccount, restored
 from services.scheduler.core.contracts.plan import SharePlan
 from services.scheduler.core.contracts.service_levels import (
@@ -21,6 +20,7 @@ from services.scheduler.core.contracts.service_levels import (
     ServiceLevels,
 )
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.sla_values import Objective, ObjectiveKind
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.waiting_unit import PendingUnit

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.queue import orders
 from services.scheduler.core.ranking import KeptRanking, Place, can_be_kept, ranked, running_key
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares
 

@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.scheduler.core.cluster import Cluster, RunningUnit
-from services.scheduler.core.decide import Decisions, decide
+from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.decide import decide
+from services.scheduler.core.deciding.decisions import Decisions
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.explaining.explanation import MOVED
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.room_by_moving import MovePreemption
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand, FailureKind, PlacedRank, RunState, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares

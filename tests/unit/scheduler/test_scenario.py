@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.futures.scenario import COARSE, FINE, Scenario, orders, quantiles, scenarios
 from services.scheduler.core.futures.spans import spans_of_runs, spans_of_waiting
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.waiting_unit import PendingUnit
 

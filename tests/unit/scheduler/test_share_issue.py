@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.contracts.account import Held, ShareAccount, restored
 from services.scheduler.core.contracts.issue import LEAST, REACH, REPAID_IN, Issuer
 from services.scheduler.core.contracts.moves import repairs
@@ -17,6 +16,7 @@ from services.scheduler.core.contracts.promises import Saved
 from services.scheduler.core.cycle import MOVED
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import policy_from_json
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.policy.file import parse

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from services.scheduler.core.apart.shares import DomainShare, ShardShares, check_shares, shares_of, whole
-from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.contracts.account import ShareAccount
 from services.scheduler.core.contracts.contract import needs
 from services.scheduler.core.contracts.plan import SharePlan
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import policy_from_json
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.shards.wire import shares_from, shares_message

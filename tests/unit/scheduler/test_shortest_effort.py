@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.efforts import ShortestEffortOrder
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares
 

@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.contracts.contract import ShareAccount, SharePlan, tell
+from services.scheduler.core.contracts.account import ShareAccount
+from services.scheduler.core.contracts.contract import tell
+from services.scheduler.core.contracts.plan import SharePlan
 from services.scheduler.core.decide import decide
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.fleet import Fleet

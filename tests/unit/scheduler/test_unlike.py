@@ -12,7 +12,7 @@ from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.fleet import Domain, Fleet, with_domain
 from services.scheduler.core.policy import Policy, RestartRules
 from services.scheduler.core.state import FailureKind, JobSpec, RunState, UnitKey
-from services.scheduler.core.unlike import Unlike, unlike
+from services.scheduler.core.unlike import Unlike, stages_of_last, unlike
 from services.scheduler.plans.completion import CompletionPlanner
 from services.scheduler.policy.file import parse, shipped
 from tests.unit.scheduler.world import World, a_node, gang, task
@@ -105,9 +105,7 @@ def test_half_of_the_units_with_accelerators_decide(specs: list[JobSpec], expect
         world.submit(f"job-{number}", spec)
     assert unlike(world.book.cluster) == expected
     world.cycle()
-    stages = world.book.cluster.stages
-    assert stages is not None
-    assert stages.follows == expected.follows
+    assert stages_of_last(world.book.cluster, world.policy).follows == expected.follows
 
 
 def test_more_units_than_a_cycle_can_plan_are_placed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,8 +164,7 @@ def test_a_run_that_began_too_late_before_is_moved_when_it_may_be() -> None:
     world.submit("second", rated(4.0, 1.0, steps=4000))
     world.cycle()
     assert (where(world, "first"), where(world, "second")) == ("a-fast", "a-slow")
-    stages = world.book.cluster.stages
-    assert stages is not None
+    stages = stages_of_last(world.book.cluster, world.policy)
     assert isinstance(stages.planner, CompletionPlanner)
     moved = []
     for _ in range(2):

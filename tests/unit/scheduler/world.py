@@ -9,7 +9,7 @@ from typing import TypeVar
 from services.scheduler.core import lifecycle
 from services.scheduler.core.book import Book, Draft
 from services.scheduler.core.cycle import Cycle, run_cycle
-from services.scheduler.core.decide import Decisions
+from services.scheduler.core.deciding.decisions import Decisions
 from services.scheduler.core.effects import Effect
 from services.scheduler.core.fleet import Device, Domain, Fleet, Link, Node, with_domain
 from services.scheduler.core.lifecycle import Failure, RunReport

@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 
 from services.scheduler.core.policy import Policy
-from simulation.engine import Setting, Simulation
+from simulation.engine import Simulation
 from simulation.failures import NodeEvent
 from simulation.measures import JobRecord
 from simulation.model import Network, SimDomain, SimNode, Throughputs, Trace, TraceJob
 from simulation.policies import setting
+from simulation.setting import Setting
 
 FIRST_FIT = setting("first-fit")
 SRTF = setting("srtf")

@@ -15,12 +15,13 @@ import pytest
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.table import table_of
 from services.scheduler.core.view import View
-from simulation.engine import Setting, Simulation
+from simulation.engine import Simulation
 from simulation.failures import NodeEvent
 from simulation.fleet import fleet_of
 from simulation.measures import JobRecord
 from simulation.model import Network, SimDomain, SimNode, Trace, TraceJob
 from simulation.policies import setting
+from simulation.setting import Setting
 from simulation.sleeping import may_sleep
 
 SLEEPY = replace(setting("first-fit"), sleep_after_s=600.0)

@@ -10,13 +10,14 @@ import pytest
 
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.sla_values import Objective, ObjectiveKind
-from simulation.engine import Setting, Simulation
+from simulation.engine import Simulation
 from simulation.facts import HourlyCarbon, device_index, facts_of
 from simulation.failures import NodeEvent
 from simulation.interference import Interference, Pair, Profile
 from simulation.measures import JobRecord
 from simulation.model import Network, SimDomain, SimNode, Throughputs, Trace, TraceJob
 from simulation.policies import setting
+from simulation.setting import Setting
 from simulation.sharing import SharedDevices
 
 FIRST_FIT = setting("first-fit")

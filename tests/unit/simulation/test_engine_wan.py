@@ -11,11 +11,12 @@ import pytest
 
 from meridian.errors import InvalidArgumentError
 from services.scheduler.core.policy import Policy
-from simulation.engine import Setting, Simulation
+from simulation.engine import Simulation
 from simulation.failures import NodeEvent
 from simulation.measures import JobRecord
 from simulation.model import Network, SimDomain, SimLink, SimNode, Trace, TraceJob
 from simulation.policies import SETTINGS, setting
+from simulation.setting import Setting
 
 MIB, GIB = 1 << 20, 1 << 30
 ALONE_S = 12.24

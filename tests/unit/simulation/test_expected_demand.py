@@ -9,10 +9,11 @@ import pytest
 
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.preallocation import FACT
-from simulation.engine import Simulation, with_policy
+from simulation.engine import Simulation
 from simulation.expected_demand import Forecast, Oracle, Persistence, demand_now
 from simulation.model import Network, SimDomain, SimNode, Trace, TraceJob
 from simulation.policies import setting
+from simulation.setting import with_policy
 
 HOUR = 3600.0
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.scheduler.core.cluster import RunningUnit
+from services.scheduler.core.running_unit import RunningUnit
 from simulation.domains import read_network
 from simulation.engine import Simulation
 from simulation.model import Network, Throughputs, Trace, TraceJob

@@ -28,13 +28,14 @@ from services.scheduler.core.apart.resting import (
     place_waking,
     wake_s_of,
 )
-from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.effects import Sleep
 from services.scheduler.core.explaining.explanation import Explanation
 from services.scheduler.core.fleet import Fleet, NodeState
 from services.scheduler.core.idle_nodes import IDLE_NODES, IdleNodes, IdleRules, idle_rules_of
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.refit import refit
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.shares import Device
 from services.scheduler.core.sleeping import rest
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import Floats
 from services.scheduler.core.two_level import DomainSummary

@@ -13,10 +13,11 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from services.scheduler.core.apart.messages import Asleep, GrantName
-from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.explaining.explanation import Explanation
 from services.scheduler.core.fleet import Fleet, NodeState
 from services.scheduler.core.policy import Policy
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.table import table_of
 from services.scheduler.core.two_level import Assignment, Tally, place_in_domain, summarise

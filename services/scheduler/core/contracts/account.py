@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,11 +22,9 @@ from services.scheduler.core.contracts.windows import (
     window_of,
 )
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Floats
-
-if TYPE_CHECKING:
-    from services.scheduler.core.cluster import RunningUnit
 
 KEPT_WINDOWS = 48
 

@@ -10,14 +10,14 @@ Keeping it (`ShareDeficitScore`), without taking anything off:
 2. A domain's need is how far its projection with the unit stays below its plan, relative to the plan.
 3. Need 0 gives one half; the value moves away from it the steeper, the less is tolerated.
 
-A promise that nobody could have kept is told apart (`infeasible`), by rules that do not depend on what was decided in the
-window: see there.
+A promise that nobody could have kept is told apart (plan.py: `infeasible`), by rules that do not depend on what was decided in
+the window: see there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,43 +25,19 @@ from services.scheduler.core.contracts.account import KEPT_WINDOWS, ShareAccount
 from services.scheduler.core.contracts.plan import (
     PLUGIN,
     SharePlan,
-    Window,
-    committed,
-    deviations,
-    infeasible,
-    plan_of,
-    planned,
 )
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Floats
 from services.scheduler.core.view import View
-
-if TYPE_CHECKING:
-    from services.scheduler.core.cluster import Cluster, RunningUnit
-
-__all__ = [
-    "ShareAccount",
-    "ShareDeficitScore",
-    "SharePlan",
-    "Window",
-    "committed",
-    "deviations",
-    "infeasible",
-    "install",
-    "moves",
-    "needs",
-    "plan_of",
-    "planned",
-    "refitted",
-    "tell",
-]
+from services.scheduler.core.watching import Watched
 
 _ENOUGH = 0.8
 """Part of the tolerated deviation that no unit is moved for."""
 
 
 def install(
-    cluster: Cluster, plan: SharePlan, now_s: float, *, kept: int = KEPT_WINDOWS, pieces: bool = False
+    cluster: Watched, plan: SharePlan, now_s: float, *, kept: int = KEPT_WINDOWS, pieces: bool = False
 ) -> ShareAccount:
     """Count what the cluster's domains give from now on, and let the scores see it. What runs counts from ``now_s`` on.
 
@@ -80,7 +56,10 @@ def install(
 class Sees(Protocol):
     """What has a view of the domains: a cluster, or the network's side of two levels."""
 
-    view: View
+    @property
+    def view(self) -> View:
+        """What is free, and the facts that plugins read by name."""
+        ...
 
 
 def tell(where: Sees, account: ShareAccount, now_s: float) -> None:
@@ -92,7 +71,7 @@ def tell(where: Sees, account: ShareAccount, now_s: float) -> None:
     view.state("share_contract", account)
 
 
-def refitted(cluster: Cluster) -> None:
+def refitted(cluster: Watched) -> None:
     """The cluster's table is another one: so are the domains of its share account, if it has one."""
     account = cluster.view.facts.get("share_contract")
     if isinstance(account, ShareAccount):

@@ -8,16 +8,13 @@ were interrupted before go first: few bear the moves.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from services.scheduler.core.contracts.account import ShareAccount
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Floats
-
-if TYPE_CHECKING:
-    from services.scheduler.core.cluster import RunningUnit
 
 _Group = tuple[float, str]
 """Accelerators of a unit, and the domain it would be given now; empty for any."""

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import numbers_of, refuse_unknown
+from services.scheduler.core.policy import Policy
 from services.scheduler.core.table import Floats
-
-if TYPE_CHECKING:
-    from services.scheduler.core.policy import Policy
 
 WINDOW_S = 3600.0
 TOLERANCE = 0.05

@@ -11,22 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.contracts.account import Held, ShareAccount, restored
 from services.scheduler.core.contracts.contract import tell
 from services.scheduler.core.contracts.plan import SharePlan, plan_of
-from services.scheduler.core.contracts.service_levels import Observation, ServiceLevels, seen
+from services.scheduler.core.contracts.service_levels import Changes, Observation, ServiceLevels, seen
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import refuse_unknown
 from services.scheduler.core.policy import Policy
+from services.scheduler.core.records import Records
 from services.scheduler.core.selection.objectives_sla import SLA, objectives_of
 from services.scheduler.core.selection.settings import list_of, mapping_of
 from services.scheduler.core.sla_values import Objective
-
-if TYPE_CHECKING:
-    from services.scheduler.core.book import Book, Draft
-    from services.scheduler.core.cluster import Cluster
 
 SERVICE_LEVELS = "service_levels"
 """The options of a policy that promise service levels; they belong to no plugin."""
@@ -91,8 +89,8 @@ class Saved:
 class Promises:
     """See the module. Nothing is kept before `begin`: a simulation has accounts of its own."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
+    def __init__(self, book: Records, cluster: Cluster) -> None:
+        self._book, self._cluster = book, cluster
         self._begun = False
         self._number = 0
         self.shares: ShareAccount | None = None
@@ -101,7 +99,7 @@ class Promises:
     def begin(self, saved: Saved, now_s: float) -> None:
         """Begin with the policy of the book's cluster and what was saved."""
         self._begun, self._number = True, saved.number
-        cluster, policy = self._book.cluster, self._book.cluster.policy
+        cluster, policy = self._cluster, self._cluster.policy
         plan = plan_of(policy)
         if plan is not None:
             table = cluster.table
@@ -130,7 +128,7 @@ class Promises:
         if not self._begun:
             return
         self.pass_time(now_s)
-        cluster, plan = self._book.cluster, plan_of(policy)
+        cluster, plan = self._cluster, plan_of(policy)
         if plan is None:
             self._uninstall()
         elif self.shares is None:
@@ -145,9 +143,9 @@ class Promises:
     def pass_time(self, now_s: float) -> None:
         """It is ``now_s``; a time that is not known, or earlier than before, counts as now."""
         if self.shares is not None and not math.isnan(now_s):
-            tell(self._book.cluster, self.shares, max(now_s, self.shares.now_s))
+            tell(self._cluster, self.shares, max(now_s, self.shares.now_s))
 
-    def seen(self, draft: Draft) -> list[Observation]:
+    def seen(self, draft: Changes) -> list[Observation]:
         """What a draft does to units to whose tenants something was promised."""
         return seen(draft, self.levels.counts) if self.levels is not None else []
 
@@ -166,14 +164,14 @@ class Promises:
         return found
 
     def _install(self, plan: SharePlan, account: ShareAccount) -> None:
-        cluster = self._book.cluster
+        cluster = self._cluster
         self.shares = cluster.watch(CONTRACT, plan, lambda: account)
         tell(cluster, account, account.now_s)
 
     def _uninstall(self) -> None:
         if self.shares is not None:
             self.shares = None
-            cluster: Cluster = self._book.cluster
+            cluster = self._cluster
             cluster.unwatch(CONTRACT)
             for name in ("share_gap", "share_contract_free"):
                 cluster.view.facts.pop(name, None)
@@ -181,7 +179,7 @@ class Promises:
 
     def _promise(self, policy: Policy, now_s: float) -> None:
         promised, parents = service_levels_of(policy), parents_of(policy)
-        before, view = self.levels, self._book.cluster.view
+        before, view = self.levels, self._cluster.view
         self._number = self.number
         if not promised:
             self.levels = None

@@ -19,15 +19,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from services.scheduler.core.records import Records
 from services.scheduler.core.selection.objectives_sla import SlaAccounts, SlaRow
 from services.scheduler.core.sla_values import Objective
 from services.scheduler.core.state import FINAL_UNIT_STATES, Demand, Job, Run, Unit, UnitKey, UnitState
 from services.scheduler.core.waiting_unit import INFINITE, PendingUnit
-
-if TYPE_CHECKING:
-    from services.scheduler.core.book import Book, Draft
 
 QUEUED, STARTED, RESPONDED, RECOVERED = "queued", "started", "responded", "recovered"
 FINISHED, WITHDRAWN, LOST = "finished", "withdrawn", "lost"
@@ -65,7 +63,24 @@ class Observation:
         return cls(kind, tenant_id, UnitKey(job_id, unit_index), *numbers)
 
 
-def seen(draft: Draft, counts: Callable[[str], bool]) -> list[Observation]:
+class Changes(Protocol):
+    """What is read of a draft (book.py): units and runs that are to be written over those of its book, and when."""
+
+    at_s: float
+    units: dict[UnitKey, Unit]
+    runs: dict[str, Run]
+
+    @property
+    def book(self) -> Records:
+        """Everything as it was before."""
+        ...
+
+    def job(self, job_id: str) -> Job | None:
+        """The job as it is to be written, else as it was."""
+        ...
+
+
+def seen(draft: Changes, counts: Callable[[str], bool]) -> list[Observation]:
     """What a draft that is not merged yet does to units of the tenants that count, in the order in which it happened."""
     found: list[Observation] = []
     for run in draft.runs.values():
@@ -78,7 +93,7 @@ def seen(draft: Draft, counts: Callable[[str], bool]) -> list[Observation]:
     return found
 
 
-def _of_run(draft: Draft, run: Run) -> Iterator[Observation]:
+def _of_run(draft: Changes, run: Run) -> Iterator[Observation]:
     before = draft.book.runs.get(run.run_id)
     if not run.started_at_s or (before is not None and before.started_at_s):
         return
@@ -89,7 +104,7 @@ def _of_run(draft: Draft, run: Run) -> Iterator[Observation]:
     yield Observation(RECOVERED, run.tenant_id, run.key, at_s)
 
 
-def _of_unit(draft: Draft, unit: Unit, job: Job) -> Iterator[Observation]:
+def _of_unit(draft: Changes, unit: Unit, job: Job) -> Iterator[Observation]:
     tenant_id, spec = job.tenant_id, job.spec
     before = draft.book.units.get(unit.key)
     waited = before is not None and before.state is UnitState.QUEUED
@@ -146,7 +161,7 @@ class ServiceLevels:
             if item.kind in {RECOVERED, FINISHED, WITHDRAWN}:
                 self._lost_s.pop(item.key, None)
 
-    def align(self, book: Book, now_s: float) -> None:
+    def align(self, book: Records, now_s: float) -> None:
         """Know each unfinished unit of the book: one that is not known yet waits, or runs, since now."""
         for unit in book.units.values():
             job = book.jobs[unit.key.job_id]

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.deciding.decisions import Preempted
 from services.scheduler.core.deciding.state import State
 from services.scheduler.core.placement import best
 from services.scheduler.core.planning import Target
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import Table
 from services.scheduler.core.tenants_objectives import state_tenant

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from services.scheduler.core.cluster import SLACK_S, RunningUnit
 from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.deciding.partitions import changed_partitions
 from services.scheduler.core.deciding.reserving import Reserving
@@ -20,6 +19,7 @@ from services.scheduler.core.deciding.state import has_room
 from services.scheduler.core.pending import Lane, by_demand
 from services.scheduler.core.ranking import Place, running_key
 from services.scheduler.core.reach import Changed
+from services.scheduler.core.running_unit import SLACK_S, RunningUnit
 from services.scheduler.core.state import Demand, UnitKey
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.scheduler.core.cluster import Memory
 from services.scheduler.core.explaining.explanation import Explanation
+from services.scheduler.core.memory import Memory
 from services.scheduler.core.profile import Reservation
 from services.scheduler.core.state import PlacedRank, UnitKey
 from services.scheduler.core.waiting_unit import PendingUnit

@@ -7,8 +7,9 @@ and what could not pass it then ends even later now.
 
 from __future__ import annotations
 
-from services.scheduler.core.cluster import SLACK_S, Cluster
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.pending import Lane
+from services.scheduler.core.running_unit import SLACK_S
 
 
 def changed_partitions(cluster: Cluster, estimate: str, now_s: float) -> list[Lane] | None:

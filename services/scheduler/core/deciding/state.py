@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from services.scheduler.core.admission import Gate
 from services.scheduler.core.choosing import Choice
-from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.deciding.decisions import Blocked, Placement, Preempted
 from services.scheduler.core.explaining.explanation import MOVED, NO_RANKING, Explanation, best_of
@@ -17,6 +17,7 @@ from services.scheduler.core.policy import Policy
 from services.scheduler.core.preemption import Preemption
 from services.scheduler.core.profile import Profile
 from services.scheduler.core.ranking import RANKING, KeptRanking
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.unlike import begin_cycle
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit

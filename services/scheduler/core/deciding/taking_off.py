@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.scheduler.core.choosing import Choice
-from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.deciding.chances import Chances
 from services.scheduler.core.placement import Candidates, best
 from services.scheduler.core.preemption import Preemption, find_room
 from services.scheduler.core.ranking import PLACE
 from services.scheduler.core.room_by_moving import Moves
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.tenants_objectives import state_tenant
 from services.scheduler.core.waiting_unit import PendingUnit
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.decide import Placement, decide
+from services.scheduler.core.decide import decide
+from services.scheduler.core.deciding.decisions import Placement
 from services.scheduler.core.explaining.explanation import Explanation
 from services.scheduler.core.pending import Pending
 from services.scheduler.core.policy import Policy

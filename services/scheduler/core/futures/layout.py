@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.futures.flowing import Class, Held, Kind
 from services.scheduler.core.futures.pools import Pool, Sizes
 from services.scheduler.core.pending import estimated_s
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand
 from services.scheduler.core.table import Ints
 from services.scheduler.core.waiting_unit import PendingUnit

@@ -25,9 +25,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from services.scheduler.core.cluster import RunningUnit
 from services.scheduler.core.futures.spans import LEAST_RUN_S, LEAST_S, RAREST, spread
 from services.scheduler.core.pending import estimated_s
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Floats, Ints
 from services.scheduler.core.waiting_unit import PendingUnit

@@ -9,7 +9,7 @@ from itertools import chain
 
 import numpy as np
 
-from services.scheduler.core.cluster import RunningUnit
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.table import Floats
 from services.scheduler.core.waiting_unit import PendingUnit
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from services.scheduler.core.entitlement.amounts import ACCELERATORS, CPUS, MEMORY_BYTES, request
 from services.scheduler.core.errors import PolicyError
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand
-
-if TYPE_CHECKING:
-    from services.scheduler.core.cluster import Cluster, RunningUnit
-    from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
+from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
+from services.scheduler.core.watching import Watched
 
 COUNTED = (ACCELERATORS, CPUS, MEMORY_BYTES)
 Amounts = dict[str, int]
@@ -27,9 +25,9 @@ def account_of(unit: PendingUnit) -> str:
     return unit.queue or unit.tenant_id
 
 
-def cluster_of(context: OrderContext) -> Cluster:
+def cluster_of(context: OrderContext) -> Watched:
     """The cluster of a cycle."""
-    cluster: Cluster = context.facts["cluster"]
+    cluster: Watched = context.facts["cluster"]
     return cluster
 
 
@@ -41,7 +39,7 @@ def of_part(amounts: Amounts, running: RunningUnit, milli: int) -> int:
 class Meter:
     """Amounts of units on one cluster, with the nodes that it has when it is asked."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Watched) -> None:
         self._cluster = cluster
         self.index = index_of(cluster)
         self._known: dict[Demand, Amounts] = {}
@@ -107,7 +105,7 @@ class Meter:
         )
 
 
-def index_of(cluster: Cluster) -> Mapping[str, float]:
+def index_of(cluster: Watched) -> Mapping[str, float]:
     """The index of accelerator models; PolicyError when one is no finite number of at least 0."""
     index: Mapping[str, float] = cluster.view.facts.get("index") or {}
     for model, weight in index.items():
@@ -116,6 +114,6 @@ def index_of(cluster: Cluster) -> Mapping[str, float]:
     return index
 
 
-def index_key(cluster: Cluster) -> tuple[tuple[str, float], ...]:
+def index_key(cluster: Watched) -> tuple[tuple[str, float], ...]:
     """The index as a value: what was counted with another one is counted anew."""
     return tuple(sorted((cluster.view.facts.get("index") or {}).items()))

@@ -4,19 +4,18 @@ queue, without borrowing. Counts are kept from cycle to cycle, and what a cycle 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from services.scheduler.core.entitlement.amounts import ACCELERATORS, natural, quantity
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import refuse_unknown
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.selection.amounts import Amounts, Meter, account_of, cluster_of, index_key, of_part
 from services.scheduler.core.selection.settings import mapping_of, numbers_by_name, whole_of
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
-
-if TYPE_CHECKING:
-    from services.scheduler.core.cluster import Cluster, RunningUnit
-    from services.scheduler.core.policy import Policy
+from services.scheduler.core.watching import Watched
 
 
 class RunningCounts:
@@ -117,7 +116,7 @@ class MaxRunningGate:
 class Holdings:
     """What the running units of each account (queue or tenant) hold, and on top what the present cycle decided."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Watched) -> None:
         self.meter = Meter(cluster)
         self.held: dict[str, Amounts] = {}
         self._charged: dict[UnitKey, tuple[str, Amounts]] = {}

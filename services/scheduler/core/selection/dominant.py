@@ -7,7 +7,7 @@ cycle to cycle (`Holdings`); what the cycle places is counted on top.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +16,13 @@ from services.scheduler.core.entitlement.drf import HierarchicalDrf
 from services.scheduler.core.entitlement.share_tree import ShareNode
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import refuse_unknown
+from services.scheduler.core.policy import Policy
 from services.scheduler.core.selection.amounts import COUNTED, Amounts, account_of, cluster_of, index_key
 from services.scheduler.core.selection.caps import Holdings
 from services.scheduler.core.selection.history import dominant_part
 from services.scheduler.core.selection.usage import share_nodes, weight_of
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
-
-if TYPE_CHECKING:
-    from services.scheduler.core.cluster import Cluster
-    from services.scheduler.core.policy import Policy
+from services.scheduler.core.watching import Watched
 
 _HELD = "held"
 
@@ -120,7 +118,7 @@ class _TreeState:
     """H-DRF in one cycle; nothing of it is kept."""
 
     def __init__(
-        self, nodes: Sequence[ShareNode], leaves: Mapping[str, Any], holdings: Holdings, cluster: Cluster
+        self, nodes: Sequence[ShareNode], leaves: Mapping[str, Any], holdings: Holdings, cluster: Watched
     ) -> None:
         self._holdings, self._leaves = holdings, leaves
         capacity = holdings.meter.capacity()

@@ -8,21 +8,19 @@ reading costs O(accounts), however many units run.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from services.scheduler.core.entitlement.fair_share import DecayedUsage
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.selection.amounts import Amounts, Meter, account_of, index_key
 from services.scheduler.core.state import UnitKey
-
-if TYPE_CHECKING:
-    from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.watching import Watched
 
 
 class UsageHistory:
     """See the module. An end without a time counts as one at the next event or cycle. The share of a unit is that of the nodes
     that there are when it begins."""
 
-    def __init__(self, half_life_s: float, cluster: Cluster) -> None:
+    def __init__(self, half_life_s: float, cluster: Watched) -> None:
         self._decay = math.log(2.0) / half_life_s if half_life_s else 0.0
         self._past = DecayedUsage(half_life_s)
         self._meter = Meter(cluster)
@@ -86,7 +84,7 @@ def dominant_part(amounts: Amounts, capacity: Amounts) -> float:
     return max((amounts.get(name, 0) / total for name, total in capacity.items() if total), default=0.0)
 
 
-def history_of(cluster: Cluster, half_life_s: float) -> UsageHistory:
+def history_of(cluster: Watched, half_life_s: float) -> UsageHistory:
     """The history of a cluster at this half-life (seconds; 0: nothing fades), shared by the plugins that want the same."""
     name = f"usage {half_life_s:g}"
     return cluster.watch(name, index_key(cluster), lambda: UsageHistory(half_life_s, cluster))

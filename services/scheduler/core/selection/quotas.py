@@ -8,13 +8,15 @@ carried out leaves no trace.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from services.scheduler.core.entitlement.amounts import ACCELERATORS, MEMORY_BYTES, RUNNING, natural, request
 from services.scheduler.core.entitlement.queues import QueueSpec
 from services.scheduler.core.entitlement.quota import QuotaTree, Verdict
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import refuse_unknown
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.selection.amounts import Amounts, Meter, account_of, cluster_of, index_key, of_part
 from services.scheduler.core.selection.settings import (
     list_of,
@@ -26,10 +28,7 @@ from services.scheduler.core.selection.settings import (
 )
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
-
-if TYPE_CHECKING:
-    from services.scheduler.core.cluster import Cluster, RunningUnit
-    from services.scheduler.core.policy import Policy
+from services.scheduler.core.watching import Watched
 
 QUOTA = "quota"
 """Name of the limit; the account of a cycle stands in ``context.cache`` under it."""
@@ -65,7 +64,7 @@ class QuotaAccount:
     that belongs to no known running unit is charged to its tenant's queue, at the greatest index.
     """
 
-    def __init__(self, specs: Sequence[QueueSpec], others: str, cluster: Cluster) -> None:
+    def __init__(self, specs: Sequence[QueueSpec], others: str, cluster: Watched) -> None:
         self.tree = QuotaTree(specs)
         self.weights = {spec.name: spec.weight for spec in specs}
         self._queues = frozenset(self.tree.queues)
@@ -183,7 +182,7 @@ class QuotaAccount:
         left = _shown(verdict.resource, max(verdict.available, 0))
         return f"quota: queue {queue!r} asks for {asked} {verdict.resource}, {left} would be available{at}"
 
-    def _charge_ledger(self, cluster: Cluster) -> None:
+    def _charge_ledger(self, cluster: Watched) -> None:
         milli = {name: usage.accelerator_milli for name, usage in cluster.tenants.items()}
         cpus = {name: usage.cpus for name, usage in cluster.tenants.items()}
         for running in cluster.running.values():

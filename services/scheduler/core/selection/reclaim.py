@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import refuse_unknown
+from services.scheduler.core.policy import Policy
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.selection.quotas import QUOTA, QuotaAccount
 from services.scheduler.core.selection.settings import flag_of
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
-
-if TYPE_CHECKING:
-    from services.scheduler.core.cluster import RunningUnit
-    from services.scheduler.core.policy import Policy
 
 
 class ReclaimPreemption:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +17,9 @@ import numpy.typing as npt
 from meridian.errors import InvalidArgumentError
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import refuse_unknown
+from services.scheduler.core.policy import Policy
 from services.scheduler.core.selection.settings import number_of
 from services.scheduler.core.waiting_unit import INFINITE, OrderContext, PendingUnit
-
-if TYPE_CHECKING:
-    from services.scheduler.core.policy import Policy
 
 DAY_S = 86400.0
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from services.scheduler.core.entitlement.fair_share import fair_tree
 from services.scheduler.core.entitlement.share_tree import ShareNode
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.options import numbers_of, refuse_unknown
+from services.scheduler.core.policy import Policy
 from services.scheduler.core.selection.amounts import account_of, cluster_of
 from services.scheduler.core.selection.history import history_of
 from services.scheduler.core.selection.settings import list_of, mapping_of, number_of, text_of
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit
-
-if TYPE_CHECKING:
-    from services.scheduler.core.policy import Policy
 
 WEEK_S = 7 * 86400.0
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from services.scheduler.core.cluster import Cluster, RunningUnit
+from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.explaining.explanation import Explanation
 from services.scheduler.core.placement import best, would_do
+from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import Demand, PlacedRank, UnitKey
 from services.scheduler.core.two_level.messages import Answer, Assignment, Constraints, DomainSummary
 from services.scheduler.core.two_level.summary import summarise

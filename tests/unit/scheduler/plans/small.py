@@ -8,10 +8,11 @@ from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.table import table_of
 from services.scheduler.plans.catalogue import register_all
-from simulation.engine import Setting, Simulation
+from simulation.engine import Simulation
 from simulation.fleet import fleet_of
 from simulation.model import Network, SimDomain, SimNode, Throughputs, Trace, TraceJob
 from simulation.policies_planned import planned
+from simulation.setting import Setting
 
 register_all()
 

@@ -10,14 +10,16 @@ import pytest
 from services.scheduler.core.decide import decide
 from services.scheduler.core.planning import settled_until_s
 from services.scheduler.core.policy import RestartRules
+from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares
 from services.scheduler.plans import elastic
 from services.scheduler.plans.elastic import SiaPlanner
 from services.scheduler.plans.rigid import rigid_round
 from services.scheduler.plans.state import jobs_of
-from simulation.engine import Setting, Simulation
+from simulation.engine import Simulation
 from simulation.model import Trace
+from simulation.setting import Setting
 from tests.unit.scheduler.plans.small import cluster, job, network, policy
 
 ROUND_S = 60.0
@@ -58,9 +60,9 @@ def test_targets_are_those_by_tables_and_settled_rounds_would_change_nothing(
         moved += len(off)
         begun = {item.unit.key for item in held.apply(decisions, now_s)}
         held.extend([unit for unit in off if unit.key not in begun])
-        assert held.stages is not None
-        assert held.stages.planner is not None
-        if settled_until_s(held.stages.planner, held, now_s) == float("inf"):
+        rounds = stages_of(chosen).planner
+        assert rounds is not None
+        if settled_until_s(rounds, held, now_s) == float("inf"):
             settled += 1
             later = decide(held.copy(), chosen, now_s + ROUND_S, explain=False)
             assert (later.placed, later.preempted) == ((), ())

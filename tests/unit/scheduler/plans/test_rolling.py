@@ -10,13 +10,15 @@ import pytest
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.planning import same_until_s, settled_until_s
+from services.scheduler.core.stages import stages_of
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.waiting_unit import OrderContext, PendingUnit, Shares
 from services.scheduler.planners.milp import free_devices, rolling_plan
 from services.scheduler.plans.rolling import RollingPlanner
 from services.scheduler.plans.state import jobs_of
-from simulation.engine import Setting, Simulation
+from simulation.engine import Simulation
 from simulation.model import Trace
+from simulation.setting import Setting
 from tests.unit.scheduler.plans.small import cluster, job, network, policy
 
 ROUND_S = 360.0
@@ -61,13 +63,13 @@ def test_who_begins_is_as_of_the_whole_queue_and_settled_rounds_begin_nobody(see
         assert not decisions.preempted
         held.apply(decisions, now_s)
         started += len(decisions.placed)
-        assert held.stages is not None
-        assert held.stages.planner is not None
-        if settled_until_s(held.stages.planner, held, now_s) == float("inf"):
+        rounds = stages_of(chosen).planner
+        assert rounds is not None
+        if settled_until_s(rounds, held, now_s) == float("inf"):
             settled += 1
             later = decide(held.copy(), chosen, now_s + 10 * ROUND_S, explain=False)
             assert (later.placed, later.preempted) == ((), ())
-        until_s = same_until_s(held.stages.planner, held, now_s)
+        until_s = same_until_s(rounds, held, now_s)
         if not decisions.placed and now_s < until_s < float("inf"):
             same += 1
             for part in (0.25, 0.5, 0.75, 1.0):
@@ -82,12 +84,12 @@ def test_a_round_that_came_before_others_says_nothing_of_them() -> None:
     held = cluster({"v100": 2}, chosen)
     held.add(waiting("a", 1, 0.0, 100.0))
     held.apply(decide(held, chosen, 0.0, explain=False), 0.0)
-    assert held.stages is not None
-    assert held.stages.planner is not None
-    assert settled_until_s(held.stages.planner, held, 0.0) == float("inf")
-    assert settled_until_s(held.stages.planner, held, 10.0) == -float("inf")
+    rounds = stages_of(chosen).planner
+    assert rounds is not None
+    assert settled_until_s(rounds, held, 0.0) == float("inf")
+    assert settled_until_s(rounds, held, 10.0) == -float("inf")
     held.add(waiting("b", 1, 0.0, 100.0))
-    assert settled_until_s(held.stages.planner, held, 0.0) == -float("inf")
+    assert settled_until_s(rounds, held, 0.0) == -float("inf")
 
 
 def test_rounds_in_which_nobody_could_begin_are_not_made() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulation.engine import Setting, Simulation
+from simulation.engine import Simulation
 from simulation.measures import Measures
 from simulation.model import Throughputs, Trace, TraceJob
+from simulation.setting import Setting
 from tests.unit.scheduler.plans.small import job, network, policy, rates
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.decide import Decisions, decide
+from services.scheduler.core.decide import decide
+from services.scheduler.core.deciding.decisions import Decisions
 from services.scheduler.core.fleet import Domain, Fleet, Link, Node
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import Demand, UnitKey

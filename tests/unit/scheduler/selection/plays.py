@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.decide import Decisions, decide
+from services.scheduler.core.decide import decide
+from services.scheduler.core.deciding.decisions import Decisions
 from services.scheduler.core.policy import Policy, policy_from_json
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.table import table_of
