@@ -284,6 +284,30 @@ async def test_a_policy_that_cannot_be_used_any_more_stops_the_start(database_ur
             assert await in_force(service) == BALANCED
 
 
+async def test_a_policy_of_an_older_release_goes_on_without_what_its_planner_does_not_read(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Older releases took a preemption beside a planner, where it has no effect."""
+    async with environment(database_url) as stack:
+        async with stack.service("scheduler") as service:
+            answer = await put(service, "name: planned\nplanner: gavel\ninterval_s: 60")
+            assert answer.status_code == 200
+            version = answer.json()["version"]
+            old = """UPDATE policy_change SET version = 'planned-old',
+                body = replace(body, '"preemptions": []', '"preemptions": ["priority"]') WHERE name = 'planned'"""
+            async with service.kernel.database.transaction() as connection:
+                await connection.execute(sa.text(old))
+        async with stack.service("scheduler") as service:
+            assert await in_force(service) == version
+            assert [item["version"] for item in await changes(service)][:2] == [version, "planned-old"]
+            (warning,) = [item for item in caplog.records if "does not read" in item.message]
+            assert (warning.left_out, warning.before) == (("preemptions",), "planned-old")  # type: ignore[attr-defined]
+        caplog.clear()
+        async with stack.service("scheduler") as service:
+            assert await in_force(service) == version
+            assert not [item for item in caplog.records if "does not read" in item.message]
+
+
 async def test_a_wrong_file_stops_the_start(database_url: str, tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text("name: x\nscores: {price: -1}", encoding="utf-8")
