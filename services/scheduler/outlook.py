@@ -13,9 +13,9 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
-from meridian.errors import UnavailableError
+from meridian.errors import FieldError, UnavailableError
 from services.scheduler.core.cluster import Cluster
-from services.scheduler.core.errors import GivenUpError
+from services.scheduler.core.errors import GivenUpError, PolicyError
 from services.scheduler.core.explaining.allowance import Allowance
 from services.scheduler.core.explaining.blockers import Holder, blockers
 from services.scheduler.core.explaining.counterfactual import search
@@ -213,6 +213,11 @@ async def what_if(
     rows = live.known_of_domains(job.units[0].demand)
     if change:
         cluster, policy = await asyncio.to_thread(_changed, change, cluster, fleet, policy)
+        try:
+            live.check_policy(policy)
+        except PolicyError as error:
+            found_at = FieldError("/change/policy", error.detail)
+            raise PolicyError(f"change.policy: {error.detail}", errors=(found_at,)) from None
     asking = asyncio.to_thread(
         answer,
         cluster,

@@ -178,10 +178,14 @@ class TwoLevelScheduler(LiveScheduler):
 
     # -- the policy --------------------------------------------------------------------------------------------------
 
-    def try_policy(self, policy: Policy) -> None:
-        """See `LiveScheduler.try_policy`; PolicyError for one that looks at all nodes at once, or at tenants of other shards, or that
+    def check_policy(self, policy: Policy) -> None:
+        """See `LiveScheduler.check_policy`; PolicyError for one that looks at all nodes at once, or at tenants of other shards, or that
         has nodes put to sleep, which are their domains' own."""
         _check(policy, self._settings.shards)
+
+    def try_policy(self, policy: Policy) -> None:
+        """See `LiveScheduler.try_policy`."""
+        self.check_policy(policy)
         super().try_policy(policy)
 
     def _use(self, policy: Policy) -> None:

@@ -119,8 +119,14 @@ async def test_questions_follow_no_planner_as_two_levels_do_not(database_url: st
                 assert answer.status_code == 200, answer.text
                 (waiting,) = [unit["explanation"] for unit in answer.json()["items"] if not unit["placeable"]]
                 assert (waiting["stage"], "plan" in waiting["reason"]) == ("capacity", False), waiting["reason"]
+                # What could not be applied there is no question either.
+                change = {"policy": "extends: easy-backfill\nname: other"}
+                answer = await service.http.post("/v1/what-if", json={"spec": body, "change": change})
+                (error,) = answer.json()["errors"]
+                assert (answer.status_code, error["pointer"]) == (422, "/change/policy")
+                assert "'easy' looks at all nodes at once" in answer.json()["detail"]
                 policy = (await service.http.get("/v1/policy")).json()
-                assert (policy["version"], policy["follows"]["in_use"]) == (answer.json()["policy_version"], False)
+                assert (policy["version"], policy["follows"]["in_use"]) == (waiting["policy_version"], False)
 
 
 def told_free(waiting: dict[str, Any]) -> dict[str, int]:
