@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
-from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
 from meridian.errors import FieldError, UnavailableError
+from services.scheduler.answer_time import DECIDED_S, AnswerTime
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.errors import GivenUpError, PolicyError
 from services.scheduler.core.explaining.allowance import Allowance
@@ -39,36 +38,8 @@ Json = dict[str, Any]
 
 _MOST_PREDICTED = 20
 """Waiting units of a job whose starts are predicted in one answer."""
-_FOLLOWED_S = 3.0
-"""How long futures are followed for one answer where each of their moments is decided."""
-_DECIDED_S = 6.0
-"""So long after a question was asked no more is decided for it; its asker waits a little longer (the gateway 10 s)."""
 _MOST_FLIPPED = 3
 """Units of a job for which counterfactuals are looked for in one answer."""
-
-
-class _Time:
-    """What is left of the time for one answer, since it was asked for."""
-
-    def __init__(self) -> None:
-        self._asked_s = time.monotonic()
-
-    def to_follow(self, part: float) -> bool:
-        """Whether futures may be followed on, of which this part is reached."""
-        return self._spent_s() < part * _FOLLOWED_S
-
-    def to_decide(self) -> bool:
-        """Whether anything may be decided on."""
-        return self._spent_s() < _DECIDED_S
-
-    def shared(self, number: int, count: int) -> Callable[[float], bool]:
-        """For the search with this number (from 0), of so many that share what is left: whether it may go on in a part of it."""
-        begun_s = self._spent_s()
-        share_s = max(_DECIDED_S - begun_s, 0.0) / (count - number)
-        return lambda part: self._spent_s() < begun_s + part * share_s
-
-    def _spent_s(self) -> float:
-        return time.monotonic() - self._asked_s
 
 
 class CoursesInTurn(KeptCourses):
@@ -86,7 +57,7 @@ class CoursesInTurn(KeptCourses):
 
 async def add(live: LiveScheduler, job_id: str, bodies: list[Json], record: TrackRecord, *, flips: bool) -> None:
     """Add to the units of an explanation what is thought about them now; ``record`` moves the bands of predicted starts."""
-    left, cluster, policy, now_s = _Time(), live.book.cluster, live.policy, live.now_s()
+    left, cluster, policy, now_s = AnswerTime(), live.book.cluster, live.policy, live.now_s()
     by_key = {UnitKey(job_id, body["unit_index"]): body for body in bodies}
     waiting = [key for key in by_key if key in cluster.pending][:_MOST_PREDICTED]
     asked = [key for key in by_key if key in cluster.pending or key in cluster.running][:_MOST_FLIPPED] if flips else []
@@ -113,7 +84,7 @@ def _add(
     waiting: list[UnitKey],
     asked: list[UnitKey],
     part: SeenPart | None,
-    left: _Time,
+    left: AnswerTime,
 ) -> None:
     reserved = reserved_in(cluster)
     order = order_of(cluster, now_s) if waiting else []
@@ -206,7 +177,7 @@ async def what_if(
 ) -> Json:
     """See `what_if.answer`; ``change`` as in hypothesis.py, ``record`` moves the bands of predicted starts. ``kept`` serves
     questions about things as they are, where all of them are seen: any other is about a state of its own."""
-    left, now_s, book, part = _Time(), live.now_s(), live.book, live.seen_part
+    left, now_s, book, part = AnswerTime(), live.now_s(), live.book, live.seen_part
     cluster, policy, fleet = live.for_questions(), live.policy, book.fleet
     job = Job("what-if", tenant_id, spec, units_of(spec), now_s)
     known = [book.run_times.estimate(job, unit, 0.0) for unit in job.units[:1000]]
@@ -236,7 +207,7 @@ async def what_if(
     try:
         found = await asking
     except GivenUpError:
-        count, seconds = len(cluster.pending), f"{_DECIDED_S:g} s"
+        count, seconds = len(cluster.pending), f"{DECIDED_S:g} s"
         raise UnavailableError(
             f"what would be decided takes longer than {seconds} ({count} units wait, discipline {policy.discipline})"
         ) from None

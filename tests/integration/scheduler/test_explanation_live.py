@@ -28,6 +28,13 @@ from tests.integration.scheduler.test_service import starts, until
 SPEC = {"kind": "gang", "ranks": 2, "command": ["x"], "resources": {"accelerators": 8}}
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer ends early because the machine is busy."""
+    for name in ("FOLLOWED_S", "DECIDED_S"):
+        monkeypatch.setattr(f"services.scheduler.answer_time.{name}", 3600.0)
+
+
 @asynccontextmanager
 async def scheduler(database_url: str) -> AsyncIterator[tuple[Environment, RunningService]]:
     async with environment(database_url) as stack, stack.service("scheduler") as service:
