@@ -209,7 +209,7 @@ async def what_if(
     except GivenUpError:
         count, seconds = len(cluster.pending), f"{DECIDED_S:g} s"
         raise UnavailableError(
-            f"what would be decided takes longer than {seconds} ({count} units wait, discipline {policy.discipline})"
+            f"what would be decided takes longer than {seconds} ({count} units wait with it, discipline {policy.discipline})"
         ) from None
     if part is not None:
         found |= {"domains": rows, "among": part.among, "assumes": part.assumes}
