@@ -54,6 +54,9 @@ def _unit(unit: Json) -> Iterator[str]:
         yield from _decision(explanation, waiting.get("sentences") or unit.get("sentences") or [])
     for item in unit.get("counterfactuals", []):
         yield f"  if: {item['sentence']}"
+    searched = unit.get("counterfactuals_search") or {}
+    if searched.get("not_searched"):
+        yield f"  not searched further: {', '.join(searched['not_searched'])} (time for {searched['decisions']} decisions)"
 
 
 def _waiting(waiting: Json) -> Iterator[str]:

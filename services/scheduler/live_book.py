@@ -284,6 +284,9 @@ class LiveBook:
             self._warn()
         return before, outcome is Outcome.CHANGED
 
+    def check_policy(self, policy: Policy) -> None:
+        """PolicyError for a policy that this scheduler would not do what it says; where it sees all nodes it does whatever reads."""
+
     def try_policy(self, policy: Policy) -> None:
         """One cycle by this policy that is not carried out, with a unit more; PolicyError when it fails.
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from threading import Lock
 from typing import Any
 
+from meridian.errors import FieldError, UnavailableError
+from services.scheduler.answer_time import DECIDED_S, AnswerTime
 from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.errors import GivenUpError, PolicyError
+from services.scheduler.core.explaining.allowance import Allowance
 from services.scheduler.core.explaining.blockers import Holder, blockers
-from services.scheduler.core.explaining.counterfactual import counterfactuals
+from services.scheduler.core.explaining.counterfactual import search
 from services.scheduler.core.fleet import Fleet
 from services.scheduler.core.futures.kept_courses import KeptCourses, Said
-from services.scheduler.core.futures.prospect import Patience, Prospect, ahead_of, order_of, prospects
+from services.scheduler.core.futures.prospect import Prospect, ahead_of, order_of, prospects
 from services.scheduler.core.futures.track_record import TrackRecord
 from services.scheduler.core.placement import would_do
 from services.scheduler.core.policy import Policy
@@ -35,16 +38,8 @@ Json = dict[str, Any]
 
 _MOST_PREDICTED = 20
 """Waiting units of a job whose starts are predicted in one answer."""
-_FOLLOWED_S = 3.0
-"""How long a planner is followed through its rounds for one answer."""
 _MOST_FLIPPED = 3
 """Units of a job for which counterfactuals are looked for in one answer."""
-
-
-def _patience() -> Patience:
-    """Time for a planner to be followed in while somebody waits for an answer."""
-    began_s = time.monotonic()
-    return lambda part: time.monotonic() - began_s < part * _FOLLOWED_S
 
 
 class CoursesInTurn(KeptCourses):
@@ -62,7 +57,7 @@ class CoursesInTurn(KeptCourses):
 
 async def add(live: LiveScheduler, job_id: str, bodies: list[Json], record: TrackRecord, *, flips: bool) -> None:
     """Add to the units of an explanation what is thought about them now; ``record`` moves the bands of predicted starts."""
-    cluster, policy, now_s = live.book.cluster, live.policy, live.now_s()
+    left, cluster, policy, now_s = AnswerTime(), live.book.cluster, live.policy, live.now_s()
     by_key = {UnitKey(job_id, body["unit_index"]): body for body in bodies}
     waiting = [key for key in by_key if key in cluster.pending][:_MOST_PREDICTED]
     asked = [key for key in by_key if key in cluster.pending or key in cluster.running][:_MOST_FLIPPED] if flips else []
@@ -73,9 +68,11 @@ async def add(live: LiveScheduler, job_id: str, bodies: list[Json], record: Trac
         if unit is not None and (rows := live.known_of_domains(unit.demand, key)):
             by_key[key].setdefault("waiting", {})["domains"] = rows
     found = live.for_questions()
-    starts = await asyncio.to_thread(prospects, found, policy, now_s, waiting, patience=_patience()) if waiting else {}
+    starts = {}
+    if waiting:
+        starts = await asyncio.to_thread(prospects, found, policy, now_s, waiting, patience=left.to_follow)
     banded = {key: record.band(item, now_s) for key, item in starts.items()}
-    await asyncio.to_thread(_add, found, policy, now_s, by_key, banded, waiting, asked, live.seen_part)
+    await asyncio.to_thread(_add, found, policy, now_s, by_key, banded, waiting, asked, live.seen_part, left)
 
 
 def _add(
@@ -87,6 +84,7 @@ def _add(
     waiting: list[UnitKey],
     asked: list[UnitKey],
     part: SeenPart | None,
+    left: AnswerTime,
 ) -> None:
     reserved = reserved_in(cluster)
     order = order_of(cluster, now_s) if waiting else []
@@ -103,8 +101,11 @@ def _add(
             if unit is not None and (text := _too_large(cluster, unit)):
                 body["too_large"] = text
         body["blocked_by"] = blocked_by(cluster, key, now_s, reserved)
-    for key in asked:
-        by_key[key]["counterfactuals"] = [item.as_json() for item in counterfactuals(cluster, policy, key, now_s)]
+    for number, key in enumerate(asked):
+        allowance = Allowance(goes_on=left.shared(number, len(asked)))
+        searched = search(cluster, policy, key, now_s, allowance)
+        by_key[key]["counterfactuals"] = [item.as_json() for item in searched.found]
+        by_key[key]["counterfactuals_search"] = searched.as_json()
 
 
 def _too_large(cluster: Cluster, unit: PendingUnit) -> str:
@@ -176,14 +177,19 @@ async def what_if(
 ) -> Json:
     """See `what_if.answer`; ``change`` as in hypothesis.py, ``record`` moves the bands of predicted starts. ``kept`` serves
     questions about things as they are, where all of them are seen: any other is about a state of its own."""
-    now_s, book, part = live.now_s(), live.book, live.seen_part
+    left, now_s, book, part = AnswerTime(), live.now_s(), live.book, live.seen_part
     cluster, policy, fleet = live.for_questions(), live.policy, book.fleet
     job = Job("what-if", tenant_id, spec, units_of(spec), now_s)
     known = [book.run_times.estimate(job, unit, 0.0) for unit in job.units[:1000]]
     rows = live.known_of_domains(job.units[0].demand)
     if change:
         cluster, policy = await asyncio.to_thread(_changed, change, cluster, fleet, policy)
-    found = await asyncio.to_thread(
+        try:
+            live.check_policy(policy)
+        except PolicyError as error:
+            found_at = FieldError("/change/policy", error.detail)
+            raise PolicyError(f"change.policy: {error.detail}", errors=(found_at,)) from None
+    asking = asyncio.to_thread(
         answer,
         cluster,
         policy,
@@ -195,8 +201,16 @@ async def what_if(
         band=lambda item: record.band(item, now_s),
         own=True,
         kept=None if change or part is not None else kept,
-        patience=_patience(),
+        patience=left.to_follow,
+        goes_on=left.to_decide,
     )
+    try:
+        found = await asking
+    except GivenUpError:
+        count, seconds = len(cluster.pending), f"{DECIDED_S:g} s"
+        raise UnavailableError(
+            f"what would be decided takes longer than {seconds} ({count} units wait with it, discipline {policy.discipline})"
+        ) from None
     if part is not None:
         found |= {"domains": rows, "among": part.among, "assumes": part.assumes}
         for item in found["items"]:

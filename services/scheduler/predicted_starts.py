@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from functools import partial
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from meridian.database import Database, is_passing
+from services.scheduler.answer_time import AnswerTime
 from services.scheduler.collector import held_off
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.futures.asked_starts import follow, next_asked
@@ -74,7 +76,9 @@ class PredictedStarts:
             return
         self._asked_at_s = now_s
         copy, policy = self._live.for_questions(), self._live.policy
-        found = await asyncio.to_thread(held_off()(prospects), copy, policy, now_s, [unit.key])
+        # As long as for who asks: what is told later than that is told to nobody.
+        ask = partial(held_off()(prospects), patience=AnswerTime().to_follow)
+        found = await asyncio.to_thread(ask, copy, policy, now_s, [unit.key])
         for said in found.values():
             self.record.asked(said, now_s)
 

@@ -10,6 +10,7 @@ from services.scheduler.collector import held_off
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import Snapshot, decide
 from services.scheduler.core.deciding.decisions import Decisions, Placement, Waiting
+from services.scheduler.core.errors import GivenUpError
 from services.scheduler.core.futures.kept_courses import KeptCourses
 from services.scheduler.core.futures.prospect import Patience, Prospect, order_of, prospects
 from services.scheduler.core.policy import Policy
@@ -41,6 +42,7 @@ def answer(
     own: bool = False,
     kept: KeptCourses | None = None,
     patience: Patience | None = None,
+    goes_on: Callable[[], bool] | None = None,
 ) -> dict[str, Any]:
     """Where the units of ``spec`` would go if the job were submitted at ``now_s``; MalformedJobError when it is none.
 
@@ -49,7 +51,9 @@ def answer(
     job's limit). With ``own`` a cluster is the question's: it is changed, not copied. ``kept`` holds courses of things between
     questions. ``position`` of a unit that waits is its place (from 1) among all that would wait, in the order of the policy as
     things are now; ``ahead_in_queue`` are those before the first unit of the job (0 when none of it waits).
-    ``patience`` bounds how long a planner is followed (prospect.py); by default nothing does.
+    ``patience`` bounds how long futures are followed (prospect.py), ``goes_on`` how long is decided (`decide`); by default nothing
+    does. GivenUpError when not even the first decision is made in time; without time for the one that says who is delayed, ``delayed`` is
+    null, and ``note`` says why.
     """
     units = units_of(spec)
     # As a job that is submitted: replicas beyond those to begin with are parked.
@@ -61,7 +65,7 @@ def answer(
     ]
     cluster = state.cluster(policy) if isinstance(state, Snapshot) else state if own else state.copy()
     cluster.extend(pending)
-    decisions = decide(cluster, policy, now_s)
+    decisions = decide(cluster, policy, now_s, goes_on=goes_on)
     placed = {item.key.unit_index: item for item in decisions.placed if item.key.job_id == _NAME}
     waiting = {item.key.unit_index: item for item in decisions.waiting if item.key.job_id == _NAME}
     order = order_of(cluster, now_s) if waiting else []
@@ -94,7 +98,7 @@ def answer(
     }
     if times is not None:
         _predict(cluster, policy, list(waiting), now_s, shown, times, band, kept, order, patience)
-        found["displaces"] = _displaced(cluster, policy, now_s, decisions)
+        found["displaces"] = _displaced(cluster, policy, now_s, decisions, goes_on)
     return found
 
 
@@ -160,7 +164,9 @@ def predicted(item: Prospect, times: Callable[[float], str | None]) -> dict[str,
     return body
 
 
-def _displaced(cluster: Cluster, policy: Policy, now_s: float, decisions: Decisions) -> dict[str, Any]:
+def _displaced(
+    cluster: Cluster, policy: Policy, now_s: float, decisions: Decisions, goes_on: Callable[[], bool] | None
+) -> dict[str, Any]:
     """Units that would be taken off for the job, and those that would start now without it but would not with it."""
     off = [
         {"unit": str(item.key), "reason": item.reason}
@@ -173,7 +179,13 @@ def _displaced(cluster: Cluster, policy: Policy, now_s: float, decisions: Decisi
     other = cluster.copy()
     for key in [unit.key for unit in other.pending if unit.key.job_id == _NAME]:
         other.withdraw(key)
-    without = decide(other, policy, now_s, explain=False)
+    try:
+        if goes_on is not None and not goes_on():
+            raise GivenUpError
+        without = decide(other, policy, now_s, explain=False, goes_on=goes_on)
+    except GivenUpError:
+        note = "there was no time to decide without the job: who is delayed by it is not known"
+        return {"preempted": off, "delayed": None, "delayed_units": None, "note": note}
     late = [str(item.key) for item in without.placed if item.key not in begin]
     return {"preempted": off, "delayed": late[:_SHOWN_OTHERS], "delayed_units": len(late)}
 

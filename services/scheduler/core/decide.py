@@ -17,7 +17,7 @@ The cluster is left as it was; `Cluster.apply` carries the decisions out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from services.scheduler.core.book import Book
@@ -66,6 +66,7 @@ def decide(
     explain: bool = True,
     keep_memory: bool = True,
     most: int = 0,
+    goes_on: Callable[[], bool] | None = None,
 ) -> Decisions:
     """Decide about the units that wait. PolicyError when the policy names an unknown plugin.
 
@@ -78,13 +79,18 @@ def decide(
     cluster to which nothing but these decisions happened, goes on where it ended. It counts, and asks no clock, so a cycle decides
     the same whenever it is asked. A cycle that may take others off, goes by a planner, makes reservations for all or has an order or limit that
     ``compares`` is never cut; one that reserves for the first that wait is not once it has reserved.
+
+    ``goes_on`` is asked before each unit (a planner is not interrupted): GivenUpError when it says no. It is for questions, whose
+    cluster is thrown away then.
     """
     if isinstance(state, Snapshot):
         if now_s is None:
             now_s = state.now_s
         state = state.cluster(policy)
     state.use(policy)
-    return _Cycle(state, policy, now_s or 0.0, explain=explain, keep_memory=keep_memory, most=most).run()
+    return _Cycle(
+        state, policy, now_s or 0.0, explain=explain, keep_memory=keep_memory, most=most, goes_on=goes_on
+    ).run()
 
 
 class _Cycle(TakingOff, ByPlan):
@@ -184,6 +190,7 @@ class _Cycle(TakingOff, ByPlan):
 
     def _in_turn(self, selection: Selection) -> None:
         while (unit := selection.pop()) is not None:
+            self._ask_whether_to_go_on()
             if self._has_done_enough:
                 self._cut = True
                 return
@@ -273,6 +280,7 @@ class _Cycle(TakingOff, ByPlan):
             later = [unit for unit in later if fits[unit.demand]]
         units = [(estimated_s(unit, self._duration), self._position(unit), unit) for unit in later]
         for _, _, unit in sorted(units, key=lambda item: item[:2]):
+            self._ask_whether_to_go_on()
             reason = next((text for gate in self._gates if (text := gate.refuses(unit))), "")
             if reason or not self._try(unit, selection):
                 self._hold((unit,), self._explained(unit.demand), reason=reason)
@@ -311,6 +319,7 @@ class _Cycle(TakingOff, ByPlan):
                     self._profile.drop(reservation.key)
             units = iter(selection.pop, None)
         for unit in units:
+            self._ask_whether_to_go_on()
             self._profile.drop(unit.key)
             self._unplanned.discard(unit.key)
             reason = next((text for gate in self._gates if (text := gate.refuses(unit))), "")

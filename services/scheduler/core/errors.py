@@ -17,3 +17,7 @@ class PolicyError(InvalidArgumentError):
 
     code = "INVALID_POLICY"
     title = "Invalid policy"
+
+
+class GivenUpError(Exception):
+    """Who asked had a bound on the work, and it is reached: nothing was decided."""

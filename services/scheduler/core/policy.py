@@ -39,6 +39,16 @@ class RestartRules:
 
 DISCIPLINES = ("greedy", "strict", "easy", "conservative")
 ESTIMATES = ("expected", "high", "limit")
+NOT_FOR_PLANNERS = (
+    "preemptions",
+    "discipline",
+    "reservation_depth",
+    "estimate",
+    "backfill_estimate",
+    "backfill_order",
+)
+"""Fields that a policy with a ``planner`` leaves as they are: who runs, who is taken off and who may overtake is the planner's. (Limits
+are refused beside it on their own.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +64,7 @@ class Policy:
     band) or "limit" (declared by the user). ``backfill_estimate`` is how long a unit that would overtake one with a
     reservation is thought to run, if that differs; ``backfill_order`` is the order in which units are asked whether they
     would: "" (the queue's) or "shortest" (by that estimate: EASY-SJBF, Tsafrir, Etsion and Feitelson, TPDS 2007).
-    ``planner`` decides in rounds of ``interval_s``; ``unlike_planner`` in every cycle, but only while the rates of most units differ
+    ``planner`` decides in rounds of ``interval_s``, in place of `NOT_FOR_PLANNERS`; ``unlike_planner`` in every cycle, but only while the rates of most units differ
     by accelerator (unlike.py).
     ``interval_s`` > 0 asks for a cycle at least so often. ``domain_node_scores`` are weights of domains that order their
     nodes in their own way. ``options`` are those of plugins, by plugin name.
@@ -104,6 +114,13 @@ class Policy:
     restarts: RestartRules = field(default_factory=RestartRules)
 
     @property
+    def unread(self) -> tuple[str, ...]:
+        """Fields that are set to something other than the default though the planner, which decides in their place, does not read them."""
+        if not self.planner:
+            return ()
+        return tuple([name for name in NOT_FOR_PLANNERS if getattr(self, name) != getattr(_DEFAULT, name)])
+
+    @property
     def version(self) -> str:
         """``name-`` and a digest of the content: equal versions decide equally."""
         return _version(self)
@@ -121,6 +138,9 @@ class Policy:
         body["options"] = {name: dict(values) for name, values in self.options}
         body["version"] = self.version
         return body
+
+
+_DEFAULT = Policy()
 
 
 @lru_cache(maxsize=256)

@@ -2,7 +2,7 @@
 
 A service with ``scaling`` and ``most_milli`` may have a larger part of its accelerator than it asked for, while its load asks for
 it. It comes from what is free on the device, then from runs there whose job names ``least_milli``: they shrink, never below that,
-and get theirs back when the replica needs it no more. Runs of one rank only; nothing is stopped or moved for it. Agents tell the
+and get theirs back when the replica needs it no more and the limits of the policy let them have it. Runs of one rank only; nothing is stopped or moved for it. Agents tell the
 programs (docs/services.md).
 
 On two levels a shard says which parts its replicas would like to have (`wish`), and the decider of their domain moves them, as runs of
@@ -74,14 +74,22 @@ class PartLimits:
             facts = {**cluster.view.facts, "running": cluster.running, "order": order, "cluster": cluster}
             context = OrderContext(cluster.shares(), now_s, facts)
             self._gates = [cast("PartsGate", limit.open(context)) for limit in limits]
+        for name, run in draft.runs.items():
+            before, running = draft.book.runs.get(name), self._running.get(run.key)
+            if before is not None and running is not None and len(run.ranks) == len(before.ranks) == 1:
+                self._count(running, before.ranks[0].device_milli, run.ranks[0].device_milli)
 
     def resize(self, item: _Shared, milli: int) -> None:
         """The run has another part."""
         running = self._running.get(item.run.key)
-        if running is not None and milli != item.milli:
-            for gate in self._gates:
-                gate.resize(running, item.milli, milli)
+        if running is not None:
+            self._count(running, item.milli, milli)
         item.milli = milli
+
+    def _count(self, running: RunningUnit, before: int, after: int) -> None:
+        if before != after:
+            for gate in self._gates:
+                gate.resize(running, before, after)
 
     def most(self, item: _Shared, more: int, donor: _Shared | None = None) -> int:
         """The most that it may have in addition, at most ``more``; with a ``donor``, which has so much less then."""
@@ -177,16 +185,20 @@ def adjust(draft: Draft, run_id: str, milli: int, now_s: float) -> None:
 
 
 def give_back(draft: Draft, now_s: float) -> None:
-    """Runs that have less than they asked for get back what is free on their device, in the order of their names."""
+    """Runs that have less than they asked for get back what is free on their device, in the order of their names; as much as the
+    limits of the policy let them have by now (`PartLimits`), as what they gave may be held by others of their queue. Nobody has less
+    for it: what a run holds it keeps, whatever the limits are."""
     if not draft.book.squeezed:
         return
     runs = _shared_runs(draft)
     free = _free(draft, runs)
+    limits = PartLimits(draft, now_s)
     for item in runs:
         more = min(free[item.device], item.asked - item.milli)
         if more > 0:
-            item.milli += more
-            free[item.device] -= more
+            given = limits.most(item, more)
+            limits.resize(item, item.milli + given)
+            free[item.device] -= given
     _carry_out(draft, runs, now_s)
 
 

@@ -103,6 +103,9 @@ def check(policy: Policy) -> None:
     plugins = plugins_of(policy)
     if policy.planner and policy.limits:
         raise PolicyError(f"planner: planners read no limits, and this policy has {policy.limits[0]}")
+    for name in policy.unread:
+        why = f"{policy.planner} says who runs and who is taken off"
+        raise PolicyError(f"{name}: has no effect beside a planner: {why}")
     stages = stages_of(policy)
     _ask((*plugins.filters, *plugins.order), policy)
     used = {

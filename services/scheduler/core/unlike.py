@@ -26,6 +26,8 @@ LEAST_RATIO = 1.05
 _BEGINS, _GOES_ON = 0.5, 0.25
 MOST_UNITS = 2000
 """Units with accelerators that are planned together: more would hold a cycle for seconds (10,000 took 1.2 to 3.3 s each)."""
+IN_TURN = "placed_in_turn"
+"""The fact that nothing is planned here, whatever the policy says: on two levels each unit is placed in its turn."""
 _NAME, _STAGES = "unlike", "stages"
 
 
@@ -82,6 +84,8 @@ class _Count:
                 profile = demand.profile
                 differ += count if profile and self._differ(cluster, profile, demand.ranks, _types(demand)) else 0
         least = _GOES_ON if self.follows else _BEGINS
+        if cluster.view.facts.get(IN_TURN):
+            return Unlike(units, differ)
         return Unlike(units, differ, differ > 0 and differ >= least * units and units <= MOST_UNITS)
 
     def _differ(self, cluster: Cluster, profile: str, ranks: int, types: tuple[str, ...]) -> bool:

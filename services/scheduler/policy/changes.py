@@ -7,6 +7,7 @@ up. The policy changes between cycles only: whoever changes it holds the writer'
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 from enum import Enum
 
@@ -16,8 +17,10 @@ from meridian.errors import ConfigurationError
 from services.scheduler import store_policies
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy
-from services.scheduler.policy.file import parse
+from services.scheduler.policy.file import parse, stored
 from services.scheduler.store_policies import PolicyChange
+
+log = logging.getLogger(__name__)
 
 API, FILE = "api", "file"
 
@@ -53,16 +56,33 @@ async def at_start(connection: AsyncConnection, file: Policy, now_s: float, *, f
     """
     last = await _last(connection)
     if last is None or from_file or last.origin == FILE:
+        if last is not None and last.origin == API:
+            log.warning(
+                "the policy that was set gives way to that of the scheduler's file, as MERIDIAN_SCHEDULER_POLICY_FROM_FILE says; "
+                "as long as it says so, no policy that is set outlasts a restart",
+                extra={"policy_version": file.version, "before": last.version, "changed_by": last.changed_by},
+            )
         if last is None or (last.version, last.origin) != (file.version, FILE):
             await store_policies.add_policy_change(connection, change_to(file, now_s, origin=FILE))
         return file
     try:
-        policy = parse(last.body)
+        policy, left_out = stored(last.body)
     except PolicyError as error:
         raise ConfigurationError(
             f"the policy {last.version}, set by {last.changed_by or 'an unknown caller'}, cannot be used any more: "
-            f"{error.detail}; with MERIDIAN_SCHEDULER_POLICY_FROM_FILE=true the scheduler starts with that of the file"
+            f"{error.detail} (lines are those of the stored document); with MERIDIAN_SCHEDULER_POLICY_FROM_FILE=true the "
+            f"scheduler starts with {file.version}, the policy of its file"
         ) from None
+    if left_out:
+        log.warning(
+            "the policy in force said what its planner does not read; it goes on without, as it decided before",
+            extra={"policy_version": policy.version, "before": last.version, "left_out": left_out},
+        )
+    if policy.version != file.version:
+        log.info(
+            "the policy that was set applies, not that of the scheduler's file; `meridian policy reset` gives it up",
+            extra={"policy_version": policy.version, "file_version": file.version, "changed_by": last.changed_by},
+        )
     if policy.version != last.version:
         # A newer release writes the same policy with more fields.
         await store_policies.add_policy_change(

@@ -17,7 +17,7 @@ from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.filters import FILTERS
 from services.scheduler.core.idle_nodes import IDLE_NODES
 from services.scheduler.core.planning import PLANNERS
-from services.scheduler.core.policy import DISCIPLINES, ESTIMATES, Policy, RestartRules
+from services.scheduler.core.policy import DISCIPLINES, ESTIMATES, NOT_FOR_PLANNERS, Policy, RestartRules
 from services.scheduler.core.preemption import PREEMPTIONS
 from services.scheduler.core.queue import ORDERS
 from services.scheduler.core.scores import SCORES, NodeScore
@@ -149,6 +149,10 @@ class Document(ValueReader):
         if not self.flat.keys() <= _GOES_WITH_PLANNER:
             # Whoever says how to select or where to place wants that, whatever the rates.
             inherited["unlike_planner"] = ""
+        if self.flat.get("planner"):
+            # A planner does in its own way what the other policy does by these.
+            default = Policy().as_json()
+            inherited |= {name: default[name] for name in NOT_FOR_PLANNERS}
         own_options, own_weights = self.flat.get("options", {}), self.flat.get("tenant_weights", {})
         rules = {**inherited["restarts"], **self.flat.get("restarts", {})}
         self.flat = {**inherited, **self.flat, "restarts": rules}
@@ -340,7 +344,9 @@ class Document(ValueReader):
             else:
                 self.problems.add(found.quotas, "quotas have no effect: name quota in selection.limits")
         if found.boost is not None:
-            if BOOSTED in self.flat.get("order", base.order):
+            if planner := self.flat.get("planner", base.planner):
+                self.problems.add(found.boost, f"a boost has no effect: the planner {planner} reads no order")
+            elif BOOSTED in self.flat.get("order", base.order):
                 self._given(BOOSTED, BOOSTS, found.boosts, at)
             else:
                 text = f"a boost has no effect: name {BOOSTED} (in place of priority) in selection.order"

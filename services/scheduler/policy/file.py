@@ -24,6 +24,7 @@ is unknown, of the wrong type or out of range is a PolicyError that names each p
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from services.scheduler.core.errors import PolicyError
@@ -53,6 +54,22 @@ def parse(text: str, source: str = "") -> Policy:
         problems.add(place, detail)
     problems.raise_if_any()
     return policy
+
+
+def stored(text: str) -> tuple[Policy, tuple[str, ...]]:
+    """A policy as it was stored when it came into force (a JSON object of the fields of `Policy`), and the fields that are left out
+    of it: older releases took what has no effect beside a planner. PolicyError as from `parse`."""
+    body = json.loads(text)
+    register_all()
+    left_out = policy_from_json(body).unread
+    if left_out:
+        body = {name: value for name, value in body.items() if name not in left_out}
+        before = json.loads(text)
+        named = {*before.get("filters", ()), *before.get("scores", ()), *before.get("order", ()), before["planner"]}
+        gone = set(before.get("preemptions", ())) - named
+        body["options"] = {name: options for name, options in body.get("options", {}).items() if name not in gone}
+        text = json.dumps(body, ensure_ascii=False)
+    return parse(text), left_out
 
 
 def shipped_names() -> tuple[str, ...]:

@@ -39,6 +39,7 @@ from services.scheduler.core.policy import Policy
 from services.scheduler.core.run_times import RunTimes
 from services.scheduler.core.state import Demand, UnitKey
 from services.scheduler.core.two_level import DomainSummary, check_policy
+from services.scheduler.core.unlike import IN_TURN
 from services.scheduler.core.waiting_unit import PendingUnit
 from services.scheduler.events import Events
 from services.scheduler.live import LiveScheduler
@@ -108,8 +109,9 @@ class TwoLevelScheduler(LiveScheduler):
     # -- questions ---------------------------------------------------------------------------------------------------
 
     def for_questions(self) -> Cluster:
-        """See `LiveScheduler.for_questions`; what domains tell to be taken by others is taken."""
+        """See `LiveScheduler.for_questions`; what domains tell to be taken by others is taken, and no planner is followed."""
         cluster = super().for_questions()
+        cluster.view.facts[IN_TURN] = True
         lay_over(cluster, self._dispatcher.told_whole, self.now_s())
         return cluster
 
@@ -176,10 +178,14 @@ class TwoLevelScheduler(LiveScheduler):
 
     # -- the policy --------------------------------------------------------------------------------------------------
 
-    def try_policy(self, policy: Policy) -> None:
-        """See `LiveScheduler.try_policy`; PolicyError for one that looks at all nodes at once, or at tenants of other shards, or that
+    def check_policy(self, policy: Policy) -> None:
+        """See `LiveScheduler.check_policy`; PolicyError for one that looks at all nodes at once, or at tenants of other shards, or that
         has nodes put to sleep, which are their domains' own."""
         _check(policy, self._settings.shards)
+
+    def try_policy(self, policy: Policy) -> None:
+        """See `LiveScheduler.try_policy`."""
+        self.check_policy(policy)
         super().try_policy(policy)
 
     def _use(self, policy: Policy) -> None:

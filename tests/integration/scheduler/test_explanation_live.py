@@ -28,6 +28,13 @@ from tests.integration.scheduler.test_service import starts, until
 SPEC = {"kind": "gang", "ranks": 2, "command": ["x"], "resources": {"accelerators": 8}}
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer ends early because the machine is busy."""
+    for name in ("FOLLOWED_S", "DECIDED_S"):
+        monkeypatch.setattr(f"services.scheduler.answer_time.{name}", 3600.0)
+
+
 @asynccontextmanager
 async def scheduler(database_url: str) -> AsyncIterator[tuple[Environment, RunningService]]:
     async with environment(database_url) as stack, stack.service("scheduler") as service:
@@ -196,3 +203,25 @@ async def test_the_scheduler_reads_what_the_gateway_sends(database_url: str) -> 
         answer = await service.http.post("/v1/what-if", json={"spec": spec, "change": {}}, params={"tenant_id": "lab"})
         assert answer.status_code == 200, answer.text
         assert answer.json()["units"] == 1
+
+
+async def test_without_time_left_it_is_said_what_was_not_searched(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scheduler(database_url) as (stack, service):
+        await stack.bus.publish(graph("beijing", 1))
+        for name in ("holder", "waits"):
+            eight = Resources(cpus=1, accelerators=8)
+            await stack.bus.publish(submission(name, resources=eight, max_run_time_s=600))
+        await until(service, lambda body: [item.get("position") for item in body["items"]] == [1])
+        (whole,) = (await explained(service, "waits", counterfactuals="true"))["units"]
+        assert whole["counterfactuals_search"]["complete"]
+        monkeypatch.setattr("services.scheduler.answer_time.DECIDED_S", 0.0)
+        found = await explained(service, "waits", counterfactuals="true")
+        assert found["units"][0]["counterfactuals"] == []
+        ended = {"complete": False, "decisions": 0, "not_searched": ["all"]}
+        assert found["units"][0]["counterfactuals_search"] == ended
+        assert "  not searched further: all (time for 0 decisions)" in lines(found)
+        answer = await service.http.post("/v1/what-if", json=SPEC)
+        assert answer.status_code == 503
+        assert "what would be decided takes longer than 6 s (2 units wait with it" in answer.json()["detail"]

@@ -226,7 +226,17 @@ async def test_dry_runs_and_conditions(database_url: str) -> None:
         assert live_of(service).book is rebuilt
 
 
-async def test_a_restart_keeps_the_policy_until_it_is_given_up(database_url: str, tmp_path: Path) -> None:
+def said_at_start(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged of the policy that was set and that of the file, since this was asked last."""
+    found = [item.message.partition(",")[0] for item in caplog.records if "the policy that was set" in item.message]
+    caplog.clear()
+    return found
+
+
+async def test_a_restart_keeps_the_policy_until_it_is_given_up(
+    database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     file = tmp_path / "policy.yaml"
     env = {"MERIDIAN_SCHEDULER_POLICY_FILE": str(file)}
     file.write_text("extends: cheapest", encoding="utf-8")
@@ -235,8 +245,10 @@ async def test_a_restart_keeps_the_policy_until_it_is_given_up(database_url: str
         async with stack.service("scheduler", env) as service:
             assert await in_force(service) == cheapest
             assert (await service.http.put("/v1/policy?changed_by=lab/ana", content=SMALLEST_FIRST)).status_code == 200
+        assert said_at_start(caplog) == []
         async with stack.service("scheduler", env) as service:
             assert await in_force(service) == mine
+            assert said_at_start(caplog) == ["the policy that was set applies"]
             answer = await service.http.delete("/v1/policy?changed_by=lab/bo", headers={"if-match": f'"{cheapest}"'})
             assert answer.status_code == 412
             answer = await service.http.delete("/v1/policy?changed_by=lab/bo", headers={"if-match": f'"{mine}"'})
@@ -246,9 +258,11 @@ async def test_a_restart_keeps_the_policy_until_it_is_given_up(database_url: str
         async with stack.service("scheduler", env) as service:
             # Nothing is set any more, so the file is read anew.
             assert await in_force(service) == energy
+            assert said_at_start(caplog) == []
             assert (await put(service, SMALLEST_FIRST)).status_code == 200
         async with stack.service("scheduler", env | {"MERIDIAN_SCHEDULER_POLICY_FROM_FILE": "true"}) as service:
             assert await in_force(service) == energy
+            assert said_at_start(caplog) == ["the policy that was set gives way to that of the scheduler's file"]
         async with stack.service("scheduler", env) as service:
             assert await in_force(service) == energy
             found = await changes(service)
@@ -277,11 +291,35 @@ async def test_a_policy_that_cannot_be_used_any_more_stops_the_start(database_ur
                         "UPDATE policy_change SET body = replace(body, 'smallest', 'of-a-plugin') WHERE name = 'gone'"
                     )
                 )
-        with pytest.raises(ConfigurationError, match=r"there is no order 'of-a-plugin'.*POLICY_FROM_FILE"):
+        with pytest.raises(ConfigurationError, match=rf"there is no order 'of-a-plugin'.*POLICY_FROM_FILE.*{BALANCED}"):
             async with stack.service("scheduler"):
                 pass
         async with stack.service("scheduler", {"MERIDIAN_SCHEDULER_POLICY_FROM_FILE": "true"}) as service:
             assert await in_force(service) == BALANCED
+
+
+async def test_a_policy_of_an_older_release_goes_on_without_what_its_planner_does_not_read(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Older releases took a preemption beside a planner, where it has no effect."""
+    async with environment(database_url) as stack:
+        async with stack.service("scheduler") as service:
+            answer = await put(service, "name: planned\nplanner: gavel\ninterval_s: 60")
+            assert answer.status_code == 200
+            version = answer.json()["version"]
+            old = """UPDATE policy_change SET version = 'planned-old',
+                body = replace(body, '"preemptions": []', '"preemptions": ["priority"]') WHERE name = 'planned'"""
+            async with service.kernel.database.transaction() as connection:
+                await connection.execute(sa.text(old))
+        async with stack.service("scheduler") as service:
+            assert await in_force(service) == version
+            assert [item["version"] for item in await changes(service)][:2] == [version, "planned-old"]
+            (warning,) = [item for item in caplog.records if "does not read" in item.message]
+            assert (warning.left_out, warning.before) == (("preemptions",), "planned-old")  # type: ignore[attr-defined]
+        caplog.clear()
+        async with stack.service("scheduler") as service:
+            assert await in_force(service) == version
+            assert not [item for item in caplog.records if "does not read" in item.message]
 
 
 async def test_a_wrong_file_stops_the_start(database_url: str, tmp_path: Path) -> None:

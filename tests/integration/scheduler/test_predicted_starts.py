@@ -32,6 +32,30 @@ async def test_a_waiting_unit_is_counted_when_it_starts_and_a_restart_knows(
             assert predicted_starts(service).record.state() == said
 
 
+async def test_what_nobody_asks_is_thought_about_no_longer_than_what_somebody_asks(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.scheduler.predicted_starts._LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr(
+        "services.scheduler.predicted_starts.next_asked", lambda cluster, *_: next(iter(cluster.pending))
+    )
+    async with environment(database_url) as stack, stack.service("scheduler") as service:
+        policy = "name: p\nselection: {order: [priority, age], preemption: [priority]}"
+        assert (await service.http.put("/v1/policy", content=policy)).status_code == 200
+        eight = Resources(cpus=1, accelerators=8)
+        await stack.bus.publish(graph("beijing", 1), submission("holder", resources=eight, max_run_time_s=600))
+        await stack.bus.publish(report(RunStarted, await stack.bus.expect(Assignment, starts("holder"))))
+        await stack.bus.publish(submission("waits", resources=eight, max_run_time_s=600))
+        await until(service, lambda body: [item.get("position") for item in body["items"]] == [1])
+        known = predicted_starts(service)
+        monkeypatch.setattr("services.scheduler.answer_time.FOLLOWED_S", 0.0)
+        await known.look()
+        assert known.record.open == frozenset()
+        monkeypatch.setattr("services.scheduler.answer_time.FOLLOWED_S", 3600.0)
+        await known.look()
+        assert known.record.open == {UnitKey("waits", 0)}
+
+
 async def counted(stack: Environment, service: RunningService) -> dict[str, Any]:
     """One waits behind another, and starts when that has ended; the record's state then."""
     bus = stack.bus

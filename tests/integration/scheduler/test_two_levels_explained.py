@@ -91,6 +91,44 @@ async def test_a_shard_tells_what_it_knows_of_all_domains(database_url: str) -> 
         assert not bus.dead_letters
 
 
+async def test_questions_follow_no_planner_as_two_levels_do_not(database_url: str) -> None:
+    """The default policy plans together while rates differ by accelerator; on two levels each unit is placed in its turn, and said so."""
+    async with environment(database_url) as stack:
+        parts, bus = Parts(stack), stack.bus
+        await parts.prepare()
+        fast, slow = graph("beijing", 1), graph("shanghai", 1)
+        for accelerator in slow.nodes[0].inventory.accelerators:
+            accelerator.model = "V100"
+        await bus.publish(fast, slow)
+        with parts.decider():
+            async with stack.service("scheduler", {"MERIDIAN_SCHEDULER_LEVELS": "two"}) as service:
+                async with asyncio.timeout(PATIENCE_S):
+                    while len((await service.http.get("/v1/nodes")).json()["items"]) < 2:
+                        await asyncio.sleep(0.05)
+                rates = [
+                    {"accelerator_type": model, "ranks": 1, "rate": rate} for model, rate in (("A100", 3), ("V100", 1))
+                ]
+                body = {
+                    "kind": "array",
+                    "array_size": 3,
+                    "command": ["x"],
+                    "resources": {"accelerators": 8},
+                    "rates": rates,
+                }
+                answer = await service.http.post("/v1/what-if", json=body)
+                assert answer.status_code == 200, answer.text
+                (waiting,) = [unit["explanation"] for unit in answer.json()["items"] if not unit["placeable"]]
+                assert (waiting["stage"], "plan" in waiting["reason"]) == ("capacity", False), waiting["reason"]
+                # What could not be applied there is no question either.
+                change = {"policy": "extends: easy-backfill\nname: other"}
+                answer = await service.http.post("/v1/what-if", json={"spec": body, "change": change})
+                (error,) = answer.json()["errors"]
+                assert (answer.status_code, error["pointer"]) == (422, "/change/policy")
+                assert "'easy' looks at all nodes at once" in answer.json()["detail"]
+                policy = (await service.http.get("/v1/policy")).json()
+                assert (policy["version"], policy["follows"]["in_use"]) == (waiting["policy_version"], False)
+
+
 def told_free(waiting: dict[str, Any]) -> dict[str, int]:
     """Free accelerators by domain, as the domains told."""
     return {row["place"]: row["told"]["accelerators_free"] for row in waiting.get("domains", []) if row.get("told")}

@@ -226,7 +226,7 @@ def test_rounds_that_change_nothing_more_and_those_there_is_no_time_for_are_told
 
     (item,) = prospects(cluster, cluster.policy, 10.0, [key("one")], patience=patience).values()
     assert (item.start_s, item.later_than_s, item.never) == (math.inf, 10.0, False)
-    assert item.note == "the planner completion was followed through 1 rounds, and no further"
+    assert item.note == "the planner completion was followed through 0 rounds, and no further"
     assert asked == pytest.approx([1 / 3, 2 / 3, 1.0])
 
 

@@ -118,6 +118,41 @@ def test_what_one_replica_leaves_of_a_quota_another_gets() -> None:
     assert parts(world) == {"first": 100, "second": 800}
 
 
+def test_a_shrunk_part_comes_back_as_far_as_the_quota_of_its_queue_is_left() -> None:
+    """What the training gave was taken by another job of its queue: it gets its part back when that has ended, not before."""
+    lab = "name: lab, parent: org, nominal: {accelerators: 0.7}, borrowing_limit: {accelerators: 0}"
+    policy = limited(ORG, lab, "name: web, parent: org, nominal: {accelerators: 1}")
+    world = World(a_fleet({"a": 2}, devices=1), policy)
+    world.submit("web", serving(), "web")
+    world.submit("train", training(), "lab")
+    world.cycle()
+    (first, second) = (world.run(name).ranks[0] for name in ("web", "train"))
+    assert (first.node_id, first.devices) == (second.node_id, second.devices), "they share a device"
+    tell(world, web=20.0)
+    assert parts(world) == {"web": 600, "train": 400}
+    world.submit("other", JobSpec(JobKind.TASK, replace(PART, device_milli=200), command=("run",)), "lab")
+    world.cycle()
+    assert parts(world) == {"web": 600, "train": 400, "other": 200}
+    for _ in range(8):
+        world.now_s += 10.0
+        tell(world, web=1.0)
+    # 0.7 in all: 0.1 is left of the quota, though 0.3 is free on the device.
+    assert parts(world) == {"web": 300, "train": 500, "other": 200}
+    assert_same_cluster(world.book, world.policy)
+    world.start(world.run("other"))
+    world.finish(world.run("other"))
+    tell(world)
+    assert parts(world) == {"web": 300, "train": 700}
+
+
+def test_a_quota_that_is_cut_takes_nothing_from_what_a_run_holds() -> None:
+    world = world_by(limited(ORG, "name: lab, parent: org, nominal: {accelerators: 1}"), ("lab", "train", training()))
+    lab = "name: lab, parent: org, nominal: {accelerators: 0.1}, borrowing_limit: {accelerators: 0}"
+    world.book.use(limited(ORG, lab), world.now_s)
+    tell(world)
+    assert parts(world) == {"train": 700}
+
+
 @pytest.mark.parametrize(
     ("milli", "load", "wanted"),
     [(300, 10.0, 300), (300, 10.9, 300), (300, 15.0, 450), (300, 100.0, 800), (600, 5.0, 300), (600, 1.0, 250)],

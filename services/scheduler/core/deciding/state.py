@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from services.scheduler.core.admission import Gate
@@ -10,6 +10,7 @@ from services.scheduler.core.choosing import Choice
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.deciding.decisions import Blocked, Placement, Preempted
+from services.scheduler.core.errors import GivenUpError
 from services.scheduler.core.explaining.explanation import MOVED, NO_RANKING, Explanation, best_of
 from services.scheduler.core.pending import Key, Lane, estimated_s
 from services.scheduler.core.placement import Candidates, would_do
@@ -29,9 +30,17 @@ class State:
     """See the module. One cycle over one cluster, which is in a trial (`View.begin`) while it lasts."""
 
     def __init__(
-        self, cluster: Cluster, policy: Policy, now_s: float, *, explain: bool, keep_memory: bool, most: int
+        self,
+        cluster: Cluster,
+        policy: Policy,
+        now_s: float,
+        *,
+        explain: bool,
+        keep_memory: bool,
+        most: int,
+        goes_on: Callable[[], bool] | None = None,
     ) -> None:
-        self._keep_memory = keep_memory
+        self._keep_memory, self._goes_on = keep_memory, goes_on
         self._cluster, self._policy, self._now_s, self._explain = cluster, policy, now_s, explain
         self._stages = begin_cycle(cluster, policy)
         self._most = most if self._can_be_cut else 0
@@ -126,6 +135,10 @@ class State:
         """Whether only room counts: nothing is taken off for a unit, no limit holds one back, nobody asks who waits. Then
         there is never more room in the cycle than when it begins."""
         return not (self._explain or self._gates or self._stages.preemptions)
+
+    def _ask_whether_to_go_on(self) -> None:
+        if self._goes_on is not None and not self._goes_on():
+            raise GivenUpError
 
     def _position(self, unit: PendingUnit) -> tuple[Key, float, UnitKey]:
         return self._cluster.pending.key(unit, self._context), unit.queued_at_s, unit.key

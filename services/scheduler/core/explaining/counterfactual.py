@@ -9,17 +9,23 @@ Steps:
 3. For a waiting unit: fewer accelerators, ranks or cpus, less memory or of a resource that users define, other domains and
    models, the end of one job, a higher priority, a shorter estimate (enumeration and bisection).
 4. Each change is made on a fresh copy and decided by the same core; what does not flip the decision is not returned.
+5. All of it is bounded (allowance.py), each kind of change by its part; which kinds were not tried to the end is said.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
 from services.scheduler.core.cluster import Cluster
+from services.scheduler.core.errors import GivenUpError
+from services.scheduler.core.explaining.allowance import Allowance
 from services.scheduler.core.explaining.counterfactual_waiting import for_waiting
 from services.scheduler.core.explaining.decided_again import (
     SHOWN,
@@ -28,6 +34,7 @@ from services.scheduler.core.explaining.decided_again import (
     Counterfactual,
     Outcome,
     Question,
+    Remedy,
     greatest,
 )
 from services.scheduler.core.explaining.explanation import Candidate, Explanation
@@ -38,26 +45,75 @@ _RIVALS = 3
 _DECIMALS = 1000.0
 
 
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What was found with so many ``decisions``. ``not_searched`` are the kinds of changes that were not tried, or not to the end,
+    as the allowance was used up: one of which something was ``found`` may do with less than what is said."""
+
+    found: tuple[Counterfactual, ...] = ()
+    decisions: int = 0
+    not_searched: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """How far it went, for people and programs."""
+        return {
+            "complete": not self.not_searched,
+            "decisions": self.decisions,
+            "not_searched": list(self.not_searched),
+        }
+
+
 def counterfactuals(cluster: Cluster, policy: Policy, key: UnitKey, now_s: float) -> tuple[Counterfactual, ...]:
-    """The least changes that flip the decision about a unit that waits or runs; the cluster is left as it is. KeyError when
-    the unit does neither."""
-    question = Question(cluster, policy, key, now_s)
+    """What `search` finds with as many decisions as are allowed to it."""
+    return search(cluster, policy, key, now_s).found
+
+
+def search(cluster: Cluster, policy: Policy, key: UnitKey, now_s: float, allowance: Allowance | None = None) -> Search:
+    """The least changes that flip the decision about a unit that waits or runs, as far as the allowance goes; the cluster is
+    left as it is. KeyError when the unit does neither."""
+    question = Question(cluster, policy, key, now_s, allowance)
+    allowance = question.allowance
+    found: list[Counterfactual] = []
+    over: list[str] = []
+    try:
+        remedies = _remedies(question)
+    except GivenUpError:
+        return Search((), allowance.decisions, ("all",))
+    for remedy in remedies:
+        allowance.part(remedy.part)
+        try:
+            for item in remedy.find():
+                found.append(item)  # noqa: PERF402 - what came before the end counts
+        except GivenUpError:
+            over.extend(remedy.fields)
+    return Search(tuple(found), allowance.decisions, tuple(over))
+
+
+def _remedies(question: Question) -> list[Remedy]:
+    """What may be tried; nothing where deciding anew already says otherwise than what is asked about."""
     before = question.ask(Change())
     if question.waits:
-        return () if before is not None else tuple(for_waiting(question))
-    return () if before is None else tuple(_for_placed(question, before))
+        return list(for_waiting(question)) if before is None else []
+    return [] if before is None else list(_for_placed(question, before))
 
 
-def _for_placed(question: Question, before: Outcome) -> Iterator[Counterfactual]:
+def _for_placed(question: Question, before: Outcome) -> Iterator[Remedy]:
     explanation = question.explanation()
     level, rivals, is_at = _rivals(explanation, before)
-    prices = [item for rival in rivals for item in _cheaper(question, rival, is_at)] if level == "domain" else []
-    yield from prices[:SHOWN]
-    for rival in rivals[:SHOWN]:
-        weights = list(_weighted_otherwise(question, explanation, level, rival, is_at))
-        weights.sort(key=lambda item: abs(item.new - item.old) / max(item.old, 1e-3))
-        yield from weights[:2]
-    yield from _woken(question, before)
+
+    def prices() -> Iterator[Counterfactual]:
+        return islice((item for rival in rivals for item in _cheaper(question, rival, is_at)), SHOWN)
+
+    def weights() -> Iterator[Counterfactual]:
+        for rival in rivals[:SHOWN]:
+            found = list(_weighted_otherwise(question, explanation, level, rival, is_at))
+            found.sort(key=lambda item: abs(item.new - item.old) / max(item.old, 1e-3))
+            yield from found[:2]
+
+    if level == "domain":
+        yield Remedy(("price_micro_units",), 0.4, prices)
+    yield Remedy(("policy.scores",), 0.7, weights)
+    yield Remedy(("nodes.",), 1.0, partial(_woken, question, before))
 
 
 def _rivals(
@@ -90,7 +146,7 @@ def _cheaper(
     found = greatest(at, 1.0, now, whole=True)
     if found is None:
         return
-    price, outcome = found
+    price, outcome = found.value, found.outcome
     yield Counterfactual(
         f"domains.{rival.place}.price_micro_units",
         now,
@@ -100,6 +156,8 @@ def _cheaper(
         f"It would go to {rival.place} if an accelerator-hour there cost {price:.0f} micro-units instead of {now:.0f}",
         Change(price=(rival.place, price)),
     )
+    if found.over:
+        raise GivenUpError
 
 
 def _weighted_otherwise(

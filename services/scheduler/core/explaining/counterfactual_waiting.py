@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from services.scheduler.core.explaining.decided_again import SHOWN, TRIED, Change, Counterfactual, Question, greatest
+from services.scheduler.core.errors import GivenUpError
+from services.scheduler.core.explaining.decided_again import (
+    SHOWN,
+    TRIED,
+    Change,
+    Counterfactual,
+    Outcome,
+    Question,
+    Remedy,
+    greatest,
+)
 from services.scheduler.core.placement import best
 from services.scheduler.core.state import Demand, UnitKey
 
@@ -21,20 +32,22 @@ _BITS = 14
 _RESOURCE = "user_resources."
 
 
-def for_waiting(question: Question) -> Iterator[Counterfactual]:
+def for_waiting(question: Question) -> Iterator[Remedy]:
     """Step 3 of counterfactual.py."""
-    yield from _smaller(question)
-    yield from _wider(question)
-    yield from _after_one(question)
-    yield from _more_urgent(question)
-    yield from _shorter(question)
+    amounts = list(_amounts(question.unit.demand))
+    for number, amount in enumerate(amounts, 1):
+        yield Remedy((amount.name,), 0.4 * number / len(amounts), partial(_smaller, question, amount))
+    tries = _wider(question)
+    names = tuple(dict.fromkeys(tried.field for tried in tries))
+    yield Remedy(names, 0.55, partial(_widened, question, tries))
+    yield Remedy(("units.",), 0.7, partial(_after_one, question))
+    yield Remedy(("priority",), 0.85, partial(_more_urgent, question))
+    if question.policy.discipline in {"easy", "conservative"}:
+        name = "limit_s" if question.policy.estimate == "limit" else "expected_s"
+        yield Remedy((name,), 1.0, partial(_shorter, question, name))
 
 
-def _starts(
-    question: Question, field: str, old: Any, new: Any, bound: str, said: str, change: Change
-) -> Counterfactual:
-    outcome = question.ask(change)
-    assert outcome is not None
+def _starts(field: str, old: Any, new: Any, bound: str, said: str, change: Change, outcome: Outcome) -> Counterfactual:
     whom = f", taking {', '.join(str(key) for key in outcome.preempted[:3])} off" if outcome.preempted else ""
     text = f"It would start now in {outcome.place}{whom} if {said}"
     return Counterfactual(field, old, new, bound, outcome, text, change)
@@ -44,34 +57,48 @@ def _asking(question: Question, **fields: Any) -> Change:
     return Change(unit=replace(question.unit, demand=replace(question.unit.demand, **fields)))
 
 
-def _smaller(question: Question) -> Iterator[Counterfactual]:
-    demand = question.unit.demand
-    for name, said, now, least, unit in _amounts(demand):
-        whole = now == int(now)
+@dataclass(frozen=True, slots=True)
+class _Amount:
+    """What there may be less of: in words, how much there is, the least that is tried, and what an amount of 1 stands for."""
 
-        def less(amount: float, name: str = name, scale: float = int(unit) if whole else unit) -> Change:
-            return _asking(question, **_with(demand, name, (int(amount) if isinstance(scale, int) else amount) * scale))
-
-        found = greatest(lambda amount, less=less: question.ask(less(amount)), least, now, whole=whole)  # type: ignore[misc]
-        if found is not None:
-            change = less(found[0])
-            assert change.unit is not None
-            old, new = _of(demand, name), _of(change.unit.demand, name)
-            text = f"it asked for {_shown(new)} {said} instead of {_shown(old)}"
-            yield _starts(question, name, old, new, "at most", text, change)
+    name: str
+    said: str
+    now: float
+    least: float
+    unit: int = 1
 
 
-def _amounts(demand: Demand) -> Iterator[tuple[str, str, float, float, float]]:
-    """What there may be less of: name, words, amount, the least that is tried, and what an amount of 1 stands for."""
+def _smaller(question: Question, amount: _Amount) -> Iterator[Counterfactual]:
+    demand, name = question.unit.demand, amount.name
+
+    def less(value: float) -> Change:
+        return _asking(question, **_with(demand, name, int(value) * amount.unit))
+
+    found = greatest(
+        lambda value: question.ask(less(value)), amount.least, amount.now, whole=amount.now == int(amount.now)
+    )
+    if found is None:
+        return
+    change = less(found.value)
+    assert change.unit is not None
+    old, new = _of(demand, name), _of(change.unit.demand, name)
+    text = f"it asked for {_shown(new)} {amount.said} instead of {_shown(old)}"
+    yield _starts(name, old, new, "at most", text, change, found.outcome)
+    if found.over:
+        raise GivenUpError
+
+
+def _amounts(demand: Demand) -> Iterator[_Amount]:
     for name, said in (("accelerators", "accelerators per rank"), ("ranks", "ranks"), ("cpus", "cpus per rank")):
         if getattr(demand, name) > 1:
-            yield name, said, float(getattr(demand, name)), 1.0, 1
+            yield _Amount(name, said, float(getattr(demand, name)), 1.0)
     block = max(_MIB, 1 << max(demand.memory_bytes.bit_length() - _BITS, 0))
     if demand.memory_bytes > block:
-        yield "memory_bytes", "bytes of memory per rank", float(math.ceil(demand.memory_bytes / block)), 1.0, block
-    for name, amount in demand.resources:
-        if amount > 0:
-            yield f"{_RESOURCE}{name}", f"{name} per rank", amount, 0.0, 1
+        blocks = float(math.ceil(demand.memory_bytes / block))
+        yield _Amount("memory_bytes", "bytes of memory per rank", blocks, 1.0, block)
+    for name, held in demand.resources:
+        if held > 0:
+            yield _Amount(f"{_RESOURCE}{name}", f"{name} per rank", held, 0.0)
 
 
 def _of(demand: Demand, name: str) -> float:
@@ -95,9 +122,20 @@ def _shown(amount: float) -> str:
     return str(amount) if isinstance(amount, int) else f"{amount:g}"
 
 
-def _wider(question: Question) -> Iterator[Counterfactual]:
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """A field of the demand that would allow more; ``said`` in words, ``fields`` are those of the demand in which it does."""
+
+    field: str
+    old: Any
+    new: Any
+    said: str
+    fields: dict[str, Any]
+
+
+def _wider(question: Question) -> list[_Try]:
     demand, table = question.unit.demand, question.base.table
-    tries: list[tuple[str, Any, Any, str, dict[str, Any]]] = []
+    tries: list[_Try] = []
     for domain in table.domain_ids:
         fields: dict[str, Any] = {}
         if demand.domains and domain not in demand.domains:
@@ -107,25 +145,27 @@ def _wider(question: Question) -> Iterator[Counterfactual]:
         for name, new in fields.items():
             old = sorted(getattr(demand, name))
             if len(fields) == 1:
-                tries.append((name, old, sorted(new), f"domain {domain} were allowed", fields))
+                tries.append(_Try(name, old, sorted(new), f"domain {domain} were allowed", fields))
     if demand.accelerator_types:
         for model in dict.fromkeys(item.model for item in table.models if not item.matches(demand.accelerator_types)):
             types = (*demand.accelerator_types, model)
-            said = f"it accepted {model} too"
-            tries.append(
-                ("accelerator_types", list(demand.accelerator_types), list(types), said, {"accelerator_types": types})
-            )
+            old, said = list(demand.accelerator_types), f"it accepted {model} too"
+            tries.append(_Try("accelerator_types", old, list(types), said, {"accelerator_types": types}))
     if demand.ranks > 1 and not demand.cross_domain:
-        tries.append(("cross_domain", False, True, "its ranks might span domains", {"cross_domain": True}))
+        tries.append(_Try("cross_domain", False, True, "its ranks might span domains", {"cross_domain": True}))
     if demand.topology_required:
         said = f"its ranks need not share a {demand.topology}"
-        tries.append(("topology_required", True, False, said, {"topology_required": False}))
+        tries.append(_Try("topology_required", True, False, said, {"topology_required": False}))
+    return tries[: 2 * TRIED]
+
+
+def _widened(question: Question, tries: Iterable[_Try]) -> Iterator[Counterfactual]:
     shown: dict[str, int] = {}
-    for name, old, new, said, fields in tries[: 2 * TRIED]:
-        change = _asking(question, **fields)
-        if shown.get(name, 0) < SHOWN and question.ask(change) is not None:
-            shown[name] = shown.get(name, 0) + 1
-            yield _starts(question, name, old, new, "exactly", said, change)
+    for item in tries:
+        change = _asking(question, **item.fields)
+        if shown.get(item.field, 0) < SHOWN and (outcome := question.ask(change)) is not None:
+            shown[item.field] = shown.get(item.field, 0) + 1
+            yield _starts(item.field, item.old, item.new, "exactly", item.said, change, outcome)
 
 
 def _after_one(question: Question) -> Iterator[Counterfactual]:
@@ -133,14 +173,15 @@ def _after_one(question: Question) -> Iterator[Counterfactual]:
     shown = 0
     for key in _making_room(question):
         change = Change(ended=key)
-        if question.ask(change) is None:
+        outcome = question.ask(change)
+        if outcome is None:
             continue
         tenant = question.base.running[key].unit.tenant_id
         if key.is_unit:
-            yield _starts(question, f"units.{key}", "runs", "ended", "exactly", f"{key} ({tenant}) ended", change)
+            yield _starts(f"units.{key}", "runs", "ended", "exactly", f"{key} ({tenant}) ended", change, outcome)
         else:
             said = f"the run {key.job_id} ({tenant}), which is told to stop, had ended"
-            yield _starts(question, f"runs.{key.job_id}", "stops", "ended", "exactly", said, change)
+            yield _starts(f"runs.{key.job_id}", "stops", "ended", "exactly", said, change, outcome)
         shown += 1
         if shown == SHOWN:
             return
@@ -182,17 +223,15 @@ def _more_urgent(question: Question) -> Iterator[Counterfactual]:
     least = {value + more for value in known for more in (0, 1)}
     for priority in sorted(value for value in least if value > own)[: 2 * TRIED]:
         change = Change(unit=replace(question.unit, priority=priority))
-        if question.ask(change) is not None:
+        outcome = question.ask(change)
+        if outcome is not None:
             said = f"its priority were {priority} instead of {own}"
-            yield _starts(question, "priority", own, priority, "at least", said, change)
+            yield _starts("priority", own, priority, "at least", said, change, outcome)
             return
 
 
-def _shorter(question: Question) -> Iterator[Counterfactual]:
-    policy, unit = question.policy, question.unit
-    if policy.discipline not in {"easy", "conservative"}:
-        return
-    use_limit = policy.estimate == "limit"
+def _shorter(question: Question, name: str) -> Iterator[Counterfactual]:
+    unit, use_limit = question.unit, name == "limit_s"
     now = unit.limit_s if use_limit else unit.expected_s
     if now == math.inf:
         now = unit.expected_s if use_limit else unit.limit_s
@@ -205,9 +244,11 @@ def _shorter(question: Question) -> Iterator[Counterfactual]:
 
     left = 30 * 86_400.0 if now == math.inf else max(now - unit.attained_s, 1.0)
     found = greatest(lambda left_s: question.ask(with_(left_s)), 1.0, left, whole=True)
-    if found is not None:
-        name = "limit_s" if use_limit else "expected_s"
-        new = unit.attained_s + found[0]
-        old = None if now == math.inf else now
-        said = f"it were thought to run at most {found[0]:.0f} s more, so that it ends before what is reserved"
-        yield _starts(question, name, old, new, "at most", said, with_(found[0]))
+    if found is None:
+        return
+    new = unit.attained_s + found.value
+    old = None if now == math.inf else now
+    said = f"it were thought to run at most {found.value:.0f} s more, so that it ends before what is reserved"
+    yield _starts(name, old, new, "at most", said, with_(found.value), found.outcome)
+    if found.over:
+        raise GivenUpError

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.decide import decide
 from services.scheduler.core.deciding.decisions import Placement
+from services.scheduler.core.errors import GivenUpError
+from services.scheduler.core.explaining.allowance import Allowance
 from services.scheduler.core.explaining.explanation import Explanation
 from services.scheduler.core.pending import Pending
 from services.scheduler.core.policy import Policy
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Table, sum_by
+from services.scheduler.core.unlike import stages_now
 from services.scheduler.core.waiting_unit import PendingUnit
 
 SHOWN = 3
@@ -71,11 +74,24 @@ class Counterfactual:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One kind of change: the ``fields`` (or a part of their names) that it changes, the part of the search (0-1) that may be used up when it ends, and how it is
+    looked for; GivenUpError comes from there when that part is used up."""
+
+    fields: tuple[str, ...]
+    part: float
+    find: Callable[[], Iterator[Counterfactual]]
+
+
 class Question:
     """One unit on one state; see step 1 of counterfactual.py."""
 
-    def __init__(self, cluster: Cluster, policy: Policy, key: UnitKey, now_s: float) -> None:
+    def __init__(
+        self, cluster: Cluster, policy: Policy, key: UnitKey, now_s: float, allowance: Allowance | None = None
+    ) -> None:
         self.policy, self.key, self.now_s = policy, key, now_s
+        self.allowance = allowance or Allowance()
         self.base = base = cluster.copy()
         base.use(policy)
         # Everything is decided anew, as each change is: what a change does is told from what deciding anew does.
@@ -90,10 +106,14 @@ class Question:
             unit = running.unit
             base.pending = Pending(base.pending.order)
             base.add(unit)
+        elif _only_those_before(base, policy):
+            order = base.pending.in_order()
+            for other in order[order.index(unit) + 1 :]:
+                base.withdraw(other.key)
         self.unit = unit
 
     def ask(self, change: Change) -> Outcome | None:
-        """Decide again with the change."""
+        """Decide again with the change; GivenUpError when that is no longer allowed."""
         placement, preempted = self._decided(change, explain=False)
         if placement is None:
             return None
@@ -108,6 +128,7 @@ class Question:
         return placement.explanation
 
     def _decided(self, change: Change, *, explain: bool) -> tuple[Placement | None, tuple[UnitKey, ...]]:
+        self.allowance.decide()
         cluster = self.base.copy()
         policy = change.policy or self.policy
         if change.unit is not None:
@@ -124,9 +145,18 @@ class Question:
             row = table.node_index[change.up]
             cluster.view.table = _with_up(table, row)
             cluster.view.set_up([row], True)
-        decisions = decide(cluster, policy, self.now_s, explain=explain)
+        decisions = decide(cluster, policy, self.now_s, explain=explain, goes_on=self.allowance.goes_on)
         placement = next((item for item in decisions.placed if item.key == self.key), None)
         return placement, tuple([item.key for item in decisions.preempted if item.beneficiary == self.key])
+
+
+def _only_those_before(cluster: Cluster, policy: Policy) -> bool:
+    """Whether those behind a unit in the order change nothing for it, whatever is changed about it."""
+    stages = stages_now(cluster, policy)
+    if stages.planner is not None or stages.preemptions or policy.backfill_order:
+        return False
+    compares = any(getattr(item, "compares", False) for item in (*cluster.pending.order, *stages.limits))
+    return cluster.pending.settled and not compares
 
 
 def _with_up(table: Table, row: int) -> Table:
@@ -142,11 +172,18 @@ def _with_up(table: Table, row: int) -> Table:
     )
 
 
-def greatest(
-    ask: Callable[[float], Outcome | None], least: float, now: float, *, whole: bool
-) -> tuple[float, Outcome] | None:
+@dataclass(frozen=True, slots=True)
+class Greatest:
+    """A value that was asked, with its outcome; ``over`` when the search ended before it was known to be the greatest."""
+
+    value: float
+    outcome: Outcome
+    over: bool = False
+
+
+def greatest(ask: Callable[[float], Outcome | None], least: float, now: float, *, whole: bool) -> Greatest | None:
     """The greatest value below ``now`` (a bound that does not do) with an outcome, by bisection between powers and then
-    evenly; None when not even ``least`` has one. What is returned was asked."""
+    evenly; None when not even ``least`` has one. GivenUpError when not even that may be asked."""
     found = ask(least)
     if found is None:
         return None
@@ -160,9 +197,12 @@ def greatest(
             middle = low + 1.0
         if middle >= high:
             break
-        answer = ask(middle)
+        try:
+            answer = ask(middle)
+        except GivenUpError:
+            return Greatest(low, found, over=True)
         if answer is None:
             high = middle
         else:
             low, found = middle, answer
-    return low, found
+    return Greatest(low, found)

@@ -16,7 +16,7 @@ Steps:
    the quantiles of what is left of it, not those of a few draws.
 
 Where a planner decides in rounds, futures go from round to round instead: what ends between two is there for the next. There are
-three of them, and the planner's time is bounded by who asks (``patience``): what was not followed far enough says so.
+three of them. The time for all decisions is bounded by who asks (``patience``): what was not followed far enough says so.
 
 Courses of 3 may be kept between questions (kept_courses.py): then a second one on the same state costs only its own unit.
 
@@ -37,6 +37,7 @@ import numpy as np
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.cycle_order import Selection
 from services.scheduler.core.decide import decide
+from services.scheduler.core.errors import GivenUpError
 from services.scheduler.core.futures.kept_courses import Drawn, KeptCourses
 from services.scheduler.core.futures.layout import Layout
 from services.scheduler.core.futures.open_course import Answer
@@ -147,8 +148,8 @@ def prospects(
 ) -> dict[UnitKey, Prospect]:
     """When each of these waiting units is thought to start; the cluster is left as it is. Keys that do not wait are left out.
     ``seed`` is that of the run times that are drawn. What is asked about one unit is said by ``kept`` courses where they
-    speak for it, and else as without them. ``order`` is that of `order_of_starts`, where it is known. ``patience`` is asked, before each
-    round of a planner, whether there is time left for this part (0-1) of them."""
+    speak for it, and else as without them. ``order`` is that of `order_of_starts`, where it is known. ``patience`` is asked, before
+    each decision and each unit in it, whether there is time left for this part (0-1) of them."""
     if order is None:
         order = order_of_starts(cluster, now_s)
     last = max((place for place, unit in enumerate(order) if unit.key in keys), default=-1)
@@ -197,10 +198,11 @@ def prospects(
     futures: list[_Future] = []
     for number, scenario in enumerate(courses_of, 1):
         future = _Future(base, policy, now_s, scenario, max(cycles // len(courses_of), 1), until_s, need)
+        goes_on = partial(patience, number / len(courses_of))
         if planned is not None:
-            futures.append(future.run_in_rounds(planned, wanted, partial(patience, number / len(courses_of))))
+            futures.append(future.run_in_rounds(planned, wanted, goes_on))
         else:
-            futures.append(future.run(wanted))
+            futures.append(future.run(wanted, goes_on))
     return {key: _together(key, futures) for key in wanted}
 
 
@@ -269,21 +271,31 @@ class _Future:
         self._ends = [(scenario.end_s(item, now_s), key) for key, item in self._cluster.running.items()]
         heapq.heapify(self._ends)
 
-    def run(self, wanted: Collection[UnitKey]) -> _Future:
-        """Simulate until all wanted units have started, or no longer than allowed."""
+    def run(self, wanted: Collection[UnitKey], goes_on: Callable[[], bool]) -> _Future:
+        """Simulate until all wanted units have started, or no longer than allowed; ``goes_on`` says whether there is time for one
+        more unit."""
+        try:
+            self._run(wanted, goes_on)
+        except GivenUpError:
+            self.note = f"there was time to decide {self.cycles} times on what runs and waits, and no further"
+        return self
+
+    def _run(self, wanted: Collection[UnitKey], goes_on: Callable[[], bool]) -> None:
         ends = self._ends
         width_s = (self._enough_s() - self._now_s) / max(self._allowed / 2, 1.0)
         first_s = at_s = self._now_s
         while True:
-            self._decide(first_s, at_s, wanted)
+            if not goes_on():
+                raise GivenUpError
+            self._decide(first_s, at_s, wanted, goes_on)
             if len(self.found) == len(wanted):
-                return self
+                return
             self.until_s = at_s
             if not ends or ends[0][0] == math.inf:
                 self.exhausted = not ends
-                return self
+                return
             if self.cycles >= self._allowed or ends[0][0] > self._horizon_s:
-                return self
+                return
             first_s = at_s = ends[0][0]
             while ends and ends[0][0] <= first_s + width_s:
                 at_s, key = heapq.heappop(ends)
@@ -297,6 +309,9 @@ class _Future:
         ends, interval_s = self._ends, rounds.interval_s
         first_s = at_s = self._now_s
         while True:
+            if not goes_on():
+                self.note = f"the planner {rounds.name} was followed through {self.cycles} rounds, and no further"
+                return self
             changed = self._decide(first_s, at_s, wanted)
             if len(self.found) == len(wanted):
                 return self
@@ -308,7 +323,7 @@ class _Future:
                     f"nothing that runs is known to end, and rounds of the planner {rounds.name} change nothing more"
                 )
                 return self
-            if self.cycles >= self._allowed or not goes_on():
+            if self.cycles >= self._allowed:
                 self.note = f"the planner {rounds.name} was followed through {self.cycles} rounds, and no further"
                 return self
             first_s = max(rounds.next_s(self._cluster), at_s)
@@ -332,10 +347,12 @@ class _Future:
             last_s = end_s
         return last_s
 
-    def _decide(self, first_s: float, at_s: float, wanted: Collection[UnitKey]) -> bool:
-        """Decide and carry it out; whether anything began or was taken off."""
+    def _decide(
+        self, first_s: float, at_s: float, wanted: Collection[UnitKey], goes_on: Callable[[], bool] | None = None
+    ) -> bool:
+        """Decide and carry it out; whether anything began or was taken off. GivenUpError as of `decide`."""
         cluster = self._cluster
-        decisions = decide(cluster, self._policy, at_s, explain=False)
+        decisions = decide(cluster, self._policy, at_s, explain=False, goes_on=goes_on)
         off = [cluster.running[item.key] for item in decisions.preempted]
         begun = cluster.apply(decisions, at_s)
         self.cycles += 1

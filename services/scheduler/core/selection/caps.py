@@ -81,7 +81,7 @@ class MaxRunningLimit:
     def requires(self, policy: Policy) -> None:
         """PolicyError when nothing is limited."""
         if self._default is None and not self._tenants and not self._queues:
-            raise PolicyError("options.max_running: name default, tenants or queues")
+            raise PolicyError("options.max_running: limits nobody: give it default, tenants or queues")
 
     def open(self, context: OrderContext) -> MaxRunningGate:
         """Begin a cycle."""

@@ -40,6 +40,8 @@ class StarvationOrder:
 
     def requires(self, policy: Policy) -> None:
         """PolicyError when it would protect nothing."""
+        if policy.planner:
+            raise PolicyError(f"order: starvation protects nobody beside a planner: {policy.planner} reads no order")
         if policy.order[:1] != (self.name,):
             raise PolicyError(
                 "order: starvation must come first, else what stands before it passes the protected units"
