@@ -38,6 +38,7 @@ from simulation.experiment import (
     unfit,
     without,
 )
+from simulation.hopeless import hopeless
 from simulation.model import Network, Trace
 from simulation.policies import SETTINGS
 from simulation.reach import check_reach
@@ -255,6 +256,9 @@ def simulate(
                 "--seeds: seeds change nothing here, as no node of the network ever fails; --resample days draws other days"
             )
         _check_load(experiment)
+        doomed = hopeless(network, experiment.trace_of(seed), settings)
+        if doomed is not None:
+            errors.print(f"warning: {doomed.text(len(read.jobs))}", markup=False)
         if not quiet:
             errors.print(_opening(experiment))
         runs = _run(experiment, processes, quiet=quiet)

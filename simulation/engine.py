@@ -270,7 +270,8 @@ class Simulation(Outages):
             self.measures.extra.update(self.levels.figures(self.now_s))
         self.measures.close(
             self.now_s,
-            open_jobs=list(self._jobs.values()),
+            open_jobs=[*self._jobs.values(), *self._given_up],
+            given_up=[item.job.job_id for item in self._given_up],
             waiting=len(self.cluster.pending),
             running=len(self.cluster.running),
             to_come=len(self.trace.jobs) - self.measures.arrivals,

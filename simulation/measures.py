@@ -110,6 +110,8 @@ class Measures:
         self._prices = {domain.domain_id: float(domain.price_micro_units) for domain in network.domains}
         self._domain_of_node = {node.node_id: node.domain_id for node in network.nodes}
         self.unfinished = 0
+        self.given_up: Sequence[str] = ()
+        """Jobs that lost more runs than the policy allows; they are unfinished."""
         self.not_submitted = 0
         self._open = (0.0, 0.0, 0.0)
         """Accelerator-seconds held, lost and overhead of jobs that did not end."""
@@ -224,6 +226,7 @@ class Measures:
         now_s: float,
         *,
         open_jobs: Sequence[SimulatedJob],
+        given_up: Sequence[str],
         waiting: int,
         running: int,
         to_come: int,
@@ -231,8 +234,10 @@ class Measures:
         wan: Wan,
         decision_s: Sequence[float],
     ) -> None:
-        """The simulation is over; ``open_jobs`` have not ended, and so many ``to_come`` were not submitted yet."""
-        self.unfinished = waiting + running
+        """The simulation is over; ``open_jobs`` have not ended, of which some were ``given_up``, and so many ``to_come`` were not
+        submitted yet."""
+        self.unfinished = waiting + running + len(given_up)
+        self.given_up = given_up
         self.not_submitted = to_come
         self.preempted_runs += sum(item.interruptions for item in open_jobs)
         self._open = (
@@ -279,6 +284,7 @@ class Measures:
         return {
             "jobs": float(len(self.jobs)),
             "unfinished": float(self.unfinished),
+            "given_up": float(len(self.given_up)),
             "not_submitted": float(self.not_submitted),
             "jct_mean_h": _mean(jct) / 3600.0,
             "jct_p50_h": _quantile(jct, 0.5) / 3600.0,

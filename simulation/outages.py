@@ -5,6 +5,7 @@ from __future__ import annotations
 from services.scheduler.core.state import UnitKey
 from simulation.failures import Holding, reclaimed
 from simulation.progress import Progress
+from simulation.simulated_job import SimulatedJob
 from simulation.world import NODE
 
 
@@ -22,9 +23,7 @@ class Outages(Progress):
         if down:
             self._down.add(row)
             for running in [item for item in self.cluster.running.values() if any(r == row for r, _ in item.rows)]:
-                item = self._jobs[running.unit.key]
-                self._stop(item, graceful=False)
-                self._wait(item)
+                self._lose(self._jobs[running.unit.key])
         else:
             self._down.discard(row)
         domain = int(self.cluster.table.node_domain[row])
@@ -34,6 +33,17 @@ class Outages(Progress):
             self.cluster.view.set_up([row], not down)
             self.measures.node_changed(self._size_of(row), down=down)
         self._push_next_failure()
+
+    def _lose(self, item: SimulatedJob) -> None:
+        """A job loses its run, and waits again; it is given up when that happened too often, as the live scheduler does."""
+        self._stop(item, graceful=False)
+        if item.recoveries < self.policy.restarts.max_recoveries:
+            item.recoveries += 1
+            self._wait(item)
+            return
+        self._given_up.append(item)
+        self._progress_s = self.now_s
+        del self._jobs[item.key]
 
     def _size_of(self, row: int) -> float:
         """What the measures count of a node."""
@@ -52,9 +62,7 @@ class Outages(Progress):
                 milli = running.unit.demand.device_milli
                 holdings.append(Holding(running.unit.key.job_id, running.since_s, held * milli / 1000.0))
         for job_id in reclaimed(holdings, available):
-            item = self._jobs[UnitKey(job_id, 0)]
-            self._stop(item, graceful=False)
-            self._wait(item)
+            self._lose(self._jobs[UnitKey(job_id, 0)])
         self._spot[domain] = float(available)
         self._share_out_spot(domain)
 

@@ -20,6 +20,7 @@ from simulation.model import Network
 _NAMES = {
     "jobs": "jobs_finished_count",
     "unfinished": "jobs_unfinished_count",
+    "given_up": "jobs_given_up_count",
     "not_submitted": "jobs_not_submitted_count",
     "slowdown_mean": "slowdown_mean_ratio",
     "used_share_of_held": "used_of_held_share",
@@ -221,6 +222,20 @@ class Report:
             table.add_row(self._label(name), *texts, *(shares[place] for _, shares in gaps))
         return table
 
+    def _given_up(self) -> list[str]:
+        """Who was given up under which policies."""
+        notes = []
+        for name, runs in self.comparison.runs.items():
+            job_ids = [job_id for run in runs for job_id in run.measures.given_up]
+            if job_ids:
+                most = runs[0].setting.policy.restarts.max_recoveries
+                more = f" and {len(job_ids) - 3} more" if len(job_ids) > 3 else ""
+                notes.append(
+                    f"{name}: {', '.join(job_ids[:3])}{more} lost {most + 1} runs to failures or reclaims and were given up;"
+                    " checkpoint_interval_s of a job bounds what a failure takes, restarts: max_recoveries of a policy file how often"
+                )
+        return notes
+
     def _gap_references(self) -> list[tuple[str, str]]:
         """The gaps that are printed, each once."""
         references = self.comparison.references
@@ -264,6 +279,7 @@ class Report:
             notes.append("some jobs had not been submitted at the end; no figure knows them")
         if any((cells["unfinished", "all"].value or 0) > 0 for cells in self.figures.values()):
             notes.append("some jobs did not finish: times are those of the jobs that did; shorter may only mean fewer")
+        notes += self._given_up()
         declared = [item.name for item in experiment.settings if item.knowledge == "declared"]
         if declared and all(math.isnan(job.estimate_s) for job in experiment.trace.jobs):
             notes.append(

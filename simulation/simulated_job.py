@@ -65,6 +65,7 @@ class SimulatedJob:
     finish_s: float = math.nan
     starts: int = 0
     interruptions: int = 0
+    recoveries: int = 0
     lost: float = 0.0
     overhead_s: float = 0.0
     running: RunningUnit | None = None

@@ -80,6 +80,8 @@ class World:
         self.cluster.view.facts["work_left"] = self.work_left
         self._until_s, self._watch = until_s, watch
         self._jobs: dict[UnitKey, SimulatedJob] = {}
+        self._given_up: list[SimulatedJob] = []
+        """Jobs that lost more runs than the policy allows."""
         self._heap: list[tuple[float, int, int, object]] = []
         self._pushed = 0
         self._demands: dict[Demand, Demand] = {}

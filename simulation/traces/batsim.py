@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulation.model import Trace, TraceJob
-from simulation.traces.reading import Collected, read_text, table
+from simulation.model import UNKNOWN, Trace, TraceJob
+from simulation.traces.reading import Collected, number, read_text, table
 
 COLUMNS = (
     *("job_id", "submission_time", "requested_number_of_resources", "requested_time", "success"),
@@ -39,14 +39,17 @@ def schedule(path: Path | str) -> BatsimSchedule:
     finish_s: dict[str, float] = {}
     for row in table(path, text, COLUMNS):
         job_id = collected.claim(row, "job_id", row.text("job_id"))
-        submitted, duration = row.number("submission_time"), row.number("execution_time")
+        submitted = row.number("submission_time")
+        if row.whole("success") != 1:
+            # One that was rejected has no times.
+            collected.skipped["did not succeed"] += 1
+            continue
+        duration = row.number("execution_time")
         started = row.number("starting_time", least=submitted)
         finished = row.number("finish_time", least=started)
         ranks = row.whole("requested_number_of_resources")
-        estimate = row.number("requested_time")
-        if row.whole("success") != 1:
-            collected.skipped["did not succeed"] += 1
-            continue
+        asked_s = number(row.text("requested_time"))
+        estimate = UNKNOWN if asked_s == -1 else row.number("requested_time")
         if duration == 0 or ranks == 0:
             collected.skipped["zero duration" if duration == 0 else "no processors"] += 1
             continue

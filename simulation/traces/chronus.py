@@ -16,7 +16,7 @@ COLUMNS = (
 
 def load(path: Path | str, *, node_size: int = 8, time_unit_s: float = 60.0) -> Trace:
     """``expect_time_list`` is the time wanted after submission and ``expect_value_list`` what it is worth; of several,
-    joined by ``-``, the first is taken. Best-effort jobs have no deadline (their expected time repeats the submission).
+    joined by ``-``, the first is taken. Best-effort jobs have no deadline (their expected time repeats the submission, or is empty).
 
     The user is a virtual cluster: tenant and home domain. ``time_unit_s`` is the length of the file's unit: the log spans
     14 days as 20,160. Left out: zero duration, no GPU.
@@ -34,7 +34,8 @@ def load(path: Path | str, *, node_size: int = 8, time_unit_s: float = 60.0) -> 
         best_effort = row.whole("best_effort")
         if best_effort > 1:
             raise row.error("best_effort", f"is not 0 or 1: {best_effort}")
-        expected, value = _first(row, "expect_time_list") * time_unit_s, _first(row, "expect_value_list")
+        expected = _first(row, "expect_time_list", UNKNOWN if best_effort else None) * time_unit_s
+        value = _first(row, "expect_value_list", 1.0 if best_effort else None)
         if duration == 0 or gpus == 0:
             collected.skipped["zero duration" if duration == 0 else "no processors"] += 1
             continue
@@ -49,7 +50,7 @@ def load(path: Path | str, *, node_size: int = 8, time_unit_s: float = 60.0) -> 
                 ranks=ranks,
                 accelerators=accelerators,
                 tenant=tenant,
-                name=row.text("model_name"),
+                name=row.text("model_name", required=False),
                 home_domain=tenant,
                 deadline_s=UNKNOWN if best_effort else submitted + expected,
                 value=value,
@@ -58,6 +59,8 @@ def load(path: Path | str, *, node_size: int = 8, time_unit_s: float = 60.0) -> 
     return collected.trace(path, Path(path).stem, sha256)
 
 
-def _first(row: Row, column: str) -> float:
+def _first(row: Row, column: str, missing: float | None) -> float:
+    if missing is not None and not row.text(column, required=False):
+        return missing
     values = [row.as_number(column, part) for part in row.text(column).split("-")]
     return values[0]

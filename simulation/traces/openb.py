@@ -20,7 +20,7 @@ MIB = 1 << 20
 def load(path: Path | str, *, pending: bool = False) -> Trace:
     """A pod is one rank with ``num_gpu`` accelerators; below 1000 ``gpu_milli`` is a share of the only one.
 
-    Submitted at its creation, run from scheduling to deletion. Pods never scheduled are left out; with ``pending`` they stay
+    Submitted at its creation, run from scheduling to deletion. Pods without a deletion are left out, and those never scheduled; with ``pending`` they stay
     and run from creation to deletion. ``gpu_spec`` lists accepted models (``A|B``). The class of service sets the priority
     (see `PRIORITIES`) and whether it may be preempted (BE, Burstable). Time 0 is the first submission.
     """
@@ -34,6 +34,9 @@ def load(path: Path | str, *, pending: bool = False) -> Trace:
             collected.skipped["never scheduled"] += 1
             continue
         begun = created if scheduled is None else scheduled
+        if not row.text("deletion_time", required=False):
+            collected.skipped["not ended"] += 1
+            continue
         duration = row.number("deletion_time", least=begun) - begun
         accelerators, share = _accelerators(row)
         cpus = row.number("cpu_milli") / 1000
@@ -67,6 +70,8 @@ def load(path: Path | str, *, pending: bool = False) -> Trace:
 
 def _accelerators(row: Row) -> tuple[int, float]:
     count = row.whole("num_gpu")
+    if count == 0 and not row.text("gpu_milli", required=False):
+        return 0, 1.0
     milli = row.whole("gpu_milli")
     if count == 0:
         return 0, 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import hashlib
@@ -24,7 +25,8 @@ MOST_WHOLE = 2**63 - 1
 """Amounts are added up in 64 bits."""
 MOST_YEARS = 100
 """No job comes or lasts longer: its times are in another unit, or there for "never"."""
-_MOST_S = MOST_YEARS * 365.25 * 86_400
+MOST_S = MOST_YEARS * 365.25 * 86_400
+_OTHER_SIGNS = ((";", "semicolons"), ("\t", "tabs"), ("|", "bars"))
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
@@ -68,7 +70,7 @@ def _decoded(path: Path | str, data: bytes, comment: bytes) -> str:
             raise TraceError("is not UTF-8 text", path=path, line=data.count(b"\n", 0, error.start) + 1) from error
     lines = [
         line.decode("utf-8", "replace").encode() if line.lstrip().startswith(comment) else line
-        for line in data.split(b"\n")
+        for line in data.removeprefix(codecs.BOM_UTF8).split(b"\n")
     ]
     return _decoded(path, b"\n".join(lines), b"")
 
@@ -158,26 +160,32 @@ class Row:
 def table(
     path: Path | str, text: str, required: Iterable[str], *, allowed: Iterable[str] | None = None
 ) -> Iterator[Row]:
-    """The lines of a CSV text with a header, lazily. Blank lines are passed over, and blanks around a quoted cell.
+    """The lines of a CSV text with a header, lazily. Lines that hold nothing are passed over, columns without a name, and blanks around a
+    quoted cell.
 
-    Raises `TraceError`: a required column missing, a column twice or (with ``allowed``) unknown, a line with more or fewer
+    Raises `TraceError`: a required column missing, a column twice or (with ``allowed``) unknown or not empty without a name, a line with more or fewer
     cells than the header, broken quoting, no line after the header.
     """
     # To the csv module the blanks around quotes would be a part of the cell, or an error.
     unpadded = _PADDED.sub(r"\1\2", text) if '"' in text else text
     reader = csv.reader(io.StringIO(unpadded, newline=""), strict=True)
     columns: dict[str, int] | None = None
+    unnamed: list[int] = []
+    width = 0
     found = False
     try:
         for cells in reader:
             if not cells or (len(cells) == 1 and not cells[0].strip()):
                 continue
             if columns is None:
-                columns = _header(path, reader.line_num, cells, required, allowed)
-            elif len(cells) != len(columns):
-                message = f"{len(cells)} cells, but the header has {len(columns)} columns"
+                columns, width = _header(path, reader.line_num, cells, required, allowed), len(cells)
+                unnamed = [place for place in range(width) if place not in columns.values()]
+            elif len(cells) != width:
+                message = f"{len(cells)} cells, but the header has {width} columns"
                 raise TraceError(message, path=path, line=reader.line_num)
-            else:
+            elif unnamed and allowed is not None and any(cells[place].strip() for place in unnamed):
+                raise TraceError("a cell in a column without a name", path=path, line=reader.line_num)
+            elif any(cells):
                 found = True
                 yield Row(path, reader.line_num, columns, cells)
     except csv.Error as error:
@@ -189,17 +197,20 @@ def table(
 def _header(
     path: Path | str, line: int, cells: list[str], required: Iterable[str], allowed: Iterable[str] | None
 ) -> dict[str, int]:
+    # Spreadsheets end every line with the commas of columns that hold nothing.
     names = [cell.strip() for cell in cells]
-    columns = {name: index for index, name in enumerate(names)}
-    if len(columns) != len(names):
-        twice = next(name for name, count in Counter(names).items() if count > 1)
+    columns = {name: index for index, name in enumerate(names) if name}
+    if len(columns) != len(names) - names.count(""):
+        twice = next(name for name, count in Counter(names).items() if name and count > 1)
         raise TraceError("is there twice", path=path, line=line, column=twice)
     for name in required:
         if name not in columns:
-            raise TraceError("is missing from the header", path=path, line=line, column=name)
+            other = next((sign for sign, _ in _OTHER_SIGNS if len(cells) == 1 and sign in cells[0]), "")
+            hint = f"; cells are between commas, not {dict(_OTHER_SIGNS)[other]}" if other else ""
+            raise TraceError(f"is missing from the header{hint}", path=path, line=line, column=name)
     if allowed is not None:
         known = set(allowed)
-        for name in names:
+        for name in columns:
             if name not in known:
                 raise TraceError("is not a known column", path=path, line=line, column=name)
     return columns
@@ -236,7 +247,7 @@ class Collected:
             raise TraceError(f"holds no job that can run ({reasons or 'no line with a job'})", path=path)
         for job in self.jobs:
             for what, seconds in (("submission", job.submit_s), ("run time", job.duration_s)):
-                if not seconds <= _MOST_S:
+                if not seconds <= MOST_S:
                     file, line = self._places[job.job_id]
                     message = f"{what} of job {job.job_id}: {seconds:g} s are more than {MOST_YEARS} years; is the file's unit the second?"
                     raise TraceError(message, path=file, line=line)

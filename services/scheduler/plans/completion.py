@@ -19,11 +19,11 @@ import numpy as np
 from services.scheduler.core.cluster import Cluster
 from services.scheduler.core.options import numbers_of
 from services.scheduler.core.planning import Target
-from services.scheduler.core.running_unit import RunningUnit
 from services.scheduler.core.state import UnitKey
 from services.scheduler.core.table import Bools, Floats, Ints
 from services.scheduler.core.waiting_unit import SERVICE, OrderContext
 from services.scheduler.planners import gavel
+from services.scheduler.plans.room import Room
 from services.scheduler.plans.service import Service, service_of
 from services.scheduler.plans.state import Jobs, jobs_of, others
 
@@ -49,8 +49,8 @@ class CompletionPlanner:
        include the restart. A job of which it is not known, with ``known`` 0 each, is thought to need as long again as it
        had (at least ``least_s``), as heavy tails go.
     2. The linear program (`gavel.max_throughput` with weights).
-    3. Whole: pairs by share, the type that a job holds first among equals, if its devices are free, in one domain where it may not
-       span them; what is left over goes by seconds times devices.
+    3. Whole: pairs by share, the type that a job holds first among equals, if its devices are free (`Room`: in one domain where it may
+       not span them, each rank on one node); what is left over goes by seconds times devices.
     4. Else the plan stays as it is.
 
     What a policy wants that serves many tenants, each off by default: with ``priorities`` jobs of a higher priority are planned
@@ -218,79 +218,6 @@ def filled(amount: float, held: Floats, wanted: Floats, weight: Floats) -> Float
         amount -= step * float(weight[lowest].sum())
         asks = wanted - got > 1e-9
     return got
-
-
-class Room:
-    """What is free for jobs that are planned: ``free`` (T) devices of each type, and where a type is in several domains, in each.
-    ``devices`` (J) are those that each job asks for.
-
-    Pools that are counted over domains alone have room for gangs that fit in none of them: such a gang would be planned, find no
-    room, and wait until the plan is made anew, though another type had room for it.
-    """
-
-    def __init__(self, jobs: Jobs) -> None:
-        self._jobs, self._table = jobs, jobs.cluster.table
-        self.devices = jobs.devices
-        self.free = jobs.capacity.copy()
-        by_domain = np.zeros((len(jobs.models), len(self._table.domain_ids)))
-        for column, item in enumerate(self._table.models):
-            up = self._table.devices[:, column] * jobs.cluster.view.up
-            place = jobs.models.index(item.model)
-            by_domain[place] += np.bincount(self._table.node_domain, up, by_domain.shape[1])
-        self._apart = (by_domain > 0).sum(axis=1) > 1
-        self._left: list[list[float]] = by_domain.tolist()
-
-    def keep(self, job: int) -> None:
-        """A run stays on the nodes that it has."""
-        run, kind = self._jobs.runs[job], int(self._jobs.kind[job])
-        if run is not None:
-            self.free[kind] -= self._jobs.devices[job]
-            for domain, share in self._held(run):
-                self._left[kind][domain] -= share
-
-    def settle(self) -> None:
-        """What is on nodes that went down is held and yet not counted: nothing is free below 0."""
-        self.free = np.maximum(self.free, 0.0)
-
-    def take(self, job: int, kind: int) -> bool:
-        """Give a job its devices of a type, if they are free: in its own domain where it runs on that type, else in the one with the
-        least room that is enough."""
-        wanted = float(self._jobs.devices[job])
-        if wanted > self.free[kind] + 1e-9:
-            return False
-        if self._apart[kind] and not self._take_in_domains(job, kind, wanted):
-            return False
-        self.free[kind] -= wanted
-        return True
-
-    def _take_in_domains(self, job: int, kind: int, wanted: float) -> bool:
-        demand, left = self._jobs.demands[job], self._left[kind]
-        names = self._table.domain_ids
-        places = [
-            place
-            for place, name in enumerate(names)
-            if (not demand.domains or name in demand.domains) and name not in demand.excluded_domains
-        ]
-        if demand.cross_domain:
-            if sum(max(left[place], 0.0) for place in places) < wanted - 1e-9:
-                return False
-            for place in sorted(places, key=lambda place: -left[place]):
-                taken = min(max(left[place], 0.0), wanted)
-                left[place] -= taken
-                wanted -= taken
-            return True
-        enough = [place for place in places if left[place] >= wanted - 1e-9]
-        if not enough:
-            return False
-        run = self._jobs.runs[job]
-        own = {domain for domain, _ in self._held(run)} if run is not None and self._jobs.kind[job] == kind else set()
-        left[min(enough, key=lambda place: (place not in own, left[place]))] -= wanted
-        return True
-
-    def _held(self, run: RunningUnit) -> list[tuple[int, float]]:
-        """Devices in each domain, a row of a node at a time."""
-        milli = run.unit.demand.device_milli
-        return [(int(self._table.node_domain[row]), len(devices) * milli / 1000.0) for row, devices in run.rows]
 
 
 def _fill(chosen: Ints, room: Room, pairs: Ints, which: Ints, quotas: Quotas | None) -> None:

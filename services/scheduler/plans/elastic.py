@@ -9,8 +9,8 @@ What comes free between rounds stays free until the next (60 s), as in Sia.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from services.scheduler.planners.elastic_exact import exact_choice, is_small
 from services.scheduler.planners.mixed_integer import Limits
 from services.scheduler.planners.sia import (
     Configurations,
+    SiaPlan,
     alike_jobs,
     greatest_scale_up,
     greatest_value,
@@ -32,18 +33,18 @@ from services.scheduler.planners.sia import (
     restart_factor,
     sia_allocation,
 )
+from services.scheduler.plans.kept_round import Kept, Lasting, keep, kept_targets, outlook_of, settles
+from services.scheduler.plans.looking_ahead import looked_ahead
 from services.scheduler.plans.offers import offers_of
 from services.scheduler.plans.rigid import RigidRound, rigid_round
 from services.scheduler.plans.service import service_of
 from services.scheduler.plans.state import Jobs, jobs_of, others
 
-_NAME = "elastic"
 _SIA, _EXACT = "Sia's round", "greatest worth of all types"
-BOUNDED = Limits(nodes=1000)
+BOUNDED = Limits(nodes=1000, jumps=False)
 """Of the solver's search, so that a round ends. Programs of 150 jobs on five types took one node each; the same bound gives the same
-plan everywhere, which one of time would not."""
+plan everywhere, which one of time would not. Without jumps 1,458 recorded programs had the same solution in 60 to 75 % of the time."""
 _UNPROVEN = " (the best plan found: the search ended at its bound)"
-_SLACK = 1e-6
 _SLACK_S = 1e-3
 """Times are sums, and not exact: a round is made anew so much too early."""
 
@@ -52,7 +53,8 @@ _SLACK_S = 1e-3
 class Round:
     """What every elastic planner gets: jobs, configurations (C), and per job and configuration (J, C) the goodput, 0 where it
     does not run or is not offered; ``current`` (J) configuration or -1, ``factor`` (J) of any other, ``starting`` (J). It is
-    the same until ``until_s`` if nobody comes, begins or ends."""
+    the same until ``until_s`` if nobody comes, begins or ends; where that is not known, until ``later_s`` but for ``factor``.
+    ``restarts`` (J) are those so far."""
 
     jobs: Jobs
     offered: Configurations
@@ -60,7 +62,16 @@ class Round:
     current: Ints
     factor: Floats
     starting: Bools
+    restarts: Ints
     until_s: float = -np.inf
+    later_s: float = -np.inf
+
+    def at(self, later_s: float) -> Round:
+        """The round as it will be then, at the latest at ``Round.later_s``; as of runs of any age where that is infinite."""
+        jobs = self.jobs
+        if later_s == np.inf:
+            return replace(self, factor=np.ones_like(self.factor))
+        return replace(self, factor=restart_factor(jobs.age_s + later_s - jobs.now_s, self.restarts, jobs.restart_s))
 
 
 def round_of(
@@ -87,104 +98,55 @@ def round_of(
     current = np.where(holds, same.argmax(axis=1), -1) if offered.kind.size else np.full(len(jobs.units), -1)
     allowed |= same
     goodput = np.where(allowed, goodput, 0.0)
-    starts = service.starts(jobs.keys)
+    restarts = np.maximum(service.starts(jobs.keys) - 1, 0)
     cost = jobs.restart_s
     since = np.where(np.isfinite(jobs.since_s), now_s - jobs.since_s, np.inf)
+    later_s = -np.inf if hasattr(cluster.view.facts.get("throughputs"), "rate_in") else rest_until_s(cluster, jobs)
+    chooses = bool(((current >= 0) & ((goodput > 0).sum(axis=1) > 1)).any())
     return Round(
         jobs,
         offered,
         goodput,
         current,
-        restart_factor(jobs.age_s, np.maximum(starts - 1, 0), cost),
+        restart_factor(jobs.age_s, restarts, cost),
         ((current >= 0) & (since < cost)) | (jobs.fixed & (current >= 0)),
-        _unchanged_until_s(cluster, jobs, goodput, current),
+        restarts,
+        # What a restart costs a run changes with its age, which is the same to one without a choice.
+        -np.inf if chooses else later_s,
+        later_s,
     )
 
 
-def _unchanged_until_s(cluster: Cluster, jobs: Jobs, goodput: Floats, current: Ints) -> float:
-    """Until when a round is what it is now, if nobody comes, begins or ends: until a run has made its start or may be taken
-    off; minus infinity where rates change as jobs go on, or where a run has a choice, as what a restart costs it changes with its age."""
-    phased = hasattr(cluster.view.facts.get("throughputs"), "rate_in")
-    if phased or ((current >= 0) & ((goodput > 0).sum(axis=1) > 1)).any():
-        return -np.inf
-    return rest_until_s(cluster, jobs)
-
-
 def rest_until_s(cluster: Cluster, jobs: Jobs) -> float:
-    """When the next run has made its start, or may be taken off."""
+    """When the next run has made its start, or may be taken off: until then nothing but the restart factor changes, if nobody comes,
+    begins or ends and rates do not change as jobs go on."""
     since = jobs.now_s - jobs.since_s
     later = np.concatenate([jobs.restart_s - since, cluster.policy.restarts.least_run_s - since])
     later = later[(later > 0) & np.isfinite(later)]
     return jobs.now_s + float(later.min(initial=np.inf)) - _SLACK_S
 
 
-class _Kept:
-    """The targets of a round for as long as it stays the same (``until_s``). A copy of the cluster makes them anew.
-
-    ``settles``: carrying them out changes nothing for the next round (`_settles`)."""
-
-    def __init__(self, jobs: Jobs, until_s: float, targets: Sequence[Target], *, settles: bool = False) -> None:
-        self._keys, self._rates, self.until_s, self.targets = jobs.keys, jobs.rates, until_s, targets
-        self._settles = settles
-
-    def __deepcopy__(self, memo: dict[int, object]) -> None:
-        return None
-
-    def hold(self, jobs: Jobs) -> bool:
-        """Whether they are what would be planned now: nobody came, began or ended, and nothing hangs on the time."""
-        return jobs.keys is self._keys and jobs.now_s < self.until_s
-
-    def settled(self, cluster: Cluster) -> bool:
-        """Whether the next rounds would plan the same, of the same jobs on the same devices, whichever of them run by now."""
-        if not self._settles or not self._rates.hold(cluster):
-            return False
-        if len(cluster.running) + len(cluster.pending) != len(self._keys):
-            return False
-        waiting = [key for key in self._keys if key not in cluster.running]
-        return all(key in cluster.pending for key in waiting)
-
-
-def _settles(cluster: Cluster, jobs: Jobs) -> bool:
-    """Whether who begins in this round, where each job has one size at most, is free to be taken off again by the next round, as all
-    are in this one: so the next has the same choice."""
-    begin_s = max(float(jobs.restart_s.max(initial=0.0)), cluster.policy.restarts.least_run_s)
-    round_s = cluster.policy.interval_s
-    # Differences of whole seconds are exact, others may be a little less.
-    exact = round_s.is_integer() and jobs.now_s.is_integer()
-    return jobs.all_preemptible and (begin_s <= round_s if exact else begin_s < round_s * (1.0 - _SLACK))
-
-
-def _kept(cluster: Cluster, jobs: Jobs) -> Sequence[Target] | None:
-    """The targets of the round before, if this one is the same."""
-    found: _Kept | None = service_of(cluster).plan.get(_NAME)
-    if found is None or not found.hold(jobs):
-        return None
-    more = others(cluster, jobs)
-    return [*found.targets, *more] if more else found.targets
-
-
-def _keep(cluster: Cluster, kept: _Kept, jobs: Jobs) -> Sequence[Target]:
-    service_of(cluster).plan[_NAME] = kept
-    more = others(cluster, jobs)
-    return [*kept.targets, *more] if more else kept.targets
-
-
 def _keep_round(cluster: Cluster, this: Round, targets: Sequence[Target]) -> Sequence[Target]:
-    return _keep(cluster, _Kept(this.jobs, this.until_s, targets), this.jobs)
+    return keep(cluster, Kept(this.jobs, this.until_s, targets), this.jobs)
 
 
-class _Lasting:
-    """A planner that says how long its last round stays the same."""
-
-    def same_until_s(self, cluster: Cluster, now_s: float) -> float:
-        """See services/scheduler/core/planning.py."""
-        found: _Kept | None = service_of(cluster).plan.get(_NAME)
-        return found.until_s if found is not None and found.hold(jobs_of(cluster, now_s)) else -np.inf
-
-    def settled_until_s(self, cluster: Cluster, now_s: float) -> float:
-        """See services/scheduler/core/planning.py."""
-        found: _Kept | None = service_of(cluster).plan.get(_NAME)
-        return np.inf if found is not None and found.settled(cluster) else -np.inf
+def _keep_best(
+    cluster: Cluster, this: Round, choice: Ints, targets: Sequence[Target], choose: Callable[[Round], Ints | None]
+) -> Sequence[Target]:
+    """As `_keep_round`, of a planner whose ``choice`` has the greatest sum, as ``choose`` gives it for a round (None: not proven)."""
+    runs = this.current >= 0
+    if this.until_s > -np.inf or (choice[runs] != this.current[runs]).any():
+        return _keep_round(cluster, this, targets)
+    jobs = this.jobs
+    outlook = looked_ahead(
+        choice,
+        lambda later_s: choose(this.at(later_s)),
+        jobs.now_s,
+        this.later_s,
+        cluster.policy.interval_s,
+        outlook_of(cluster, jobs),
+    )
+    return keep(cluster, Kept(jobs, outlook.until_s, targets, outlook=outlook), jobs)
 
 
 def targets_of(this: Round, choice: Ints, reason: str) -> list[Target]:
@@ -202,7 +164,7 @@ def targets_of(this: Round, choice: Ints, reason: str) -> list[Target]:
     ]
 
 
-class SiaPlanner(_Lasting):
+class SiaPlanner(Lasting):
     """Sia's integer program (`sia_allocation`) with the authors' parameters; options ``power`` (negated: 0.5 is p = -0.5),
     ``queue_penalty``, and ``growth`` (a job gets at most so many times what it ran with; 0: no bound)."""
 
@@ -218,7 +180,7 @@ class SiaPlanner(_Lasting):
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next round."""
         jobs = jobs_of(cluster, context.now_s)
-        same = _kept(cluster, jobs)
+        same = kept_targets(cluster, jobs)
         if same is not None:
             return same
         rigid = rigid_round(cluster, jobs) if jobs.keys else None
@@ -227,7 +189,16 @@ class SiaPlanner(_Lasting):
         this = round_of(cluster, context.now_s, jobs, growth=self._growth)
         if not this.offered.kind.size or not this.jobs.units:
             return others(cluster)
-        plan = sia_allocation(
+        plan = self._allocation(this)
+        targets = targets_of(this, plan.choice, _SIA if plan.proven else _SIA + _UNPROVEN)
+        return _keep_best(cluster, this, plan.choice, targets, self._proven_choice)
+
+    def _proven_choice(self, this: Round) -> Ints | None:
+        plan = self._allocation(this)
+        return plan.choice if plan.proven else None
+
+    def _allocation(self, this: Round) -> SiaPlan:
+        return sia_allocation(
             this.goodput,
             this.offered,
             capacity_of(this),
@@ -238,15 +209,14 @@ class SiaPlanner(_Lasting):
             queue_penalty=self._penalty,
             limits=BOUNDED,
         )
-        return _keep_round(cluster, this, targets_of(this, plan.choice, _SIA if plan.proven else _SIA + _UNPROVEN))
 
     def _plan_rigid(self, cluster: Cluster, rigid: RigidRound) -> Sequence[Target]:
         """As by tables: every job's only size is worth 1 to the power, whatever the power is, and waiting ``queue_penalty``."""
         jobs, worth = rigid.jobs, self._penalty - 1.0
         targets = rigid.targets(lambda devices, free: alike_jobs(worth, devices, free), _SIA)
         until_s = rest_until_s(cluster, jobs)
-        settles = not rigid.held.any() and _settles(cluster, jobs)
-        return _keep(cluster, _Kept(jobs, until_s, targets, settles=settles), jobs)
+        settled = not rigid.held.any() and settles(cluster, jobs)
+        return keep(cluster, Kept(jobs, until_s, targets, settles=settled), jobs)
 
 
 def worth(this: Round, power: float, penalty: float) -> Floats:
@@ -283,7 +253,7 @@ def held_and_free(this: Round) -> tuple[Ints, Floats]:
     return kept, np.maximum(free, 0.0)
 
 
-class MarginalPlanner(_Lasting):
+class MarginalPlanner(Lasting):
     """Configurations by worth per device, then upgrades within a type (`greedy_allocation`); options as Sia's.
 
     It takes one device of any type for everyone first and never exchanges types: jobs that gain most from the fast type come
@@ -302,7 +272,7 @@ class MarginalPlanner(_Lasting):
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next round."""
         jobs = jobs_of(cluster, context.now_s)
-        same = _kept(cluster, jobs)
+        same = kept_targets(cluster, jobs)
         if same is not None:
             return same
         this = round_of(cluster, context.now_s, jobs)
@@ -314,7 +284,7 @@ class MarginalPlanner(_Lasting):
         return _keep_round(cluster, this, targets_of(this, np.where(kept >= 0, kept, greedy), "gain per device"))
 
 
-class PolluxPlanner(_Lasting):
+class PolluxPlanner(Lasting):
     """Pollux's fitness without its search over placements (`pollux_utility`), blind to types as the original.
 
     Steps: 1. goodput by number of devices, the mean over types by their size; 2. numbers by marginal gain over the whole pool;
@@ -327,7 +297,7 @@ class PolluxPlanner(_Lasting):
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next round."""
         jobs = jobs_of(cluster, context.now_s)
-        same = _kept(cluster, jobs)
+        same = kept_targets(cluster, jobs)
         if same is not None:
             return same
         this = round_of(cluster, context.now_s, jobs, every_count=True, growth=0.0)
@@ -359,7 +329,7 @@ class PolluxPlanner(_Lasting):
         return _keep_round(cluster, this, targets_of(this, choice, "Pollux's fitness"))
 
 
-class ExactPlanner(_Lasting):
+class ExactPlanner(Lasting):
     """Ours. Steps of a round:
 
     1. Worth of every configuration as in Sia's objective, with a smaller power (0.3: less weight on the worst served, more
@@ -383,21 +353,30 @@ class ExactPlanner(_Lasting):
     def plan(self, cluster: Cluster, context: OrderContext) -> Sequence[Target]:
         """The jobs of the next round."""
         jobs = jobs_of(cluster, context.now_s)
-        same = _kept(cluster, jobs)
+        same = kept_targets(cluster, jobs)
         if same is not None:
             return same
         this = round_of(cluster, context.now_s, jobs, growth=self._growth)
         if not this.offered.kind.size or not this.jobs.units:
             return others(cluster)
+        choice, proven = self._choice(this)
+        targets = targets_of(this, choice, _EXACT if proven else _EXACT + _UNPROVEN)
+        return _keep_best(cluster, this, choice, targets, self._proven_choice)
+
+    def _choice(self, this: Round) -> tuple[Ints, bool]:
+        """The choice (J), and whether it is proven."""
         value = worth(this, self._power, self._penalty)
         holds = np.arange(this.offered.kind.size) == this.current[:, None]
         value = np.where(holds & (value > 0), value * (1.0 + self._keep), value)
         kept, free = held_and_free(this)
         value = np.where(this.starting[:, None], 0.0, value)
-        reason = _EXACT
+        proven = True
         if is_small(value, free):
             choice = exact_choice(value, this.offered.kind, this.offered.devices, free)
         else:
             choice, proven = greatest_value(value, this.offered.kind, this.offered.devices, free, BOUNDED)
-            reason += "" if proven else _UNPROVEN
-        return _keep_round(cluster, this, targets_of(this, np.where(kept >= 0, kept, choice), reason))
+        return np.where(kept >= 0, kept, choice), proven
+
+    def _proven_choice(self, this: Round) -> Ints | None:
+        choice, proven = self._choice(this)
+        return choice if proven else None

@@ -88,6 +88,40 @@ def test_a_gang_is_planned_where_one_domain_has_room(anywhere: bool, expected: s
     assert {rank.node_id for rank in run.ranks} == expected
 
 
+@pytest.mark.parametrize(("each", "expected"), [(4, {"c-slow"}), (2, {"a-one", "a-two"})])
+def test_ranks_are_planned_where_nodes_have_room_for_them_whole(each: int, expected: set[str]) -> None:
+    """Two of five fast chips are free on each of two nodes: four on one node are not."""
+    fast = [a_node(name, "a", devices=5, model="H100") for name in ("a-one", "a-two")]
+    fleet = with_domain(Fleet(), Domain("a"), fast, full_of="a")
+    fleet = with_domain(fleet, Domain("c"), [a_node("c-slow", "c", devices=4, model="V100")], full_of="c")
+    world = World(fleet, replace(DEFAULT, restarts=RestartRules(least_run_s=600.0)))
+    for name in ("one", "two"):
+        held = profile_of([("H100", 1, 9.0), ("V100", 1, 1.0)])
+        world.submit(f"held-{name}", replace(gang(1, accelerators=3, profile=held), steps=4000))
+    world.cycle()
+    ranks = 4 // each
+    rates = profile_of([("H100", ranks, 8.0), ("V100", ranks, 2.0)])
+    world.submit("gang", replace(gang(ranks, accelerators=each, profile=rates), steps=4000))
+    world.cycle()
+    run = world.book.cluster.running.get(UnitKey("gang", 0))
+    assert run is not None, "it waits beside the free node"
+    assert {rank.node_id for rank in run.ranks} == expected
+
+
+def test_a_job_that_comes_is_planned_beside_runs_that_may_stay_and_not_in_their_place() -> None:
+    """Of two nodes of four fast chips one is held by a run that gains least there: both jobs have one, and neither takes the slow one."""
+    fast = [a_node(name, "a", devices=4, model="H100") for name in ("a-one", "a-two")]
+    fleet = with_domain(Fleet(), Domain("a"), [*fast, a_node("a-slow", "a", devices=4, model="V100")], full_of="a")
+    world = World(fleet, DEFAULT)
+    for name, rate in (("first", 3.0), ("second", 9.0)):
+        rates = profile_of([("H100", 1, rate), ("V100", 1, 1.0)])
+        world.submit(name, replace(gang(1, accelerators=4, profile=rates), steps=4000))
+        world.cycle()
+        world.start(world.run(name))
+        world.now_s += 60.0
+    assert {where(world, "first"), where(world, "second")} == {"a-one", "a-two"}
+
+
 @pytest.mark.parametrize(
     ("specs", "expected"),
     [

@@ -246,6 +246,24 @@ def test_figures_of_ends_are_null_while_nothing_ended(call: Call) -> None:
     assert rows["allocated_share"]["reason"] == "no accelerator was up while jobs arrived, or all arrived at one time"
 
 
+def test_jobs_that_nodes_fail_too_often_for_are_named_and_given_up(call: Call) -> None:
+    """Without checkpoints 1,000 s on a node that fails every 40 s take e^25 runs; the live scheduler gives up after 50."""
+    Path("network.yaml").write_text(FAILING)
+    Path("trace.csv").write_text(
+        "job_id,submit_s,duration_s,accelerators,checkpoint_interval_s\nlong,0,1000,1,1e9\nsaved,0,1000,1,10\n"
+    )
+    result = call(*policies("fifo"), "--json", "out.json", "--quiet")
+    assert result.exit_code == 0
+    assert "warning: 1 of 2 jobs lose more than 50 runs" in " ".join(result.stderr.split())
+    assert "such as long: 0.278 h with no checkpoints on 1 nodes of domain only" in " ".join(result.stderr.split())
+    rows = rows_of()
+    counts = [rows["fifo", f"jobs_{state}_count", "all"]["value"] for state in ("finished", "unfinished", "given_up")]
+    assert counts == [1, 1, 1]
+    assert "fifo: long lost 51 runs" in " ".join(result.stdout.split())
+    Path("trace.csv").write_text("job_id,submit_s,duration_s,accelerators,checkpoint_interval_s\nsaved,0,1000,1,10\n")
+    assert "warning" not in call(*policies("fifo")).stderr
+
+
 def test_until_counts_from_the_first_submission(call: Call) -> None:
     lines = [line.split(",") for line in Path("trace.csv").read_text().splitlines()]
     place = lines[0].index("submit_s")

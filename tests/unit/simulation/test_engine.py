@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from services.scheduler.core.policy import Policy
+from services.scheduler.core.policy import Policy, RestartRules
 from simulation.engine import Simulation
 from simulation.failures import NodeEvent
 from simulation.measures import JobRecord
@@ -129,6 +129,27 @@ def test_failure_loses_work_since_the_checkpoint() -> None:
     assert record.finish_s == pytest.approx(1040)
     assert record.lost_s == pytest.approx(30)
     assert record.interruptions == 1
+
+
+def test_a_job_that_loses_run_after_run_is_given_up_as_the_live_scheduler_does() -> None:
+    """100 s without a checkpoint on a node that fails every 50 s: each of 51 runs is lost, and the other job ends."""
+    events = (NodeEvent(50.0 * at, "a-0", "down" if at % 2 else "up") for at in itertools.count(1))
+    jobs = [job("endless", 0, 100), job("short", 6000, 10)]
+    run = simulation(network(), jobs, failures=events)
+    assert [record.job_id for record in run.run().jobs] == ["short"]
+    figures = run.measures.figures()
+    assert (figures["jobs"], figures["unfinished"], figures["given_up"]) == (1, 1, 1)
+    assert list(run.measures.given_up) == ["endless"]
+    assert figures["interruptions"] == figures["restarts"] + 1 == 51
+    assert figures["accelerator_hours"] == pytest.approx((51 * 50 + 10) / 3600)
+
+
+def test_fewer_lost_runs_are_allowed_where_the_policy_says_so() -> None:
+    events = (NodeEvent(50.0 * at, "a-0", "down" if at % 2 else "up") for at in itertools.count(1))
+    policy = replace(FIRST_FIT.policy, restarts=RestartRules(max_recoveries=2))
+    run = simulation(network(), [job("endless", 0, 100)], replace(FIRST_FIT, policy=policy), failures=events)
+    run.run()
+    assert run.measures.figures()["interruptions"] == 3
 
 
 def test_failure_of_the_only_node_waits_for_its_repair() -> None:

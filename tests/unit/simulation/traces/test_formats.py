@@ -48,6 +48,45 @@ def test_philly(tmp_path: Path) -> None:
     assert [job.ranks for job in _read(tmp_path, "philly", body, node_size=4).jobs] == [1, 4, 3]
 
 
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        # 12345678 is no date, so 20171009 is none either.
+        (["20171009", "12345678", "12345680.5"], [0.0, 2.5, 7825331.0]),
+        (["1507532515", "1507532455", "1507532575"], [0.0, 60.0, 120.0]),
+        (["20171009", "2017-10-09T00:01:00+00:00", "2017-10-09 02:02:00+02:00"], [0.0, 60.0, 120.0]),
+    ],
+    ids=["eight digits", "epoch", "dates"],
+)
+def test_philly_times_are_of_the_kind_that_all_lines_can_be(
+    tmp_path: Path, times: list[str], expected: list[float]
+) -> None:
+    trace = _read(tmp_path, "philly", "".join(f"{time},9,1,9,a\n" for time in times))
+    assert [job.submit_s for job in trace.jobs] == expected
+
+
+def test_cells_that_are_not_needed_may_be_empty(tmp_path: Path) -> None:
+    assert len(_read(tmp_path, "philly", "2017-10-01,9,1,,a\n").jobs) == 1
+    openb = _read(tmp_path, "openb", "a,1000,1,0,,,LS,Running,0,9,0\nb,1000,1,1,1000,,LS,Running,0,,0\n")
+    assert ([job.job_id for job in openb.jobs], openb.skipped) == (["a"], {"not ended": 1})
+    chronus = _read(tmp_path, "chronus", "0,a,1,0,,,5,,,,1,best\n")
+    assert math.isnan(chronus.jobs[0].deadline_s)
+    assert chronus.jobs[0].value == 1
+    # Batsim's jobs without a limit, and those that it rejected.
+    batsim = _read(tmp_path, "batsim", "0,0,1,-1,1,0,5,5\n1,0,1,9,0,-1,-1,-1\n2,0,1,9,0,,,\n")
+    assert (len(batsim.jobs), math.isnan(batsim.jobs[0].estimate_s)) == (1, True)
+    assert batsim.skipped == {"did not succeed": 2}
+
+
+def test_columns_and_lines_that_hold_nothing_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "spreadsheet.csv"
+    path.write_text("submit_s,duration_s,,\n0,5,,\n,,,\n1,6,,\n")
+    assert [job.duration_s for job in load(path, "csv").jobs] == [5.0, 6.0]
+    # The numbers of lines that a table program writes.
+    path.write_text(",timestamp,duration,num_gpus,cluster\n0,2017-10-01,9,1,a\n1,2017-10-02,9,1,a\n")
+    assert len(load(path, "philly").jobs) == 2
+
+
 GAVEL = {
     "v100": {
         "('A (batch size 2)', 1)": {"null": 2.0, "('B', 1)": [1.5, 3.0], "('C', 1)": [0.0, 0.0]},
@@ -188,6 +227,8 @@ def test_swf(tmp_path: Path) -> None:
 def test_swf_comments_may_be_in_any_encoding(tmp_path: Path) -> None:
     path = tmp_path / "log.swf"
     path.write_bytes(b"; Installation: Universit\xe9\n  ;Note: caf\xe9\x85\n" + SWF.encode())
+    assert len(load(path, "swf").jobs) == 2
+    path.write_bytes(b"\xef\xbb\xbf; Universit\xe9\n" + SWF.encode())
     assert len(load(path, "swf").jobs) == 2
     path.write_bytes(b"; fine \xe9\n1 0 \xe9\n")
     with pytest.raises(TraceError, match=r"line 2: is not UTF-8 text"):

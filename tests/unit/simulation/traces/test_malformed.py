@@ -10,6 +10,7 @@ import pytest
 from simulation.traces import TraceError, load, openb_nodes, spot_series, swf_machines
 
 PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-01 00:00:00,10,1,10,a\n"
+SECONDS = "timestamp,duration,num_gpus,cluster\n"
 OWN = "job_id,submit_s,duration_s,ranks,device_share,preemptible,max_ranks,deadline_s,resources,accelerator_types\n"
 OPENB = (
     "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
@@ -38,6 +39,25 @@ CASES = [
     ("philly", PHILLY + "2017-10-01 00:00:00,10,1,10\n", 3, None, "4 cells, but the header has 5"),
     ("philly", PHILLY + "yesterday,10,1,10,a\n", 3, "timestamp", "not an ISO 8601 time"),
     ("philly", PHILLY + '2017-10-01 00:00:00,10,1,10,"a\n', 3, None, "is not CSV"),
+    (
+        "philly",
+        PHILLY + "12345678,10,1,10,a\n",
+        3,
+        "timestamp",
+        "is a number of seconds, but line 2 has a date: 12345678",
+    ),
+    (
+        "philly",
+        SECONDS + "7.5,1,1,a\n2017-10-01,1,1,a\n",
+        3,
+        "timestamp",
+        "is a date, but line 2 has a number of seconds",
+    ),
+    ("philly", SECONDS + "-7,1,1,a\n", 2, "timestamp", "is less than 0: -7"),
+    ("philly", SECONDS + "0,1,1,a\n1507532515000,1,1,a\n", 3, "timestamp", "more than 100 years: 1.50753e+12 s"),
+    ("philly", SECONDS + "20171009,1,1,a\n20171010,1,1,a\n", 2, "timestamp", "write 2017-10-09 or 20171009.0"),
+    ("philly", "timestamp;duration;num_gpus;cluster\n0;1;1;a\n", 1, "timestamp", "between commas, not semicolons"),
+    ("csv", "submit_s,duration_s,,\n1,1,,\n1,1,,9\n", 3, None, "a cell in a column without a name"),
     ("csv", "submit_s,duration_s,colour\n1,1,red\n", 1, "colour", "not a known column"),
     ("csv", 'submit_s,duration_s,tenant\n1,1,"a" b\n', 2, None, "is not CSV"),
     ("csv", OWN + "a,0,1,,,,,,,\na,1,1,,,,,,,\n", 3, "job_id", "already on line 2"),
