@@ -39,6 +39,10 @@ from tests.fuzz.spoiling import FEWER, spoiled, spoiled_bytes
 
 AT = datetime.fromtimestamp(1777636800, UTC)
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+THOUSANDS = re.compile(
+    r'(?<![\d.])[1-9]\d{0,2}(?:[ \u00a0\u2009\u202f]\d{3})+(?:\.\d*)?|"\s*[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?'
+)
+"""A throughput may have its thousands separated: by spaces, or by commas between quotes."""
 
 OPENMETRICS = (
     """# TYPE DCGM_FI_DEV_POWER_USAGE gauge
@@ -66,6 +70,7 @@ MATRIX = (
         "H100-SXM5-80GB,resnet50,2345.25,fp16,8,lambda\nV100,bert,17,,1,\n"
     ),
     '"chip","task","throughput"\n"A100","a, b",3e3\n',
+    'chip,task,throughput\nA100,resnet50,1 234.5\nV100,resnet50,"2,345"\n',
 )
 CHIPS = (
     (
@@ -173,7 +178,7 @@ def test_a_spoiled_matrix_has_throughputs_that_stand_there(tmp_path: Path) -> No
         except InvalidMatrixError as error:
             refusals.add(str(error))
             continue
-        numbers = _numbers(text)
+        numbers = _numbers(text) | {float(re.sub(r"[^\d.]", "", item)) for item in THOUSANDS.findall(text)}
         assert all(run.throughput in numbers and run.column.n_accel > 0 for run in matrix.runs), text
     assert refusals
     assert all("matrix.csv" in refusal for refusal in refusals)
