@@ -38,7 +38,7 @@ down: install ## stop it; no process stays
 	$(BIN)/meridian down
 
 test: install-dev ## all tests but the long suites
-	$(BIN)/python -m pytest -q -n 2 --reruns 1 --rerun-show-tracebacks -raR -m "not slow and not external"
+	$(BIN)/python -m pytest -q -n 2 --reruns 1 --rerun-show-tracebacks -raR -m "not slow"
 
 test-fuzz: install-dev ## 100,000 spoiled inputs of every parser: pages, documents, tables, output of programs, messages
 	MERIDIAN_FUZZ_EXAMPLES=100000 $(BIN)/python -m pytest -q --timeout=3600 tests/fuzz
