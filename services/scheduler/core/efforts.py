@@ -128,23 +128,10 @@ class ShortestEffortOrder:
     def running_keys(self, running: Sequence[Any], context: OrderContext) -> list[float]:
         """The same of many."""
         left = times_left(running, context.now_s)
-        weight, ceiling_s, patience_s, log = self.weight, self.ceiling_s, self.patience_s, math.log
-        if patience_s == INFINITE or not 0.0 < weight < 1.0:
-            return [
-                self._rank(self._effort_s(left_s, item.service_index), item.unit.queued_at_s)
-                for item, left_s in zip(running, left, strict=True)
-            ]
-        # What `_effort_s` and `_rank` say, without a call for each: this is asked of all that runs in nearly every cycle.
-        keys = []
-        for item, left_s in zip(running, left, strict=True):
-            index = item.service_index
-            effort_s = left_s ** (1.0 - weight) * index**-weight if index > 0 else left_s
-            if effort_s >= ceiling_s:
-                keys.append(INFINITE)
-            else:
-                queued = item.unit.queued_at_s / patience_s
-                keys.append(log(max(effort_s, _LEAST_EFFORT_S)) + queued)
-        return keys
+        return [
+            self._rank(self._effort_s(left_s, item.service_index), item.unit.queued_at_s)
+            for item, left_s in zip(running, left, strict=True)
+        ]
 
     def _rank(self, effort_s: float, queued_at_s: float) -> float:
         if self.patience_s == INFINITE:

@@ -86,14 +86,7 @@ class DomainFilter:
     per_rank = True
 
     def passes(self, view: View, demand: Demand, rows: Any) -> Bools:
-        allowed = np.array(
-            [
-                (not demand.domains or name in demand.domains) and name not in demand.excluded_domains
-                for name in view.table.domain_ids
-            ],
-            dtype=np.bool_,
-        )
-        return _by_domain(view, allowed, rows)
+        return _by_domain(view, view.table.domains_of(demand), rows)
 
     def why(self, view: View, demand: Demand, row: int) -> str:
         name = view.table.nodes[row].domain_id

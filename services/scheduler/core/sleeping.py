@@ -144,8 +144,6 @@ def _wanted(cluster: Cluster, demands: Iterable[Demand]) -> Bools:
         if demand.accelerators:
             rows = table.devices[:, cluster.view.columns(demand)].sum(axis=1) > 0
         if demand.domains or demand.excluded_domains:
-            named = [name in demand.domains or not demand.domains for name in table.domain_ids]
-            out = [name in demand.excluded_domains for name in table.domain_ids]
-            rows = rows & (np.array(named, dtype=np.bool_) & ~np.array(out, dtype=np.bool_))[table.node_domain]
+            rows = rows & table.domains_of(demand)[table.node_domain]
         wanted |= rows
     return wanted

@@ -94,6 +94,14 @@ class Table:
     wake_s: Floats
     idle_watts: Floats
 
+    def domains_of(self, demand: Demand) -> Bools:
+        """Domains (D) that a demand names, all where it names none, without those that it excludes."""
+        named = [
+            (not demand.domains or name in demand.domains) and name not in demand.excluded_domains
+            for name in self.domain_ids
+        ]
+        return np.array(named, dtype=np.bool_)
+
 
 def table_of(fleet: Fleet) -> Table:
     """The arrays of a fleet. A node whose domain is not known yet stands in a domain of that name without facts."""

@@ -105,14 +105,7 @@ class ChebyshevScore:
 def _may_run(view: View, demand: Demand) -> Bools:
     """Domains (D) that have nodes and that the unit names or does not exclude."""
     table = view.table
-    named = np.array(
-        [
-            (not demand.domains or name in demand.domains) and name not in demand.excluded_domains
-            for name in table.domain_ids
-        ],
-        dtype=np.bool_,
-    )
-    found: Bools = named & ((table.domain_devices if demand.accelerators else table.domain_cpus) > 0)
+    found: Bools = table.domains_of(demand) & ((table.domain_devices if demand.accelerators else table.domain_cpus) > 0)
     return found
 
 

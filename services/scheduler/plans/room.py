@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from services.scheduler.core.running_unit import RunningUnit
-from services.scheduler.core.state import Demand
-from services.scheduler.core.table import Bools, Floats, Ints
+from services.scheduler.core.table import Floats, Ints
 from services.scheduler.plans.state import Jobs
 
 
@@ -65,12 +64,7 @@ class Room:
 
     def _take_in_domains(self, job: int, kind: int, wanted: float) -> bool:
         demand, left = self._jobs.demands[job], self._left[kind]
-        names = self._table.domain_ids
-        places = [
-            place
-            for place, name in enumerate(names)
-            if (not demand.domains or name in demand.domains) and name not in demand.excluded_domains
-        ]
+        places = np.flatnonzero(self._table.domains_of(demand)).tolist()
         if demand.cross_domain:
             if sum(max(left[place], 0.0) for place in places) < wanted - 1e-9:
                 return False
@@ -99,14 +93,13 @@ class _Nodes:
 
     def __init__(self, jobs: Jobs, kind: int) -> None:
         self._jobs, self._kind = jobs, kind
-        table = jobs.cluster.table
+        table = self._table = jobs.cluster.table
         columns = [place for place, item in enumerate(table.models) if item.model == jobs.models[kind]]
         devices = table.devices[:, columns].sum(axis=1) * jobs.cluster.view.up
         rows = np.flatnonzero(devices)
         self._place = {row: place for place, row in enumerate(rows.tolist())}
         self._left: Floats = devices[rows].astype(np.float64)
         self._domain: Ints = np.asarray(table.node_domain[rows], dtype=np.int64)
-        self._names = table.domain_ids
         self._held = np.zeros(rows.size)
         for job in np.flatnonzero(jobs.kind == kind).tolist():
             for place, share in self._own(job):
@@ -143,15 +136,16 @@ class _Nodes:
         each = max(demand.accelerators, 1) * demand.device_milli / 1000.0
         could = np.floor(self._left / each + 1e-9)
         if demand.domains or demand.excluded_domains:
-            could = np.where(self._allowed(demand), could, 0.0)
+            could = np.where(self._table.domains_of(demand)[self._domain], could, 0.0)
         if could.sum() < demand.ranks:
             return False
         if not demand.cross_domain:
-            domains = np.bincount(self._domain, could, len(self._names))
+            count = len(self._table.domain_ids)
+            domains = np.bincount(self._domain, could, count)
             enough = np.flatnonzero(domains >= demand.ranks)
             if not enough.size:
                 return False
-            least = np.bincount(self._domain, self._left, len(self._names))[enough].argmin()
+            least = np.bincount(self._domain, self._left, count)[enough].argmin()
             could[self._domain != enough[least]] = 0.0
         if self._jobs.kind[job] == self._kind:
             self.leave(job)
@@ -165,11 +159,3 @@ class _Nodes:
             if wanted <= 0:
                 break
         return True
-
-    def _allowed(self, demand: Demand) -> Bools:
-        names = [
-            (not demand.domains or name in demand.domains) and name not in demand.excluded_domains
-            for name in self._names
-        ]
-        allowed: Bools = np.array(names, dtype=np.bool_)[self._domain]
-        return allowed

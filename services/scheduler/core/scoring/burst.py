@@ -45,14 +45,7 @@ class BurstLastFilter:
 
     def _held(self, view: View, demand: Demand) -> bool:
         table = view.table
-        own = np.array(
-            [
-                (not demand.domains or name in demand.domains) and name not in demand.excluded_domains
-                for name in table.domain_ids
-            ],
-            dtype=np.bool_,
-        )
-        own &= ~table.burst & (table.security >= demand.min_security_level)
+        own = table.domains_of(demand) & ~table.burst & (table.security >= demand.min_security_level)
         allowed = view.up & own[table.node_domain]
         allowed[[table.node_index[name] for name in demand.excluded_nodes if name in table.node_index]] = False
         rows = np.flatnonzero(allowed)
