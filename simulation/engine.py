@@ -244,7 +244,7 @@ class Simulation(Outages):
                 self._wait(self._jobs[preempted.key])
 
     def _tick(self) -> None:
-        self.cluster.memory = None
+        self.cluster.forget()
         if self.setting.refresh:
             self._refresh_estimates()
         if self.policy.planner and self.now_s >= self._same_until_s:

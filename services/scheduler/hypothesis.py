@@ -90,7 +90,7 @@ def as_it_would_be(cluster: Cluster, before: Fleet, changed: Hypothesis) -> Clus
         # Fitting them to other arrays changes where they are.
         other.running = {key: replace(running) for key, running in other.running.items()}
         refit(other, before, changed.fleet)
-        other.memory = None
+        other.forget()
     other.use(changed.policy)
     return other
 

@@ -87,7 +87,7 @@ class Cluster:
         self.pending.reorder(self.plugins.order)
         self._candidates.clear()
         self._counts.clear()
-        self.memory = None
+        self.forget()
 
     def forget(self) -> None:
         """What the last cycle found holds no more: the next one looks at all that waits."""

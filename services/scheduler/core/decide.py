@@ -300,7 +300,7 @@ class _Cycle(TakingOff, ByPlan):
         self._gates = tuple(limit.open(self._context) for limit in self._stages.limits)
         if memory is not None and memory.profile is not None:
             if not self._keep_memory:
-                cluster.memory = None
+                cluster.forget()
             profile = memory.profile.copy() if self._keep_memory else memory.profile
             change = profile.follow(cluster.view, self._running.values(), self._now_s)
             if change is not None and not change.late:

@@ -98,5 +98,5 @@ def test_explanations_count_every_model_as_it_is_now() -> None:
     for item in kept.running.values():
         anew.occupy(replace(item))
     anew.add(pair)
-    kept.memory = None
+    kept.forget()
     assert explained(kept) == explained(anew)

@@ -92,7 +92,7 @@ class World:
     def cycle(self, *, whole: bool = True) -> Decisions:
         """Decide; with ``whole`` about every unit, else the core may leave out those of which nothing is new."""
         if whole:
-            self.book.cluster.memory = None
+            self.book.cluster.forget()
         draft = self.book.draft()
         self.last = run_cycle(draft, self.policy, self.now_s, self._new_id)
         self.decisions = self.last.decisions

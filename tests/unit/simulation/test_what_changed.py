@@ -57,7 +57,7 @@ def network() -> Network:
 
 def outcomes(name: str, trace: Trace, *, forgets: bool) -> list[tuple[str, float, float, int]]:
     def forgetful(cluster: Cluster, *state: object, **more: object) -> Decisions:
-        cluster.memory = None
+        cluster.forget()
         return decide(cluster, *state, **more)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:

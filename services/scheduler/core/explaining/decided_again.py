@@ -95,7 +95,7 @@ class Question:
         self.base = base = cluster.copy()
         base.use(policy)
         # Everything is decided anew, as each change is: what a change does is told from what deciding anew does.
-        base.memory = None
+        base.forget()
         unit = base.pending.get(key)
         self.waits = unit is not None
         if unit is None:

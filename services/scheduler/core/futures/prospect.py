@@ -185,7 +185,7 @@ def prospects(
         if policy.discipline != "strict":
             policy = replace(policy, discipline="greedy")
     base.use(policy)
-    base.memory = None
+    base.forget()
     for _, _, demand in base.pending.lanes:
         base.candidates(demand)
     classes = len({demand for _, _, demand in base.pending.lanes})
