@@ -17,7 +17,7 @@ from services.scheduler.core.policy import Policy
 from services.scheduler.core.tenants_objectives import OBJECTIVES
 from services.scheduler.live_book import LiveBook
 from services.scheduler.policy import changes as policy_changes
-from services.scheduler.policy.file import parse
+from services.scheduler.policy.file import stored
 from services.scheduler.store_tenants import TenantObjectives
 from services.scheduler.tenants import SCORE, laid_over, weighs
 
@@ -61,7 +61,7 @@ async def _write(
     last = (await store_policies.policy_changes(connection))[0]
     base = live.file_policy
     if last.origin == policy_changes.API:
-        base = await asyncio.to_thread(parse, last.source or last.body)
+        base, _ = await asyncio.to_thread(stored, last.source or last.body)
     after = laid_over(base, rows)
     if after.version != before.version:
         origin, source = last.origin, last.source

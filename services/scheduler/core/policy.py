@@ -120,6 +120,16 @@ class Policy:
             return ()
         return tuple([name for name in NOT_FOR_PLANNERS if getattr(self, name) != getattr(_DEFAULT, name)])
 
+    def without_unread(self) -> Policy:
+        """The same without what is `unread`, and without options of plugins that nothing else names."""
+        unread = self.unread
+        if not unread:
+            return self
+        named = {*self.filters, *dict(self.scores), *self.order, self.planner}
+        gone = set(self.preemptions) - named
+        options = tuple([item for item in self.options if item[0] not in gone])
+        return replace(self, options=options, **{name: getattr(_DEFAULT, name) for name in unread})
+
     @property
     def version(self) -> str:
         """``name-`` and a digest of the content: equal versions decide equally."""

@@ -17,7 +17,7 @@ from meridian.errors import ConfigurationError
 from services.scheduler import store_policies
 from services.scheduler.core.errors import PolicyError
 from services.scheduler.core.policy import Policy
-from services.scheduler.policy.file import parse, stored
+from services.scheduler.policy.file import stored
 from services.scheduler.store_policies import PolicyChange
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ async def in_force(connection: AsyncConnection, known: Policy, file: Policy) -> 
         return file
     if last.version == known.version:
         return known
-    return file if last.version == file.version else parse(last.body)
+    return file if last.version == file.version else stored(last.body)[0]
 
 
 async def put(connection: AsyncConnection, before: Policy, change: PolicyChange, condition: str | None) -> Outcome:

@@ -24,7 +24,6 @@ is unknown, of the wrong type or out of range is a PolicyError that names each p
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from services.scheduler.core.errors import PolicyError
@@ -41,35 +40,32 @@ SHIPPED = Path(__file__).parents[1] / "policies"
 def parse(text: str, source: str = "") -> Policy:
     """The policy in a YAML or JSON document. PolicyError names every field that is wrong, with its line; ``source`` (a file
     name) stands before it."""
+    return _parsed(text, source)[0]
+
+
+def stored(text: str) -> tuple[Policy, tuple[str, ...]]:
+    """A policy as it was stored when it came into force (its document, or a JSON object of the fields of `Policy`), and the fields
+    that are left out of it: older releases took what has no effect beside a planner. PolicyError as from `parse`."""
+    return _parsed(text, leave_out=True)
+
+
+def _parsed(text: str, source: str = "", *, leave_out: bool = False) -> tuple[Policy, tuple[str, ...]]:
     register_all()
     problems = Problems(source)
     document = Document(read(text, source), problems, shipped)
     document.read()
     problems.raise_if_any()
+    left_out: tuple[str, ...] = ()
     try:
         policy = policy_from_json(document.flat)
+        if leave_out:
+            left_out, policy = policy.unread, policy.without_unread()
         check(policy)
     except PolicyError as error:
         place, detail = document.place(error.detail)
         problems.add(place, detail)
     problems.raise_if_any()
-    return policy
-
-
-def stored(text: str) -> tuple[Policy, tuple[str, ...]]:
-    """A policy as it was stored when it came into force (a JSON object of the fields of `Policy`), and the fields that are left out
-    of it: older releases took what has no effect beside a planner. PolicyError as from `parse`."""
-    body = json.loads(text)
-    register_all()
-    left_out = policy_from_json(body).unread
-    if left_out:
-        body = {name: value for name, value in body.items() if name not in left_out}
-        before = json.loads(text)
-        named = {*before.get("filters", ()), *before.get("scores", ()), *before.get("order", ()), before["planner"]}
-        gone = set(before.get("preemptions", ())) - named
-        body["options"] = {name: options for name, options in body.get("options", {}).items() if name not in gone}
-        text = json.dumps(body, ensure_ascii=False)
-    return parse(text), left_out
+    return policy, left_out
 
 
 def shipped_names() -> tuple[str, ...]:

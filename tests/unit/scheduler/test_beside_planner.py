@@ -148,6 +148,13 @@ def test_a_stored_policy_of_before_goes_on_without_what_has_no_effect() -> None:
     found, left_out = stored(json.dumps(body))
     assert left_out == ("preemptions", "discipline")
     assert found == replace(policy, preemptions=(), discipline="greedy", options=(("gavel", (("objective", "las"),)),))
+    # The document that it was set by is read again when a tenant changes its weights.
+    document = "name: old\nplanner: gavel\ninterval_s: 60\nselection: {preemption: [{order: {margin_s: 300}}], discipline: easy}\n"
+    with pytest.raises(PolicyError, match="no effect beside a planner"):
+        parse(document)
+    found, left_out = stored(document)
+    assert left_out == ("preemptions", "discipline")
+    assert found == parse("name: old\nplanner: gavel\ninterval_s: 60\n")
     for name in shipped_names():
         body = shipped(name).as_json()
         assert stored(json.dumps(body)) == (shipped(name), ())
