@@ -37,6 +37,8 @@ from services.forecast.cost_model.calibration import Prior
 from services.forecast.cost_model.efficiency import BOUNDS, NAMES, PRIOR, Efficiency, fitted, from_mapping, to_mapping
 from services.forecast.cost_model.evaluation.runs import Run, run_of
 from services.forecast.cost_model.evaluation.scores import (
+    Draw,
+    calibrated_as_advised,
     calibrated_draws,
     constant_mfu,
     layout_regrets,
@@ -228,6 +230,29 @@ def gain_rows(name: str, runs: Sequence[Run], cold: Sequence[float], draws: Sequ
     return [Figure(subject, measure, float(np.mean(gains)), name, min(gains), max(gains), count)]
 
 
+def advised_rows(name: str, runs: Sequence[Run], after: Draw) -> list[Figure]:
+    """After the runs of all of a family that tell most: MAPE of the others, beside constant MFU of the same; nothing for small families."""
+    scored = np.flatnonzero(~np.isnan(after.predicted_s)).tolist()
+    if not scored:
+        return []
+    measured = [runs[position].step_s or np.nan for position in scored]
+    ways = (
+        ("cost_model_left_out_calibrated_3_as_advised", after.predicted_s, False),
+        ("constant_mfu_of_advised_3_runs", after.constant_s, True),
+    )
+    return [
+        Figure(
+            subject,
+            "step_time_mape_ratio",
+            time_score(predicted[scored], measured).mape,
+            name,
+            n=len(scored),
+            baseline=baseline,
+        )
+        for subject, predicted, baseline in ways
+    ]
+
+
 def leave_one_out(runs: Sequence[Run], seed: int, only: str | None) -> list[Figure]:
     """Each family by parameters fitted without it, cold and calibrated by three of its runs, beside constant MFU.
 
@@ -259,6 +284,7 @@ def leave_one_out(runs: Sequence[Run], seed: int, only: str | None) -> list[Figu
         predicted = [draw.predicted_s for draw in draws]
         rows += drawn_rows("cost_model_left_out_calibrated_3", name, members, predicted, baseline=False)
         rows += gain_rows(name, members, cold, predicted)
+        rows += advised_rows(name, members, calibrated_as_advised(members, efficiency, PROBES, prior))
         rows += drawn_rows(
             "constant_mfu_of_same_3_runs", name, members, [draw.constant_s for draw in draws], baseline=True
         )

@@ -13,6 +13,7 @@ from services.forecast.cost_model.evaluation.scores import (
     Draw,
     TimeScore,
     by_group,
+    calibrated_as_advised,
     calibrated_draws,
     cold_spreads,
     constant_mfu,
@@ -27,6 +28,8 @@ from services.forecast.cost_model.evaluation.table import Rejected
 
 COLD, CALIBRATED, CALCULON = "cost_model", "cost_model_calibrated", "calculon"
 CONSTANT, CONSTANT_CALIBRATED = "constant_mfu_of_test_rows", "constant_mfu_of_calibrating_rows"
+# After the runs that `--measure` names, of all of a group.
+ADVISED, CONSTANT_ADVISED = "cost_model_calibrated_as_advised", "constant_mfu_of_advised_rows"
 _TIME_MEASURES = (
     ("step_time_mape_ratio", "mape"),
     ("step_time_bias_ratio", "bias"),
@@ -46,7 +49,8 @@ def rows_of(
     probes: int,
     draws: np.random.Generator,
 ) -> list[Row]:
-    """All rows. ``probes`` runs of each group calibrate; the calibrated score is of the others, over several drawings."""
+    """All rows. ``probes`` runs of each group calibrate; the calibrated score is of the others, over several drawings of the runs that
+    can be measured, and where all of them can be (as advised)."""
     timed = [run for run in runs if run.step_s is not None]
     rows = [
         Row("input", "rows_used_count", float(len(runs)), n=len(runs) + len(rejected)),
@@ -59,6 +63,7 @@ def rows_of(
     spreads = cold_spreads(timed, efficiency)
     constant = np.asarray(constant_mfu(timed))
     after = calibrated_draws(timed, efficiency, probes, draws) if probes else []
+    advised = calibrated_as_advised(timed, efficiency, probes) if probes else None
     for name, members in slices.items():
         rows += _time_rows(COLD, name, timed, members, cold, baseline=False)
         rows += _cold_band(name, timed, members, cold, spreads)
@@ -68,6 +73,9 @@ def rows_of(
             rows += _calibrated_rows(
                 CONSTANT_CALIBRATED, name, timed, members, [draw.constant_s for draw in after], probes
             )
+        if advised is not None:
+            rows += _calibrated_rows(ADVISED, name, timed, members, [advised.predicted_s], probes)
+            rows += _calibrated_rows(CONSTANT_ADVISED, name, timed, members, [advised.constant_s], probes)
         rows += _time_rows(CONSTANT, name, timed, members, constant, baseline=True)
         rows.append(Row(CALCULON, "step_time_mape_ratio", None, name, n=0, baseline=True, reason=NO_CALCULON))
         chosen = [timed[p] for p in members]
@@ -122,7 +130,7 @@ def _calibrated_rows(
     subject: str, name: str, runs: Sequence[Run], members: list[int], draws: list[np.ndarray], probes: int
 ) -> list[Row]:
     scores: list[TimeScore] = []
-    baseline = subject == CONSTANT_CALIBRATED
+    baseline = subject in {CONSTANT_CALIBRATED, CONSTANT_ADVISED}
     for predicted in draws:
         held = [p for p in members if not np.isnan(predicted[p])]
         if held:
@@ -135,14 +143,14 @@ def _calibrated_rows(
     rows = []
     for measure, field in _TIME_MEASURES:
         values = [getattr(score, field) for score in scores]
+        spread = (min(values), max(values)) if len(values) > 1 else (None, None)
         rows.append(
             Row(
                 subject,
                 measure,
                 float(np.mean(values)),
                 name,
-                min(values),
-                max(values),
+                *spread,
                 n=scores[0].count,
                 baseline=baseline,
             )

@@ -103,27 +103,54 @@ def calibrated_draws(
 
     Measured are those that tell most of the group (``probes``) of a random part of it: not everything can be run.
     """
-    cold = np.asarray(predicted_steps(runs, efficiency))
-    traits = traits_of_runs(runs, efficiency)
-    groups = groups_to_calibrate(runs, count)
-    telling = telling_of(groups, traits, prior)
-    found = []
-    for _ in range(DRAWS):
-        predicted, constant, spread = (np.full(len(runs), np.nan) for _ in range(3))
-        for probes, others in probes_of(groups, telling, drawn_available(groups, count, draws), count):
+    known = _Known.of(runs, efficiency, count, prior)
+    return [known.after(drawn_available(known.groups, count, draws)) for _ in range(DRAWS)]
+
+
+def calibrated_as_advised(runs: Sequence[Run], efficiency: Efficiency, count: int, prior: Prior = PRIOR) -> Draw:
+    """Each group's predictions after those ``count`` of all its runs are measured that tell most of the others (`to_measure`).
+
+    That is what one gets who may measure any of them; where three runs happen to be odd it is so much worse, for it is one drawing.
+    """
+    known = _Known.of(runs, efficiency, count, prior)
+    return known.after([range(len(members)) for members in known.groups])
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of runs before ``count`` of each group are measured."""
+
+    runs: Sequence[Run]
+    cold: np.ndarray
+    traits: Sequence[Traits]
+    groups: Sequence[Sequence[int]]
+    telling: Sequence[Telling]
+    count: int
+    prior: Prior
+
+    @classmethod
+    def of(cls, runs: Sequence[Run], efficiency: Efficiency, count: int, prior: Prior) -> _Known:
+        traits = traits_of_runs(runs, efficiency)
+        groups = groups_to_calibrate(runs, count)
+        cold = np.asarray(predicted_steps(runs, efficiency))
+        return cls(runs, cold, traits, groups, telling_of(groups, traits, prior), count, prior)
+
+    def after(self, available: Sequence[Sequence[int]]) -> Draw:
+        """Of the ``available`` runs of each group those that tell most are measured."""
+        predicted, constant, spread = (np.full(len(self.runs), np.nan) for _ in range(3))
+        for probes, others in probes_of(self.groups, self.telling, available, self.count):
             changes = corrections(
-                [traits[position] for position in probes],
-                cold[probes].tolist(),
-                [runs[position].step_s or np.nan for position in probes],
-                [traits[position] for position in others],
-                prior,
+                [self.traits[position] for position in probes],
+                self.cold[probes].tolist(),
+                [self.runs[position].step_s or np.nan for position in probes],
+                [self.traits[position] for position in others],
+                self.prior,
             )
-            predicted[others] = cold[others] * [change.factor for change in changes]
+            predicted[others] = self.cold[others] * [change.factor for change in changes]
             spread[others] = [change.spread for change in changes]
-            share = _share_of_peak([runs[position] for position in probes])
-            constant[others] = [_least_seconds(runs[position]) / share for position in others]
-        found.append(Draw(predicted, constant, spread))
-    return found
+            share = _share_of_peak([self.runs[position] for position in probes])
+            constant[others] = [_least_seconds(self.runs[position]) / share for position in others]
+        return Draw(predicted, constant, spread)
 
 
 def within_band(predicted: np.ndarray, measured: np.ndarray, spread: np.ndarray) -> float:

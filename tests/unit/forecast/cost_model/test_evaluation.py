@@ -19,6 +19,7 @@ from services.forecast.cost_model import fitted
 from services.forecast.cost_model.evaluation.report import rows_of
 from services.forecast.cost_model.evaluation.runs import read_runs, run_of
 from services.forecast.cost_model.evaluation.scores import (
+    calibrated_as_advised,
     calibrated_draws,
     constant_mfu,
     drawn_available,
@@ -30,6 +31,7 @@ from services.forecast.cost_model.evaluation.scores import (
     ran_and_fits,
     telling_of,
     time_score,
+    to_measure,
     traits_of_runs,
     within_band,
 )
@@ -275,6 +277,24 @@ def test_calibration_does_not_score_the_runs_it_used() -> None:
         assert time_score(draw.predicted_s[~used], left).mape < cold
 
 
+def test_what_is_measured_as_advised_is_what_the_advice_names() -> None:
+    rows = [
+        {**BASE, "gbs": str(64 * n), "step_s": str(20 * n + n % 3), "group": group}
+        for group in "ab"
+        for n in range(1, 7)
+    ]
+    rows += [{**BASE, "mbs": mbs, "step_s": "23", "group": "a"} for mbs in ("2", "4", "8")]
+    runs = [run_of(row) for row in rows]
+    after, named = calibrated_as_advised(runs, fitted(), 3), to_measure(runs, fitted(), 3)
+    assert np.flatnonzero(np.isnan(after.predicted_s)).tolist() == sorted(named["a"] + named["b"])
+    # Whatever those took that are not measured.
+    for position in set(range(len(rows))) - set(named["a"] + named["b"]):
+        rows[position]["step_s"] = "50"
+    again = calibrated_as_advised([run_of(row) for row in rows], fitted(), 3)
+    assert again.predicted_s == pytest.approx(after.predicted_s, nan_ok=True)
+    assert again.constant_s == pytest.approx(after.constant_s, nan_ok=True)
+
+
 def test_constant_mfu_of_the_calibrating_runs_sees_no_others() -> None:
     # Three runs of one share of the peak, three of half of it: each draw sees but the share of its own one run.
     runs = [run_of({**BASE, "gbs": str(64 * n), "step_s": str(20.0 * n)}) for n in (1, 2, 3)]
@@ -356,6 +376,10 @@ def test_the_command_prints_and_writes_every_measure(tmp_path: Path) -> None:
         assert "PyPI" in found["calculon", "step_time_mape_ratio", name]["reason"]
     assert found["cost_model_calibrated", "step_time_mape_ratio", "group=seven"]["n"] == 2
     assert found["cost_model_calibrated", "step_time_mape_ratio", "group=eight"]["value"] is None
+    advised = found["cost_model_calibrated_as_advised", "step_time_mape_ratio", "group=seven"]
+    assert advised["n"] == 2
+    assert advised["low"] is None
+    assert found["constant_mfu_of_advised_rows", "step_time_mape_ratio", "group=seven"]["baseline"] is True
     assert found["cost_model", "layout_regret_mean_ratio", "group=seven"]["n"] == 1
     assert found["cost_model", "memory_mape_ratio", "group=seven"]["n"] == 1
     assert found["cost_model", "memory_verdict_precision_share", "all"]["n"] == 2
