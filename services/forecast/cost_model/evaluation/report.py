@@ -143,14 +143,15 @@ def _calibrated_rows(
     rows = []
     for measure, field in _TIME_MEASURES:
         values = [getattr(score, field) for score in scores]
-        spread = (min(values), max(values)) if len(values) > 1 else (None, None)
+        low, high = (min(values), max(values)) if len(values) > 1 else (None, None)
         rows.append(
             Row(
                 subject,
                 measure,
                 float(np.mean(values)),
                 name,
-                *spread,
+                low,
+                high,
                 n=scores[0].count,
                 baseline=baseline,
             )
