@@ -532,3 +532,55 @@ def test_a_part_below_zero_is_not_lost_in_a_sum() -> None:
 def test_a_queue_of_partitions_is_unknown_with_one_below_zero() -> None:
     page = 'slurm_queue_pending{partition="a"} 5\nslurm_queue_pending{partition="b"} -1\n'
     assert _found(page)[None, "", M.QUEUE_DEPTH] is UnknownKind.OUT_OF_RANGE
+
+
+def _xpumd(family: str, value: float, name: str = "gpu-1", **labels: str) -> str:
+    said = "".join(f',{label}="{text}"' for label, text in labels.items())
+    return f'{family}{{hw_id="u",hw_name="{name}",pci_bdf="0000:03:00.0",com_intel_subdevice_id=""{said}}} {value!r}\n'
+
+
+@pytest.mark.parametrize(
+    ("states", "health"),
+    [
+        # frequency.go: a clock that is held down, by a limit of power too, is "throttled" and not "ok".
+        ([("ok", "gpu", 1), ("ok", "frequency", 0), ("throttled", "frequency", 1)], 1),
+        ([("ok", "gpu", 1), ("ok", "memory", 0), ("degraded", "memory", 1)], 0.5),
+        # memory.go: only states that were seen are told, so memory that was bad from the start has no "ok".
+        ([("ok", "gpu", 1), ("critical", "memory", 1)], 0.5),
+        ([("ok", "gpu", 1), ("replace", "memory", 1)], 0),
+        # device.go: a part of the device is wedged, or it waits for its repair.
+        ([("ok", "gpu", 0), ("reset_needed", "gpu", 1)], 0),
+        ([("ok", "gpu", 1), ("reset_needed", "gpu", 0), ("ok", "memory", 1)], 1),
+    ],
+)
+def test_states_of_an_intel_gpu(states: list[tuple[str, str, int]], health: float) -> None:
+    page = _xpumd("hw_gpu_info", 1) + "".join(
+        _xpumd("hw_status", value, f"{kind}-1", hw_state=state, hw_type=kind) for state, kind, value in states
+    )
+    assert _found(page)[0, "", M.HEALTH] == health
+
+
+def test_power_of_an_intel_gpu_whose_driver_tells_no_domains() -> None:
+    # power.go: the place of the sensor is "gpu" then.
+    def page(*places: tuple[str, float]) -> str:
+        return _xpumd("hw_gpu_info", 1) + "".join(
+            _xpumd("hw_power_watts", watts, hw_sensor_location=place)
+            + _xpumd("hw_energy_joules_total", 100 * watts, hw_sensor_location=place)
+            for place, watts in places
+        )
+
+    alone = _found(page(("gpu", 150.5)))
+    assert (alone[0, "", M.POWER], alone[0, "", M.ENERGY]) == (150.5, 15050)
+    parts = _found(page(("gpu", 90), ("package", 120), ("card", 150.5)))
+    assert (parts[0, "", M.POWER], parts[0, "", M.ENERGY]) == (150.5, 15050)
+
+
+def test_an_ascend_950_tells_its_bandwidth_by_port() -> None:
+    # collector_for_network.go of MindCluster 26.1: a line of each port of each die, in MB/s.
+    def port(die: int, number: int, sent: float, received: float) -> str:
+        labels = f'id="0",model_name="Ascend950PR",vdie_id="v",udie="{die}",port="{number}"'
+        return _page(labels, npu_chip_info_bandwidth_tx=sent, npu_chip_info_bandwidth_rx=received)
+
+    found = _found(port(0, 4, 10.5, 1) + port(1, 5, 20, 2) + port(1, 6, 20, 2))
+    assert found == {(0, "", M.INTERCONNECT_IO): pytest.approx(55.5e6)}
+    assert _found(_npu(bandwidth_tx=10.5, bandwidth_rx=1))[0, "", M.INTERCONNECT_IO] == pytest.approx(11.5e6)
