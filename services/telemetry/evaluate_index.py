@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +45,7 @@ def index(matrix_path: Path, chips_path: Path | None, probes: int, seed: int, ou
     one_thread()
     import numpy as np
 
-    from services.telemetry.index.evaluation import leave_one_chip_out
+    from services.telemetry.index.evaluation import TooManyColumnsError, leave_one_chip_out, subject_of
     from services.telemetry.index.matrix import InvalidMatrixError, read_matrix
     from services.telemetry.index.report import rows_of
 
@@ -58,20 +59,24 @@ def index(matrix_path: Path, chips_path: Path | None, probes: int, seed: int, ou
     except (InvalidMatrixError, InvalidCatalogueError) as error:
         raise refused("MATRIX.csv", str(error)) from None
     draws = np.random.default_rng(seed)
-    evaluation = leave_one_chip_out(matrix, catalogue, sorted({0, 1, 3, probes}), draws)
+    try:
+        evaluation = leave_one_chip_out(matrix, catalogue, sorted({0, 1, 3, probes}), draws)
+    except TooManyColumnsError as error:
+        raise refused("MATRIX.csv", f"{matrix_path.name}: {error}") from None
+    _say_what_was_left_aside(matrix, evaluation)
     if not evaluation.scores:
         raise refused("MATRIX.csv", f"{matrix_path.name}: no task is measured on two chips that the catalogue knows")
     rows = rows_of(evaluation, matrix, draws)
     write_result(out, paths, seed, rows)
-    _say_what_was_left_aside(matrix, evaluation)
-    print_table([row for row in rows if all_rows or _worth_printing(row)])
+    _say_what_it_rests_on(evaluation)
+    in_parts = {subject_of(0), subject_of(probes or 3)}
+    print_table([row for row in rows if all_rows or _worth_printing(row, in_parts)])
 
 
-def _worth_printing(row: Row) -> bool:
+def _worth_printing(row: Row, in_parts: Set[str]) -> bool:
     if row.slice == "all":
         return True
-    shown = row.slice.startswith(("chip=", "task=")) and row.subject in {"index_probes_0", "index_probes_3"}
-    return shown and row.value is not None
+    return row.slice.startswith(("chip=", "task=")) and row.subject in in_parts and row.value is not None
 
 
 def _say_what_was_left_aside(matrix: Matrix, evaluation: Evaluation) -> None:
@@ -79,6 +84,11 @@ def _say_what_was_left_aside(matrix: Matrix, evaluation: Evaluation) -> None:
         means = f"; it may be {', '.join(unknown.candidates)}" if unknown.candidates else ""
         click.echo(f"chip {unknown.name!r} ({unknown.rows} rows) is left aside: {unknown.reason}{means}", err=True)
     say_each([f"line {rejected.line} is left aside: {rejected.reason}" for rejected in matrix.rejected], "lines")
+
+
+def _say_what_it_rests_on(evaluation: Evaluation) -> None:
+    from services.telemetry.index.selection import MOST_CELLS
+
     if evaluation.unstated:
         click.echo(
             f"precision is not stated in {evaluation.unstated} cells: single precision is given "
@@ -88,4 +98,10 @@ def _say_what_was_left_aside(matrix: Matrix, evaluation: Evaluation) -> None:
     if evaluation.times:
         named = ", ".join(sorted(evaluation.times))
         click.echo(f"values that fall as chips get faster are taken as times (1 / value): {named}", err=True)
+    if evaluation.limited:
+        click.echo(
+            f"the table is too large for one fit: {evaluation.limited} chips are predicted from about {MOST_CELLS} cells each, "
+            "those of the chips nearest by their facts",
+            err=True,
+        )
     click.echo(f"reference chip of ratios: {evaluation.reference}", err=True)

@@ -1,7 +1,7 @@
 """Leave one chip out: what the index and its baselines say about a chip they have not seen, against what was measured.
 
 For each chip: (1) all rows that may be of this chip are taken out, at every precision and scale and under every name;
-(2) the model is fitted to the rest, its variances too; (3) the chip's cells are predicted, without probe runs and with
+(2) the model is fitted to the rest, of a large table to the chips nearest by their facts (`selection`), its variances too; (3) the chip's cells are predicted, without probe runs and with
 K of them in each group, chosen by what the training chips expect to learn most from, and drawn at random for comparison;
 (4) the error is |predicted / measured - 1| of the throughput, which is the error of the ratio to any reference chip
 measured on the same column. Cells that were probed are not scored; neither are columns no other chip has.
@@ -25,6 +25,7 @@ from services.telemetry.index.model import IndexModel
 from services.telemetry.index.orientation import as_throughput, tasks_in_time
 from services.telemetry.index.precision import UNDECIDED, single_precision
 from services.telemetry.index.prediction import Prediction, best_probes
+from services.telemetry.index.selection import MOST_CELLS, MOST_COLUMNS, nearest_cells
 
 BAND = 0.9
 BAND_DEVIATIONS = 1.6448536269514722
@@ -77,6 +78,12 @@ class Evaluation:
     """Probability that they ran in single precision, from all cells (each fit finds its own, without its chip)."""
     times: frozenset[str] = frozenset()
     """Tasks whose values fall as chips get faster; they were taken as times."""
+    limited: int = 0
+    """Chips whose fit had some of the cells only, since all were too many."""
+
+
+class TooManyColumnsError(ValueError):
+    """The message names the chip, and how many columns it has."""
 
 
 def subject_of(probes: int, *, random: bool = False) -> str:
@@ -87,7 +94,10 @@ def subject_of(probes: int, *, random: bool = False) -> str:
 def leave_one_chip_out(
     matrix: Matrix, catalogue: Catalogue, probe_counts: Sequence[int], draws: Draws, *, random_draws: int = RANDOM_DRAWS
 ) -> Evaluation:
-    """The evaluation of ``matrix`` with each count of probe runs in ``probe_counts`` (0 is always among them)."""
+    """The evaluation of ``matrix`` with each count of probe runs in ``probe_counts`` (0 is always among them).
+
+    :raises TooManyColumnsError: a chip has more columns than can be predicted together.
+    """
     chips, unusable = _usable_chips(matrix, catalogue)
     cells = {cell: value for cell, value in matrix.cells().items() if cell[0] in chips}
     times = tasks_in_time(cells, chips)
@@ -95,7 +105,7 @@ def leave_one_chip_out(
     cells = {cell: value for cell, value in matrix.cells().items() if cell[0] in chips}
     scores: list[Score] = []
     left_out = []
-    unmatched = 0
+    unmatched = limited = 0
     for chip_id in sorted(chips):
         banned = catalogue.possible_ids(chip_id)
         training = {cell: value for cell, value in cells.items() if cell[0] not in banned}
@@ -105,7 +115,13 @@ def leave_one_chip_out(
         unmatched += len(own) - len(wanted)
         if not wanted or len({other for other, _ in training}) < 1:
             continue
+        if len(wanted) > MOST_COLUMNS:
+            raise TooManyColumnsError(
+                f"{chip_id} has {len(wanted)} columns (task, precision, n_accel, group) that others have too; the most is "
+                f"{MOST_COLUMNS}: evaluate groups or tasks in files of their own"
+            )
         left_out.append(chip_id)
+        limited += len(training) > MOST_CELLS
         measured = np.log(np.array([cells[cell] for cell in wanted]))
         scores += _scores_of_chip(training, chips, wanted, measured, probe_counts, draws, random_draws)
     oracle = oracle_scalar(cells) if cells else {}
@@ -124,6 +140,7 @@ def leave_one_chip_out(
         sum(1 for _, column in cells if column.precision == UNSTATED),
         single_precision(cells, chips),
         times,
+        limited,
     )
 
 
@@ -152,7 +169,7 @@ def _scores_of_chip(
     draws: Draws,
     random_draws: int,
 ) -> Iterator[Score]:
-    prediction = IndexModel.fit(training, chips).predict(wanted)
+    prediction = IndexModel.fit(nearest_cells(training, wanted, chips), chips).predict(wanted)
     levels: dict[object, list[float]] = {}
     for (_, column), throughput in training.items():
         levels.setdefault(column, []).append(float(np.log(throughput)))

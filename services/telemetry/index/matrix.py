@@ -15,6 +15,9 @@ from meridian.text_table import TextTable, UnreadableTableError
 REQUIRED = ("chip", "task", "throughput")
 OPTIONAL = ("precision", "n_accel", "group")
 UNSTATED = "unstated"
+LEAST, MOST = 1e-60, 1e60
+"""Throughputs beyond these are no measurements of anything, and ratios between them no numbers."""
+_SHOWN = 10
 _THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:(?:,\d{3})+|(?:[ \u00a0\u2009\u202f]\d{3})+)(?:\.\d*)?")
 _PRECISIONS = {
     "": UNSTATED, "half": "fp16", "float16": "fp16", "float32": "fp32", "single": "fp32", "bfloat16": "bf16",
@@ -95,14 +98,18 @@ def precision_of(text: str) -> str:
 def read_matrix(path: Path, catalogue: Catalogue) -> Matrix:
     """The matrix in the CSV file ``path`` (columns ``REQUIRED`` and ``OPTIONAL``, any others are ignored).
 
-    Rows that do not hold up are listed, not used. Raises InvalidMatrixError when a required column is missing or no row
-    is left.
+    Rows that do not hold up are listed, not used. Raises InvalidMatrixError when a required column is missing, one
+    stands there twice, or no row is left.
     """
     try:
         table = TextTable(path)
         missing = [name for name in REQUIRED if name not in table.columns]
         if missing:
-            raise InvalidMatrixError(f"{path.name}, line 1: no column {', '.join(missing)}")
+            there = f"; there are {', '.join(map(repr, table.columns[:_SHOWN]))}" if table.columns else ""
+            raise InvalidMatrixError(f"{path.name}, line 1: no column {', '.join(missing)}{there}")
+        twice = [name for name in (*REQUIRED, *OPTIONAL) if table.columns.count(name) > 1]
+        if twice:
+            raise InvalidMatrixError(f"{path.name}, line 1: column {twice[0]} is there more than once")
         matrix = assemble(table.rows(), catalogue)
     except UnreadableTableError as error:
         raise InvalidMatrixError(str(error)) from None
@@ -149,6 +156,10 @@ def assemble(rows: Iterable[tuple[int, Mapping[str, str | None]]], catalogue: Ca
         throughput = _positive(number(cells["throughput"]), float)
         if throughput is None:
             rejected.append(Rejected(line, f"throughput {cells['throughput']!r} is no positive number"))
+            continue
+        if not LEAST <= throughput <= MOST:
+            reason = f"throughput {cells['throughput']!r} is not within {LEAST:g} and {MOST:g}"
+            rejected.append(Rejected(line, reason))
             continue
         n_accel = found.count
         if cells["n_accel"]:

@@ -67,6 +67,8 @@ def rows_of(evaluation: Evaluation, matrix: Matrix, draws: Draws) -> list[Row]:
     rows.append(Row("rows_used", "rows_count", len(matrix.runs)))
     rows.append(Row("rows_rejected", "rows_count", len(matrix.rejected)))
     rows.append(Row("cells_without_another_chip", "cells_count", evaluation.unmatched))
+    if evaluation.limited:
+        rows.append(Row("fit_limited", "chips_count", evaluation.limited))
     if evaluation.unstated:
         rows.append(Row("precision_unstated", "cells_count", evaluation.unstated))
         rows.append(Row("precision_unstated", "single_precision_probability_ratio", evaluation.single_precision))

@@ -17,12 +17,11 @@ from services.telemetry.index.cells import Cell
 from services.telemetry.index.evaluation import BAND, BAND_DEVIATIONS
 from services.telemetry.index.matrix import Column
 from services.telemetry.index.model import FUNCTION_ID, IndexModel
+from services.telemetry.index.selection import MOST_CELLS
 
 REFERENCE = "a100-sxm4-80gb"
 """The chip whose index is 1 for every task."""
 GEMM = "gemm"
-MOST_CELLS = 1500
-"""Cells (chip, column) that a fit rests on at most."""
 
 
 class Origin(StrEnum):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -197,7 +198,7 @@ def test_the_command_prints_and_writes_the_form(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "chip 'Mystery 9' (1 rows) is left aside" in done.stderr
     assert "line 27 is left aside: throughput 'zero'" in done.stderr
-    assert "index_probes_2" in done.stdout
+    assert re.search("index_probes_2 .*chip=a10 ", done.stdout), "as many runs as were asked for, by chip too"
     body = read(out)
     assert body["seed"] == 7
     assert body["setting"] == "offline"
@@ -218,7 +219,12 @@ def test_the_command_prints_and_writes_the_form(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         ("chip,task\nT4,a\n", "no column throughput"),
+        ("Chip,task, throughput\nT4,a,1\n", "no column chip, throughput; there are 'Chip', 'task', ' throughput'"),
+        ("chip;task;throughput\nT4;a;1\n", "there are 'chip;task;throughput'"),
+        ("chip,task,throughput,throughput\nT4,a,1,2\nL4,a,1,2\n", "column throughput is there more than once"),
         ("chip,task,throughput\nT4,a,1\n", "no task is measured on two chips"),
+        ("chip,task,throughput\nT4,a,1\nL4,a,fast\n", "line 3 is left aside: throughput 'fast'"),
+        ("chip,task,throughput\nT4,a,1\nMystery 9,a,2\n", "chip 'Mystery 9' (1 rows) is left aside"),
     ],
 )
 def test_the_command_refuses_what_says_nothing(text: str, complaint: str, tmp_path: Path) -> None:

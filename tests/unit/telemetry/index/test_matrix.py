@@ -43,6 +43,8 @@ def test_rows_become_runs_with_ids_and_columns(tmp_path: Path) -> None:
         ("T4,bert,-3,,,", "throughput '-3' is no positive number"),
         ("T4,bert,nan,,,", "throughput 'nan' is no positive number"),
         ("T4,bert,inf,,,", "throughput 'inf' is no positive number"),
+        ("T4,bert,1e300,,,", "throughput '1e300' is not within 1e-60 and 1e+60"),
+        ("T4,bert,5e-324,,,", "throughput '5e-324' is not within 1e-60 and 1e+60"),
         ("T4,bert,1,,1.5,", "n_accel '1.5' is no positive whole number"),
         ("T4,bert,1,,0,", "n_accel '0' is no positive whole number"),
         ("2x T4,bert,1,,4,", "n_accel is 4, but the name '2x T4' says 2"),
