@@ -71,7 +71,7 @@ def chips(context: Context, name: str | None) -> None:
 @click.option("--low-rank", is_flag=True, help="Fine-tuning of adapters only.")
 @click.option("--tokens", type=Amount(), help="To be processed in all.")
 @click.option("--deadline-s", type=Amount(), help="In how many seconds.")
-@click.option("--memory-gib", type=Amount(), help="Needed in all, if known.")
+@click.option("--memory-gib", type=Amount(most=1e14), help="Needed in all, if known.")
 @click.option("--accelerators", type=int, help="At least so many.")
 @click.option("--max-round-trip-ms", type=Amount())
 @click.option("--max-price-per-hour", type=Amount(), help="Of all accelerators together.")

@@ -13,7 +13,7 @@ from rich.tree import Tree
 
 from meridian.cli.main import Context, json_option
 from meridian.cli.output import age, clock, console, money, parse_time, print_json, print_table, state
-from meridian.errors import InvalidArgumentError
+from meridian.errors import InvalidArgumentError, NotFoundError
 
 Json = dict[str, Any]
 
@@ -42,6 +42,8 @@ def graph(
     with context.client() as network:
         found = network.graph(when)
     found = only(found, domain)
+    if domain is not None and not found["domains"]:
+        raise NotFoundError(f"there is no domain {domain!r} in the graph")
     if context.as_json:
         print_json(found)
         return

@@ -48,7 +48,7 @@ class Workload(BaseModel):
     low_rank: bool = Field(default=False, description="fine-tuning of adapters, the model itself frozen")
     tokens: float | None = Field(default=None, gt=0, le=1e24, allow_inf_nan=False, description="to be processed in all")
     deadline_s: float | None = Field(default=None, ge=1e-3, allow_inf_nan=False)
-    memory_bytes: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="in all, if known")
+    memory_bytes: float | None = Field(default=None, gt=0, le=1e24, allow_inf_nan=False, description="in all, if known")
     accelerators: int | None = Field(default=None, ge=1, le=1_000_000)
     max_round_trip_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_price_per_hour: float | None = Field(default=None, gt=0, allow_inf_nan=False, description="of all accelerators")

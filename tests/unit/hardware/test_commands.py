@@ -88,6 +88,12 @@ def test_an_amount_without_end_is_a_usage_error(option: str, value: str) -> None
     assert value in done.output
 
 
+def test_more_memory_than_a_number_of_bytes_can_tell_is_a_usage_error() -> None:
+    done = CliRunner().invoke(main, ["recommend", "hpc", "--memory-gib", "1e300"])
+    assert done.exit_code == 2
+    assert "--memory-gib" in done.output
+
+
 def test_a_list_has_at_least_one_entry() -> None:
     for command in (["jobs"], ["incidents"], ["policy", "list"]):
         done = CliRunner().invoke(main, [*command, "--limit", "0"])

@@ -5,10 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 from meridian.cli.graph_commands import accelerator_texts, change_lines, link_text, only, tree
+from meridian.cli.main import main
 from meridian.cli.output import duration
+from meridian.client import Client
 
 
 def link(**changes: Any) -> dict[str, Any]:
@@ -72,6 +76,16 @@ def test_one_domain_keeps_its_links_at_either_end() -> None:
     assert len(found["links"]) == 1
     assert only(graph(), "west") == {"version": 7, "domains": [], "nodes": [], "links": []}
     assert only(graph(), None) == graph()
+
+
+def test_a_domain_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Client, "graph", lambda _self, _when=None: graph())
+    monkeypatch.setenv("MERIDIAN_URL", "http://127.0.0.1:9")
+    for more in ([], ["--json"]):
+        assert CliRunner().invoke(main, ["graph", "--domain", "south", *more]).exit_code == 0
+        done = CliRunner().invoke(main, ["graph", "--domain", "west", *more])
+        assert done.exit_code == 5
+        assert "there is no domain 'west' in the graph" in done.output
 
 
 def test_a_change_in_words() -> None:
