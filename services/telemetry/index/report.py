@@ -124,12 +124,17 @@ def _figures(subject: str, part: str, scores: Sequence[Score], draws: Draws | No
     if scores[0].inside is not None:
         measures["band_90_coverage_ratio"] = _coverage
     count = len({score.cell for score in scores})
-    resampled = [table.resampled(draws) for _ in range(_RESAMPLINGS)] if draws and table.chips.max() > 0 else []
+    samples: list[list[float]] = []
+    if draws is not None and table.chips.max() > 0:
+        for _ in range(_RESAMPLINGS):
+            # One at a time: all of a large table would be gigabytes.
+            drawn = table.resampled(draws)
+            samples.append([figure(drawn) for figure in measures.values()])
     rows = []
-    for measure, figure in measures.items():
+    for number, (measure, figure) in enumerate(measures.items()):
         low = high = None
-        if resampled:
-            low, high = (float(bound) for bound in np.percentile([figure(each) for each in resampled], (2.5, 97.5)))
+        if samples:
+            low, high = (float(bound) for bound in np.percentile([each[number] for each in samples], (2.5, 97.5)))
         rows.append(Row(subject, measure, figure(table), part, low, high, count, scores[0].baseline))
     return rows
 
