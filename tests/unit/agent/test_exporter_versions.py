@@ -584,3 +584,69 @@ def test_an_ascend_950_tells_its_bandwidth_by_port() -> None:
     found = _found(port(0, 4, 10.5, 1) + port(1, 5, 20, 2) + port(1, 6, 20, 2))
     assert found == {(0, "", M.INTERCONNECT_IO): pytest.approx(55.5e6)}
     assert _found(_npu(bandwidth_tx=10.5, bandwidth_rx=1))[0, "", M.INTERCONNECT_IO] == pytest.approx(11.5e6)
+
+
+def _metax(dies: int = 1, tenants: int = 1, **changes: float) -> str:
+    """default-counters.csv and gpu_monitor.py of MetaX-MACA/mxExporter: of the board, and of each die; once for each tenant."""
+    board = {"mx_board_power": 57839.0}
+    die = {
+        "mx_gpu_usage": 40.0, "mx_chip_hotspot_temp": 45.5, "mx_hbm_bw_util": 20.0, 'mx_memory_total{type="vram"}': 2.0**26,
+        'mx_memory_total{type="xtt"}': 2.0**30, 'mx_memory_used{type="vram"}': 874496, 'mx_gpu_state{unavailable_reason=""}': 1,
+        'mx_ecc_error_count{type="dram_ue"}': 0, 'mx_ecc_error_count{type="dram_ce"}': 9,
+    }  # fmt: skip
+    lines = []
+    for tenant in range(tenants):
+        labels = f'deviceId="3",uuid="GPU-a",exported_pod="p{tenant}",Hostname="h",modelName="MXC500"'
+        for number in range(dies):
+            of_die = {**die, "mx_gpu_usage": 40.0 + 20 * number, "mx_chip_hotspot_temp": 45.5 + number}
+            lines += [(name, f'{labels},die_id="{number}"', value) for name, value in {**of_die, **changes}.items()]
+        lines += [(name, labels, value) for name, value in board.items()]
+    return "".join(
+        f"{name[:-1]},{labels}}} {value!r}\n" if name.endswith("}") else f"{name}{{{labels}}} {value!r}\n"
+        for name, labels, value in lines
+    )
+
+
+def test_metax_tells_milliwatts_and_kilobytes() -> None:
+    wanted = {
+        (3, "", M.GPU_UTILIZATION): 0.4, (3, "", M.GPU_MEMORY_LIMIT): 2**36, (3, "", M.GPU_MEMORY_USAGE): 874496 * 1024,
+        (3, "", M.MEMORY_BANDWIDTH_UTILIZATION): 0.2, (3, "", M.HEALTH): 1, (3, "", M.POWER): 57.839, (3, "", M.TEMPERATURE): 45.5,
+    }  # fmt: skip
+    for tenants in (1, 2):
+        assert _found(_metax(tenants=tenants)) == {key: pytest.approx(value) for key, value in wanted.items()}
+
+
+def test_a_metax_chip_of_two_dies_is_one_accelerator() -> None:
+    found = _found(_metax(dies=2, tenants=2))
+    assert found[3, "", M.GPU_UTILIZATION] == pytest.approx(0.5)
+    assert found[3, "", M.GPU_MEMORY_LIMIT] == 2**37
+    assert found[3, "", M.GPU_MEMORY_USAGE] == 2 * 874496 * 1024
+    assert found[3, "", M.TEMPERATURE] == 46.5
+    assert found[3, "", M.POWER] == 57.839
+    # Of a die that tells nothing the other one is not the chip.
+    silent = _metax(dies=2).replace('die_id="1"} 60.0', 'die_id="1"} nan')
+    assert _found(silent)[3, "", M.GPU_UTILIZATION] is UnknownKind.NOT_A_NUMBER
+
+
+def test_a_metax_chip_that_is_not_available_has_failed() -> None:
+    assert _found(_metax(**{'mx_gpu_state{unavailable_reason="ecc"}': 0}))[3, "", M.HEALTH] == 0
+    assert _found(_metax(**{'mx_ecc_error_count{type="dram_ue"}': 2}))[3, "", M.HEALTH] == 0.5
+
+
+def test_power_of_a_metax_board_that_is_no_milliwatts_is_not_believed() -> None:
+    page = _page('deviceId="0",uuid="a"', mx_gpu_usage=4, mx_board_power=310)
+    assert _found(page)[0, "", M.POWER] is UnknownKind.OUT_OF_RANGE
+
+
+def test_shares_of_a_metax_chip_are_parts_and_no_accelerators() -> None:
+    share = 'deviceId="3",sgpuId="1",minor="5",uuid="sGPU-9",modelName="MXC500"'
+    shares = _page(share, mx_sgpu_usage=30, mx_sgpu_total_memory=2.0**24, mx_sgpu_used_memory=2.0**20)
+    found = _found(_metax() + shares)
+    assert found[3, "1", M.GPU_UTILIZATION] == pytest.approx(0.3)
+    assert (found[3, "1", M.GPU_MEMORY_LIMIT], found[3, "1", M.GPU_MEMORY_USAGE]) == (2**34, 2**30)
+    assert found[3, "", M.GPU_UTILIZATION] == pytest.approx(0.4)
+    # One that was taken away is no accelerator that is lost.
+    translator = Translator(load_table("mx-exporter"), "n1")
+    for text in (_metax() + shares, _metax(), _metax(), _metax()):
+        readings = translator.translate(parse_exposition(text).samples, NOW)
+    assert {item.value for item in readings if item.metric is M.HEALTH} == {1, None}

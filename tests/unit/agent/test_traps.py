@@ -266,7 +266,7 @@ def test_units_of_every_vendor() -> None:
         'enflame_gcu_power_consumption{minor_number="0",uuid="e"} 245\n': (Metric.POWER, 245),
         'enflame_gcu_health{minor_number="0",uuid="e"} 2\n': (Metric.HEALTH, 1),
         'mx_bway_power{deviceId="0",uuid="x",wayId="0"} 200\nmx_bway_power{deviceId="0",uuid="x",wayId="1"} 90\n': (
-            Metric.POWER, 200,
+            Metric.POWER, 290,
         ),
         'dcu_memorycap_bytes{device_id="T",minor_number="0"} 3.4342961152e+10\n': (Metric.GPU_MEMORY_LIMIT, 34342961152),
         'ix_mem_total{gpu="0",uuid="i"} 32768\n': (Metric.GPU_MEMORY_LIMIT, 32768 * 2**20),
