@@ -650,3 +650,25 @@ def test_shares_of_a_metax_chip_are_parts_and_no_accelerators() -> None:
     for text in (_metax() + shares, _metax(), _metax(), _metax()):
         readings = translator.translate(parse_exposition(text).samples, NOW)
     assert {item.value for item in readings if item.metric is M.HEALTH} == {1, None}
+
+
+def test_virtual_gcus_of_enflame_are_parts_that_tell_of_their_chip() -> None:
+    # collector/vgcu_*.go: with virtual ones the families of the whole are silent; power and health of the chip stand at each part.
+    def part(number: int, **values: float) -> str:
+        labels = f'vindex="{number}",minor_number="2",uuid="GCU-U5",busid="0000:40:00.0",name="Enflame S60"'
+        return _page(labels, **{f"enflame_vgcu_{name}": value for name, value in values.items()})
+
+    memory = {"memory_total_bytes": 2.0**33, "power_consumption": 96.0}
+    page = 'enflame_gcu_count{host="h"} 1\n' + part(0, usage=80, memory_used_bytes=2.0**30, health=2, **memory)
+    found = _found(page + part(1, usage=-1, memory_used_bytes=0, health=2, **memory))
+    assert found[2, "0", M.GPU_UTILIZATION] == pytest.approx(0.8)
+    assert found[2, "1", M.GPU_UTILIZATION] is UnknownKind.SENTINEL
+    assert (found[2, "0", M.GPU_MEMORY_USAGE], found[2, "0", M.GPU_MEMORY_LIMIT]) == (2**30, 2**33)
+    assert (found[2, "", M.POWER], found[2, "", M.HEALTH]) == (96, 1)
+    assert found[2, "0", M.POWER] is UnknownKind.PARTITIONED
+
+
+def test_errors_of_iluvatar_that_could_not_be_corrected() -> None:
+    for status, health in ((0, 1), (1, 0.5)):
+        page = _page('gpu="0",uuid="u",name="Iluvatar BI-V150"', ix_ecc_dbe_vol_status=status, ix_xid_errors=4, ix_power_usage=90)
+        assert _found(page)[0, "", M.HEALTH] == health
