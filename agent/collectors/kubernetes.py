@@ -328,7 +328,12 @@ def _readiness(node: str, samples: Iterable[Sample], now: datetime) -> Reading:
         and sample.value == 1
     }
     if states == {"true"}:
-        return Reading(node, Metric.HEALTH, HEALTH_OK, Source.DIRECTLY_MEASURED, now)
+        # A cordoned node takes no work, as one that Slurm drains.
+        closed = any(
+            sample.family == "kube_node_spec_unschedulable" and sample.labels.get("node") == node and sample.value == 1
+            for sample in samples
+        )
+        return Reading(node, Metric.HEALTH, HEALTH_DEGRADED if closed else HEALTH_OK, Source.DIRECTLY_MEASURED, now)
     if states == {"false"}:
         return Reading(node, Metric.HEALTH, HEALTH_FAILED, Source.DIRECTLY_MEASURED, now)
     kind = UnknownKind.NOT_EXPORTED if not states else UnknownKind.UNKNOWN_STATE

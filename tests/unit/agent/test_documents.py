@@ -201,6 +201,15 @@ def test_kube_state_metrics_counts_only_pods_that_live() -> None:
     assert found["cluster", None, Metric.QUEUE_DEPTH] == (1, None)
 
 
+@pytest.mark.parametrize(("ready", "cordoned", "health"), [("true", 0, 1), ("true", 1, 0.5), ("false", 1, 0)])
+def test_a_cordoned_node_is_as_one_that_slurm_drains(ready: str, cordoned: int, health: float) -> None:
+    text = (
+        f'kube_node_status_condition{{node="n1",condition="Ready",status="{ready}"}} 1\n'
+        f'kube_node_spec_unschedulable{{node="n1"}} {cordoned}\nkube_node_spec_unschedulable{{node="n2"}} 1\n'
+    )
+    assert _read(text)["n1", None, Metric.HEALTH] == (health, None)
+
+
 def test_memory_and_cores_of_accelerators_are_not_counted_as_accelerators() -> None:
     """Of a node with eight DCUs (or Ascends), one of them in use, as the plugins that share them name its resources."""
 
