@@ -670,5 +670,7 @@ def test_virtual_gcus_of_enflame_are_parts_that_tell_of_their_chip() -> None:
 
 def test_errors_of_iluvatar_that_could_not_be_corrected() -> None:
     for status, health in ((0, 1), (1, 0.5)):
-        page = _page('gpu="0",uuid="u",name="Iluvatar BI-V150"', ix_ecc_dbe_vol_status=status, ix_xid_errors=4, ix_power_usage=90)
+        page = _page(
+            'gpu="0",uuid="u",name="Iluvatar BI-V150"', ix_ecc_dbe_vol_status=status, ix_xid_errors=4, ix_power_usage=90
+        )
         assert _found(page)[0, "", M.HEALTH] == health

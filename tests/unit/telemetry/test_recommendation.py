@@ -198,9 +198,7 @@ def test_what_is_not_known_counts_half_and_says_so() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "fields", [{"tokens": 1e300}, {"deadline_s": 1e-300, "tokens": 1e12}, {"memory_bytes": 1e300}]
-)
+@pytest.mark.parametrize("fields", [{"tokens": 1e300}, {"deadline_s": 1e-300, "tokens": 1e12}, {"memory_bytes": 1e300}])
 def test_amounts_without_end_are_refused_by_their_field(fields: dict[str, object]) -> None:
     """They came to infinitely many FLOP/s, of which no number of accelerators can be told."""
     body = {"kind": "training", "parameters": 1e15, "tokens": 1e12, "deadline_s": 1e6, **fields}

@@ -75,7 +75,9 @@ def test_baselines_see_the_whole_table_and_the_limit_is_told(tmp_path: Path, mon
     limited, said = figures()
     assert f"{len(world.CHIPS)} chips are predicted from" in said
     assert limited["fit_limited all chips_count"] == len(world.CHIPS)
-    same = [name for name in whole if name.startswith(("bandwidth_ratio", "peak_flops", "oracle", "probe_scalar_1_random"))]
+    same = [
+        name for name in whole if name.startswith(("bandwidth_ratio", "peak_flops", "oracle", "probe_scalar_1_random"))
+    ]
     assert same
     assert all(limited[name] == whole[name] for name in same)
     assert limited["index_probes_0 all mape_ratio"] != whole["index_probes_0 all mape_ratio"]
