@@ -26,8 +26,8 @@ UNTOLD_RESERVE = 0.08
 def consistent(table: ExporterTable, samples: DeviceSamples, readings: Iterable[Reading]) -> list[Reading]:
     """The readings, those that contradict each other as unknown."""
     checked = list(readings)
-    if table.memory_sum is not None:
-        reason = _sum_problem(table.memory_sum, samples)
+    for parts in table.memory_sums:
+        reason = _sum_problem(parts, samples)
         if reason:
             checked = [_unknown(item, UnknownKind.INCONSISTENT, reason, _MEMORY) for item in checked]
     checked = _within_limits(checked)

@@ -124,13 +124,13 @@ class Partitioning:
 
 @dataclass(frozen=True, slots=True)
 class FrozenGuard:
-    """Old values are served when ``counter`` stands still for ``scrapes`` scrapes and ``after_s`` while the device works.
+    """Old values are served when a counter stands still for ``scrapes`` scrapes and ``after_s`` while the device works.
 
-    Without a counter: when power, temperature and all else the exporter says stand still while the device is neither idle nor
-    fully busy.
+    ``counters``: names of it, of which the first that is there counts. Without any: when power, temperature and all else the
+    exporter says stand still while the device is neither idle nor fully busy.
     """
 
-    counter: str
+    counters: tuple[str, ...]
     activity: Metric
     scrapes: int = 3
     after_s: float = 75.0
@@ -190,7 +190,7 @@ class ExporterTable:
     max_sample_age_s: float = 120.0
     frozen: FrozenGuard | None = None
     edges: tuple[Edge, ...] = ()
-    memory_sum: MemorySum | None = None
+    memory_sums: tuple[MemorySum, ...] = ()
 
     @cached_property
     def families(self) -> frozenset[str]:
@@ -215,12 +215,11 @@ class ExporterTable:
                 if alternative.divide_by is not None:
                     yield alternative.divide_by.family
                 yield from (name for name in (alternative.unless_zero, alternative.when_zero) if name)
-        for name in (self.index_family, self.partitioned_family, self.frozen.counter if self.frozen else ""):
-            if name:
-                yield name
+        yield from (name for name in (self.index_family, self.partitioned_family) if name)
+        if self.frozen is not None:
+            yield from self.frozen.counters
         yield from (edge.family for edge in self.edges)
-        if self.memory_sum is not None:
-            parts = self.memory_sum
+        for parts in self.memory_sums:
             yield from (name for name in (parts.used, parts.free, parts.total, parts.reserved) if name)
 
     @property

@@ -102,7 +102,7 @@ def sense(
     for table in tables:
         # Two texts stand for two scrapes with a collection of the exporter between them.
         guard = table.frozen
-        if guard is not None and guard.counter:
+        if guard is not None and guard.counters:
             guard = replace(guard, scrapes=2, after_s=0.0)
         node_label = table.node_label or (INSTANCE if len(instances(read.samples, table)) > 1 else "")
         translator = Translator(replace(table, frozen=guard, node_label=node_label), NODE, peak_of=peak_of)

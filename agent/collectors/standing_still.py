@@ -46,7 +46,7 @@ class StandingStill:
         still_s = now_s - still.since_s
         if still.scrapes < guard.scrapes or still_s < guard.after_s:
             return taken
-        what = guard.counter or "everything it says"
+        what = _told(guard, families) or "everything it says"
         reason = f"frozen: {what} stood still for {still_s:.0f} s while the device claims to work"
         return [unknown_from(reading, UnknownKind.FROZEN, reason) for reading in taken]
 
@@ -57,8 +57,8 @@ class StandingStill:
         activity = next((item.value for item in taken if item.metric is guard.activity), None)
         if activity is None or activity <= 0:
             return None
-        if guard.counter:
-            counter = families.get(guard.counter)
+        if guard.counters:
+            counter = families.get(_told(guard, families))
             if not counter or not all(
                 math.isfinite(item.value) and not self._table.is_sentinel(item.family, item.value) for item in counter
             ):
@@ -68,3 +68,8 @@ class StandingStill:
         if activity >= 1 or not {Metric.POWER, Metric.TEMPERATURE} <= known.keys():
             return None
         return tuple(known.values())
+
+
+def _told(guard: FrozenGuard, families: Mapping[str, Sequence[Sample]]) -> str:
+    """The counter under the name that this exporter has for it."""
+    return next((name for name in guard.counters if name in families), "")

@@ -208,7 +208,7 @@ def parse_table(content: object) -> ExporterTable:
         max_sample_age_s=top.number("max_sample_age_s", 120.0),
         frozen=_frozen(top),
         edges=tuple(_edge(item, ("edges", place)) for place, item in enumerate(top.items("edges"))),
-        memory_sum=_memory_sum(top),
+        memory_sums=_memory_sums(top),
         metrics=_metrics(top, Aggregate.ONE if per_device else Aggregate.SUM),
     )
     if table.frozen is not None and table.frozen.activity not in table.metrics:
@@ -360,18 +360,22 @@ def _frozen(top: _Entry) -> FrozenGuard | None:
     known = frozenset({"counter", "while_above_zero", "scrapes", "after_s"})
     entry = _Entry(top.content["frozen_guard"], ("frozen_guard",), known)
     return FrozenGuard(
-        counter=entry.text("counter"),
+        counters=entry.texts("counter"),
         activity=entry.one_of("while_above_zero", Metric),
         scrapes=max(2, int(entry.number("scrapes", 3))),
         after_s=entry.number("after_s", 75.0),
     )
 
 
-def _memory_sum(top: _Entry) -> MemorySum | None:
-    if "memory_sum" not in top.content:
-        return None
-    known = frozenset({"used", "free", "total", "reserved", "tolerance"})
-    entry = _Entry(top.content["memory_sum"], ("memory_sum",), known)
+def _memory_sums(top: _Entry) -> tuple[MemorySum, ...]:
+    content = top.content.get("memory_sum", [])
+    if not isinstance(content, list):
+        return (_memory_sum(content, ("memory_sum",)),)
+    return tuple(_memory_sum(item, ("memory_sum", place)) for place, item in enumerate(content))
+
+
+def _memory_sum(content: object, path: tuple[str | int, ...]) -> MemorySum:
+    entry = _Entry(content, path, frozenset({"used", "free", "total", "reserved", "tolerance"}))
     return MemorySum(
         used=entry.needed("used"),
         free=entry.needed("free"),

@@ -259,6 +259,65 @@ def test_the_total_that_dcgm_tells_goes_before_a_sum() -> None:
     assert _found(page)[0, "", M.GPU_MEMORY_LIMIT] == 15360 * MIB
 
 
+H100 = 'gpu="0",UUID="GPU-a",modelName="NVIDIA H100 80GB HBM3",DCGM_FI_SYSTEM_DRIVER_VERSION="580.95"'
+OF_DCGM_4_7 = {
+    "DCGM_FI_DEV_GPU_TEMP_CELSIUS": 41,
+    "DCGM_FI_DEV_BOARD_POWER_WATTS": 412.5,
+    "DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL": 7824041,
+    "DCGM_FI_DEV_GPU_UTIL_RATIO": 0.87,
+    "DCGM_FI_DEV_MEMORY_UTIL_RATIO": 0.31,
+    "DCGM_FI_DEV_XID_ERROR": 0,
+    "DCGM_FI_DEV_FB_CAPACITY_BYTES": 85520809984,
+    "DCGM_FI_DEV_FB_FREE_BYTES": 44949307392,
+    "DCGM_FI_DEV_FB_USED_BYTES": 39959134208,
+    "DCGM_FI_DEV_FB_RESERVED_BYTES": 612368384,
+    "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND": 1.2e11,
+    "DCGM_FI_DEV_ROW_REMAP_FAILED": 0,
+}
+
+
+def test_dcgm_exporter_4_9_has_other_names_and_base_units() -> None:
+    # DCGM 4.7: bytes, joules, bytes per second and shares of one; the old names have MiB, mJ, MB/s and percent.
+    found = _found(_page(H100, **OF_DCGM_4_7))
+    assert found == {
+        (0, "", M.GPU_UTILIZATION): 0.87,
+        (0, "", M.MEMORY_BANDWIDTH_UTILIZATION): 0.31,
+        (0, "", M.GPU_MEMORY_USAGE): 39959134208,
+        (0, "", M.GPU_MEMORY_LIMIT): 85520809984,
+        (0, "", M.INTERCONNECT_IO): 1.2e11,
+        (0, "", M.HEALTH): 1,
+        (0, "", M.POWER): 412.5,
+        (0, "", M.ENERGY): 7824041,
+        (0, "", M.TEMPERATURE): 41,
+    }
+    profiled = {
+        f"DCGM_FI_PROF_{name}_UTIL_RATIO": share
+        for name, share in (("GR_ENGINE", 0.85), ("TENSOR", 0.4), ("DRAM", 0.5))
+    }
+    found = _found(_page(H100, **OF_DCGM_4_7, **profiled))
+    assert (found[0, "", M.GPU_UTILIZATION], found[0, "", M.MEMORY_BANDWIDTH_UTILIZATION]) == (0.85, 0.5)
+    assert found[0, "", M.COMPUTE_EFFECTIVE] == pytest.approx(0.4 * 989.4e12, rel=1e-3)
+    # Profiling that has stopped says zero: the driver's figures say otherwise.
+    found = _found(_page(H100, **OF_DCGM_4_7, **dict.fromkeys(profiled, 0)))
+    assert (found[0, "", M.GPU_UTILIZATION], found[0, "", M.MEMORY_BANDWIDTH_UTILIZATION]) == (0.87, 0.31)
+    assert found[0, "", M.COMPUTE_EFFECTIVE] is UnknownKind.PLACEHOLDER
+
+
+def test_what_dcgm_exporter_4_9_says_is_judged_as_before() -> None:
+    def kind(metric: M, before: dict[str, float] | None = None, **other: float) -> Figure:
+        previous = None if before is None else _page(H100, **{**OF_DCGM_4_7, **before})
+        return _found(_page(H100, **{**OF_DCGM_4_7, **other}), previous)[0, "", metric]
+
+    assert kind(M.GPU_MEMORY_USAGE, DCGM_FI_DEV_FB_FREE_BYTES=1e9) is UnknownKind.INCONSISTENT
+    assert kind(M.POWER, before={}) is UnknownKind.FROZEN
+    assert kind(M.POWER, before={"DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL": 7820000}) == 412.5
+    assert kind(M.HEALTH, before={"DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL": 7820000}, DCGM_FI_DEV_XID_ERROR=79) == 0.5
+    assert kind(M.HEALTH, DCGM_FI_DEV_ROW_REMAP_FAILED=1) == 0
+    # DCGM 4.6 has the names of the shares for what is percent, and that of NVLink for MB/s.
+    assert kind(M.GPU_UTILIZATION, DCGM_FI_DEV_GPU_UTIL_RATIO=87) is UnknownKind.WRONG_UNIT
+    assert _found(_page(H100, DCGM_FI_DEV_NVLINK_THROUGHPUT_TOTAL=120000))[0, "", M.INTERCONNECT_IO] == 1.2e11
+
+
 def test_mlu_exporter_of_2020_counts_slots() -> None:
     page = _page(
         'slot="1",model="MLU270-X5K",boardid="1001"', mlu_board_utilization=12, mlu_mem_total_bytes=2.0**34,
