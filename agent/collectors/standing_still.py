@@ -64,7 +64,10 @@ class StandingStill:
             ):
                 return None
             return (math.fsum(item.value for item in counter),)
-        known = {item.metric: item.value for item in taken if item.value is not None}
+        # Energy without a counter of its own is summed of power by the exporter: it moves with old values, too.
+        known = {
+            item.metric: item.value for item in taken if item.value is not None and item.metric is not Metric.ENERGY
+        }
         if activity >= 1 or not {Metric.POWER, Metric.TEMPERATURE} <= known.keys():
             return None
         return tuple(known.values())

@@ -512,6 +512,45 @@ def test_all_smi_tells_of_accelerators_of_several_makers() -> None:
     }
 
 
+def test_all_smi_of_2026_tells_energy_memory_traffic_and_mig_instances() -> None:
+    # src/api/metrics/energy.rs, hardware.rs and mig.rs name the device by other labels than gpu.rs.
+    def names(prefix: str = "") -> str:
+        return f'gpu="NVIDIA H100 80GB HBM3", {prefix}uuid="GPU-1", {prefix}index="0"'
+
+    part = names("gpu_") + ', mig_instance="3", mig_uuid="MIG-x", mig_profile="1g.10gb", gpu_instance_id="7"'
+    joules = "all_smi_energy_consumed_joules_total"
+    page = (
+        _page(names(), all_smi_gpu_utilization=40, all_smi_gpu_power_consumption_watts=300)
+        + _page(names("gpu_"), all_smi_gpu_memory_bandwidth_utilization=0.42)
+        + f'{joules}{{scope="gpu",gpu_index="0",gpu_uuid="GPU-1"}} 8430000\n{joules}{{scope="cpu"}} 9\n'
+    )
+    found = _found(page)
+    assert (found[0, "", M.ENERGY], found[0, "", M.MEMORY_BANDWIDTH_UTILIZATION]) == (8430000, 0.42)
+    parts = {"utilization_gpu": 75, "utilization_memory": 40, "memory_used_bytes": 2.0**30, "memory_total_bytes": 1e10}
+    found = _found(page + _page(part, **{f"all_smi_mig_instance_{name}": value for name, value in parts.items()}))
+    of_part = {metric: value for (_, number, metric), value in found.items() if number == "3"}
+    assert {metric: value for metric, value in of_part.items() if value is not UnknownKind.PARTITIONED} == {
+        M.GPU_UTILIZATION: 0.75,
+        M.GPU_MEMORY_USAGE: 2**30,
+        M.GPU_MEMORY_LIMIT: 1e10,
+        M.MEMORY_BANDWIDTH_UTILIZATION: 0.4,
+    }
+    assert found[0, "", M.POWER] == 300
+
+
+def test_mlu_exporter_of_2026_measures_by_mpm() -> None:
+    # examples/metrics.yaml: percent and MiB per second; a failed repair of memory is a state.
+    page = _page(
+        'mlu="0",model="MLU370-X8",uuid="u"', mlu_mpm_mlu_utilization=62.5, mlu_mpm_tensor_utilization=30,
+        mlu_mpm_mlulink_total_tx_bandwidth=1000, mlu_mpm_mlulink_total_rx_bandwidth=24, mlu_health=1, mlu_repair_failure=1,
+    )  # fmt: skip
+    found = _found(page)
+    assert found[0, "", M.GPU_UTILIZATION] == 0.625
+    assert found[0, "", M.INTERCONNECT_IO] == 1024 * MIB
+    assert found[0, "", M.HEALTH] == 0
+    assert _found(page.replace("mlu_repair_failure", "mlu_other"))[0, "", M.HEALTH] == 1
+
+
 def test_rebellions_and_furiosa_number_devices_by_their_files() -> None:
     rebellions = "".join(
         f'RBLN_DEVICE_STATUS:{name}{{card="RBLN-CA25",name="rbln{number}",uuid="{uuid}"}} {value}\n'

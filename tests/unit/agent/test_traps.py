@@ -154,6 +154,21 @@ def test_an_exporter_without_a_counter_is_found_out_when_nothing_moves_under_loa
     assert kinds("0") == kinds("100") == [None] * 10, "an idle chip may rest, a full one may be steady"
 
 
+def test_energy_that_an_exporter_sums_of_old_power_is_no_sign_of_life() -> None:
+    translator = Translator(load_table("all-smi"), "n1")
+    kinds = []
+    for at in range(10):
+        card = 'gpu="NVIDIA L40S",uuid="u",index="0"'
+        page = "".join(
+            f"all_smi_gpu_{name}{{{card}}} {value}\n"
+            for name, value in (("utilization", 40), ("power_consumption_watts", 233), ("temperature_celsius", 52))
+        )
+        page += f'all_smi_energy_consumed_joules_total{{scope="gpu",gpu_uuid="u",gpu_index="0"}} {1000 + 3495 * at}\n'
+        found = translator.translate(parse_exposition(page).samples, NOW + timedelta(seconds=15 * at))
+        kinds.append(next(item.kind for item in found if item.metric is Metric.POWER))
+    assert kinds == [None] * 8 + [U.FROZEN] * 2
+
+
 def test_a_device_that_fell_off_the_bus_is_missed() -> None:
     both = _dcgm("0", DEV_GPU_UTIL="1") + _dcgm("1", DEV_GPU_UTIL="2")
     found = _sensed(_dcgm("0", DEV_GPU_UTIL="1"), previous=both)
