@@ -43,13 +43,27 @@ _MARKS = {
     "hybrid_override_pattern": _OTHER_LAYERS,
     "block_types": _OTHER_LAYERS,
     "block_configs": "has layers that differ from one another",
+    # Step 3.5: heads of the layers that see windows.
+    "attention_other_setting": "has layers that differ from one another",
+    # Gemma 4: experts beside a feed-forward in each layer, embeddings of each layer, keys and values of earlier layers.
+    "enable_moe_block": _KINDS["other-blocks"],
+    "hidden_size_per_layer_input": _KINDS["other-blocks"],
+    "num_kv_shared_layers": "has layers that differ from one another",
+}
+# Sizes of some layers, and of the others (Gemma 4, MiMo-V2).
+_OF_SOME_LAYERS = {
+    "global_head_dim": "head_dim",
+    "num_global_key_value_heads": "num_key_value_heads",
+    "swa_num_attention_heads": "num_attention_heads",
+    "swa_num_key_value_heads": "num_key_value_heads",
+    "swa_head_dim": "head_dim",
 }
 _ATTENTION = frozenset(("full_attention", "sliding_attention", "chunked_attention", "attention", "global", "local"))
 # Parts of the names of fields that speak of experts, and the fields that count them.
 _OF_EXPERTS = ("expert", "moe_")
 EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts", "num_moe_experts")
 """Fields that count the experts of a layer."""
-CHOSEN = ("num_experts_per_tok", "moe_topk", "moe_top_k", "moe_k", "num_experts_per_token", "experts_per_token")
+CHOSEN = ("num_experts_per_tok", "moe_topk", "moe_top_k", "moe_k", "num_experts_per_token", "experts_per_token", "top_k_experts")
 """Fields that count the experts that a token visits."""
 
 
@@ -97,6 +111,9 @@ def what_else_it_is(config: Mapping[str, Any]) -> tuple[str, str] | None:
     for name, kind in _MARKS.items():
         if config.get(name):
             return name, _no_decoder(kind)
+    for name, usual in _OF_SOME_LAYERS.items():
+        if config.get(name) not in (None, config.get(usual)):
+            return name, _no_decoder(f"differs from {usual}, so layers differ from one another")
     if config.get("image_size") and config.get("patch_size") and not config.get("vocab_size"):
         return "image_size", _no_decoder(_KINDS["perception"])
     types = config.get("layer_types")

@@ -84,12 +84,17 @@ class _Fields:
         ffn, expert_ffn, shared = self._feed_forwards(hidden, experts)
         with_experts = self._layers_with_experts(layers) if experts else 0
         predicting = self.count("num_nextn_predict_layers")
+        kv_heads, head_size = self._key_value_heads(heads), self.count(*_HEAD_SIZE)
+        attention = latent.weights(hidden, heads) if latent else 0
+        if self._type == "afmoe":
+            # What attention gives is gated: a matrix as large as that of queries.
+            attention = hidden * (head_size or hidden // heads) * (3 * heads + 2 * kv_heads)
         shape = shape_of(
             layers=layers,
             hidden=hidden,
             heads=heads,
-            kv_heads=self._key_value_heads(heads),
-            head_size=latent.head_size if latent else self.count(*_HEAD_SIZE),
+            kv_heads=kv_heads,
+            head_size=latent.head_size if latent else head_size,
             ffn=ffn,
             gated=self._family.gated,
             vocabulary=self._needed(*_VOCABULARY),
@@ -99,7 +104,7 @@ class _Fields:
             expert_ffn=expert_ffn,
             shared_ffn=shared,
             dense_layers=layers - with_experts if experts else 0,
-            attention_weights=latent.weights(hidden, heads) if latent else 0,
+            attention_weights=attention,
             head_norms=self._family.head_norms
             or config.get("use_qk_norm") is True
             or config.get("qk_layernorm") is True,
@@ -181,13 +186,16 @@ class _Fields:
         listed = config.get("moe_layers")
         if isinstance(listed, list) and listed:
             return len({each for each in listed if isinstance(each, int) and 0 <= each < layers})
-        flags = config.get("moe_layer_freq")
-        if isinstance(flags, list):
-            if len(flags) != layers:
-                raise self._wrong("moe_layer_freq", f"has {len(flags)} entries for {layers} layers")
-            return sum(bool(flag) for flag in flags)
+        for name in ("moe_layer_freq", "is_moe_layer"):
+            flags = self._by_layer(name, layers)
+            if flags is not None:
+                return sum(bool(flag) for flag in flags)
+        kinds = self._by_layer("mlp_layer_types", layers)
+        if kinds is not None:
+            # As `transformers` stores them since 5.0: dense or sparse.
+            return sum(kind != "dense" for kind in kinds)
         every = self.count("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval") or 1
-        first = self.count("first_k_dense_replace", "moe_layer_start_index")
+        first = self.count("first_k_dense_replace", "moe_layer_start_index", "num_dense_layers")
         stated_last = config.get("moe_layer_end_index")
         last = layers - 1 if stated_last in (None, -1) else self.count("moe_layer_end_index")
         alone = config.get("mlp_only_layers")
@@ -197,6 +205,15 @@ class _Fields:
             first <= layer <= last and (layer + 1) % every == 0 and layer % frequency == 0 and layer not in dense
             for layer in range(layers)
         )
+
+    def _by_layer(self, name: str, layers: int) -> list[Any] | None:
+        """What a list says of each layer; None where the field is no list."""
+        said = self._config.get(name)
+        if not isinstance(said, list):
+            return None
+        if len(said) != layers:
+            raise self._wrong(name, f"has {len(said)} entries for {layers} layers")
+        return said
 
     def _windowed_layers(self, layers: int) -> int:
         """Layers that see a window of the sequence, where the configuration tells which; else 0."""
@@ -210,7 +227,7 @@ class _Fields:
         if isinstance(letters, str) and letters and set(letters) <= {"L", "G"}:
             # EXAONE 4: local and global layers in turn.
             return sum(letters[layer % len(letters)] == "L" for layer in range(layers))
-        pattern = self.count("sliding_window_pattern") or _WINDOWED_ALL_BUT_EACH.get(self._type, 0)
+        pattern = self.count("sliding_window_pattern", "global_attn_every_n_layers") or _WINDOWED_ALL_BUT_EACH.get(self._type, 0)
         if pattern:
             # Every so manieth layer sees the whole sequence; 1: none does.
             return layers - layers // pattern if pattern > 1 else layers

@@ -22,6 +22,7 @@ def _experts(shape: dict[str, Any], experts: str, count: int, chosen: int, **mor
 
 
 LATENT = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+LATENT_GLM = {**LATENT, "qk_nope_head_dim": 192, "v_head_dim": 256}
 LLAMA_4 = _experts(
     _llama(48, 5120, 40, 8192, 202048, num_key_value_heads=8, head_dim=128, intermediate_size_mlp=16384),
     "num_local_experts",
@@ -232,6 +233,56 @@ PUBLISHED: dict[str, tuple[dict[str, Any], float]] = {
         4.074,
     ),
     "Command R": (_llama(40, 8192, 64, 22528, 256000, model_type="cohere"), 34.98),
+    "Solar Open": (
+        _experts(
+            _llama(48, 4096, 64, 10240, 196608, model_type="solar_open", num_key_value_heads=8, head_dim=128),
+            "n_routed_experts",
+            128,
+            8,
+            moe_intermediate_size=1280,
+            n_shared_experts=1,
+            first_k_dense_replace=0,
+        ),
+        102.6,
+    ),
+    "Ling mini 2.0": (
+        _experts(
+            _llama(20, 2048, 16, 5120, 157184, model_type="bailing_moe", num_key_value_heads=4, head_dim=128),
+            "num_experts",
+            256,
+            8,
+            moe_intermediate_size=512,
+            moe_shared_expert_intermediate_size=512,
+            num_shared_experts=1,
+            first_k_dense_replace=1,
+        ),
+        16.26,
+    ),
+    "GLM 5": (
+        _experts(
+            _llama(78, 6144, 64, 12288, 154880, model_type="glm_moe_dsa", qk_head_dim=256, **LATENT_GLM),
+            "n_routed_experts",
+            256,
+            8,
+            q_lora_rank=2048,
+            moe_intermediate_size=2048,
+            n_shared_experts=1,
+            mlp_layer_types=["dense"] * 3 + ["sparse"] * 75,
+        ),
+        744.0,
+    ),
+    "Trinity Mini": (
+        _experts(
+            _llama(32, 2048, 32, 6144, 200192, model_type="afmoe", num_key_value_heads=4, head_dim=128),
+            "num_experts",
+            128,
+            8,
+            moe_intermediate_size=1024,
+            num_shared_experts=1,
+            num_dense_layers=2,
+        ),
+        26.1,
+    ),
 }
 
 
@@ -268,6 +319,9 @@ def test_layers_with_experts_by_every_way_to_say_it() -> None:
         ({"moe_layer_freq": [0, 1, 1, 1, 1, 1, 1, 1]}, 7),
         ({"moe_layer_start_index": 2, "moe_layer_end_index": 5}, 4),
         ({"moe_layers": [0, 7]}, 2),
+        ({"num_dense_layers": 2}, 6),
+        ({"mlp_layer_types": ["dense", "dense", *["sparse"] * 6]}, 6),
+        ({"is_moe_layer": [False, *[True] * 7], "first_last_k_dense_replace": 1}, 7),
     ]
     for fields, layers in ways:
         assert model_of_config(json.dumps({**base, **fields})).expert_layers == layers, fields
@@ -304,6 +358,11 @@ LLAMA = _llama(32, 4096, 32, 11008, 32000)
         ({"is_encoder_decoder": True}, "is_encoder_decoder"),
         ({"type_vocab_size": 2}, "type_vocab_size"),
         ({"block_configs": [{}]}, "block_configs"),
+        ({"head_dim": 128, "global_head_dim": 256}, "global_head_dim"),
+        ({"num_key_value_heads": 4, "swa_num_key_value_heads": 8}, "swa_num_key_value_heads"),
+        ({"attention_other_setting": {"num_attention_heads": 96}}, "attention_other_setting"),
+        ({"enable_moe_block": True}, "enable_moe_block"),
+        ({"num_local_experts": 8, "num_experts_per_tok": 2, "mlp_layer_types": ["sparse"]}, "mlp_layer_types"),
         *(
             ({"model_type": name}, "model_type")
             for name in (
@@ -356,6 +415,7 @@ def test_windows_are_those_of_the_layers_that_the_configuration_names() -> None:
     assert windows(sliding_window_pattern=6) == (27, 1024)
     assert windows(sliding_window_pattern="LLLG") == (24, 1024)
     assert windows(model_type="gemma2") == (16, 1024)
+    assert windows(global_attn_every_n_layers=4) == (24, 1024)
     assert windows(model_type="mistral") == (32, 1024)
     assert windows(model_type="mistral", use_sliding_window=False) == (0, 0)
 
