@@ -56,6 +56,13 @@ def _common(command: Callable[..., None]) -> Callable[..., None]:
     help="Activations: of nothing, of attention, of all but attention and every second matrix product, of all.",
 )
 @click.option(
+    "--recompute-share",
+    type=Amount(0, 1),
+    default=1.0,
+    show_default=True,
+    help="Of the layers; the others keep everything.",
+)
+@click.option(
     "--gradients",
     type=click.Choice(["fp32", "bf16+fp32", "bf16", "both"]),
     help="How gradients are kept: 16 bit with a copy in 32 for the step, 16 bit alone, or both whole. [default: fp32]",
@@ -81,6 +88,7 @@ def estimate(
     zero: int,
     sp: bool | None,
     recompute: str,
+    recompute_share: float,
     gradients: str | None,
     stage_layers: str | None,
     steps: int | None,
@@ -107,6 +115,7 @@ def estimate(
         precision=precision_named(precision),
         gradients=gradients_named(gradients) if gradients else None,
         recompute=recompute_named(recompute),
+        recompute_share=recompute_share,
         fused_loss=machine.compiled,
     )
     found = estimated(shape, layout, machine)

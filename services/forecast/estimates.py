@@ -59,6 +59,7 @@ class ModelBody(BaseModel):
     sequence_parallel: bool = False
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
     recompute: bool | Recompute = False
+    recompute_share: Annotated[float, Field(ge=0, le=1, description="of the layers; the others keep everything")] = 1.0
     fused_attention: Annotated[bool, Field(description="attention that never writes the matrix of scores")] = True
     gradient_precision: Annotated[
         Gradients | None,
@@ -116,6 +117,7 @@ class ModelBody(BaseModel):
             zero_stage=self.zero_stage,
             precision=self.precision or "bf16",
             recompute=self._recompute(),
+            recompute_share=self.recompute_share,
             context_parallel=context,
             expert_parallel=max(1, self.expert_parallel),
             fused_attention=self.fused_attention,
@@ -312,13 +314,16 @@ def _step_time(shape: ModelShape, layout: TrainingLayout, machine: Machine, note
 
 def estimate_of(request: EstimateRequest, offered: float | None) -> EstimateBody:
     """The answer to a request; ``offered``: bytes of memory that the network knows such a chip to have."""
+    machine_notes: list[str] = []
+    machine = _machine(request, machine_notes)
     try:
         model, layout = request.model.model(), request.model.layout(request.accelerators)
+        # As the search has it, and the command line.
+        layout = replace(layout, fused_loss=machine is not None and machine.compiled)
         found = estimate(model, layout)
     except InvalidArgumentError as error:
         raise _below_model(error) from None
-    notes = list(found.notes)
-    machine = _machine(request, notes)
+    notes = [*found.notes, *machine_notes]
     offered = request.memory_bytes_per_accelerator or offered or (machine.memory_bytes if machine else None)
     if offered is None and request.accelerator_type is not None:
         notes.append(f"neither the network nor the catalogue has {request.accelerator_type}: no verdict")

@@ -96,9 +96,13 @@ class Layout:
     zero_stage: int = 0
     precision: str = "bf16"
     recompute: Recompute = Recompute.NONE
+    # Of the layers; the others keep everything.
+    recompute_share: float = 1.0
     context_parallel: int = 1
     expert_parallel: int = 1
     fused_attention: bool = True
+    # Of machines that compile a step.
+    fused_loss: bool = False
     # None: as is usual with the precision.
     gradients: Gradients | None = None
     # Of each pipeline stage; empty: as even as can be.
@@ -120,7 +124,9 @@ class Layout:
             zero=self.zero_stage,
             precision=precision_named(self.precision),
             recompute=self.recompute,
+            recompute_share=self.recompute_share,
             fused_attention=self.fused_attention,
+            fused_loss=self.fused_loss,
             gradients=self.gradients,
             stage_layers=self.stage_layers,
         )
@@ -223,15 +229,17 @@ def _parts(memory: Memory, *, known: bool) -> dict[str, float]:
 
 def _with_recomputation(plain: float, shape: ModelShape | None, layout: TrainingLayout, sequence: int) -> float:
     """FLOPs per token that the hardware carries out (Korthikanti et al. 2022, arXiv:2205.05198, section 5)."""
+    share = layout.recompute_share
     match layout.recompute:
         case Recompute.SELECTIVE if shape is not None:
             # The forward third of attention's products once more.
-            return plain + 4.0 * shape.layers * shape.query_width * sequence * shape.attended(sequence)
+            return plain + share * 4.0 * shape.layers * shape.query_width * sequence * shape.attended(sequence)
         case Recompute.PRODUCTS if shape is not None:
-            feed_forward = shape.dense_ffn_weights / shape.ffn_matrices
-            again = shape.hidden * shape.head_size * (shape.heads + shape.kv_heads) + feed_forward
-            return plain + 2.0 * shape.layers * again
+            routed = shape.expert_layers / shape.layers
+            inner = (1 - routed) * shape.ffn + routed * (shape.top_k * shape.expert_ffn + shape.shared_ffn)
+            again = shape.hidden * (shape.head_size * (shape.heads + shape.kv_heads) + inner)
+            return plain + share * 2.0 * shape.layers * again
         case Recompute.FULL:
-            return plain * 4 / 3
+            return plain * (1 + share / 3)
         case _:
             return plain

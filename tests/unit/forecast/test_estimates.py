@@ -95,6 +95,44 @@ def test_a_search_gives_layouts_that_fit_fastest_first_and_that_an_estimate_conf
 
 
 @pytest.mark.parametrize(
+    ("model", "chip", "accelerators", "share"),
+    # Steps that are compiled, and a part of the layers that is recomputed.
+    [("qwen3-0.6b", "tpu-v6e", 32, 1.0), ("qwen2.5-7b", "H100 SXM", 4, 0.5)],
+)
+def test_every_layout_of_a_search_is_estimated_alike(model: str, chip: str, accelerators: int, share: float) -> None:
+    stated = {"name": model, "sequence": 32768 if chip == "tpu-v6e" else 4096, "global_batch": 128}
+    pool: dict[str, object] = {"accelerators": accelerators, "accelerator_type": chip}
+    found = layouts_of(LayoutsRequest.model_validate({"model": stated, **pool, "count": 100}))
+    assert share in {each.recompute_share for each in found.layouts}
+    for each in found.layouts:
+        sizes = each.model_dump(exclude={"step_time", "memory_bytes_per_accelerator", "memory_parts_bytes"})
+        del sizes["fits_with_confidence"]
+        again = estimate_of(asked({**stated, **sizes}, **pool), None)
+        assert again.step_time == each.step_time
+        assert again.memory_parts_bytes == each.memory_parts_bytes
+        assert again.verdict is not None
+        assert again.verdict.fits
+
+
+def test_what_is_recomputed_of_some_layers_counts_for_these() -> None:
+    def again(name: str, **stated: object) -> float:
+        model = {"name": name, "sequence": 4096, "global_batch": 8, **stated}
+        found = estimate_of(asked(model), None)
+        return found.flops_per_token - found.model_flops_per_token
+
+    for name in ("mixtral-8x7b", "deepseek-v3"):
+        for way in ("selective", "products", "full"):
+            whole = again(name, recompute=way)
+            assert whole > 0
+            assert again(name, recompute=way, recompute_share=0.25) == pytest.approx(whole / 4)
+    shape = model_named("mixtral-8x7b")
+    # Values of one token: keys and attention's output, and the second product of two experts.
+    assert again("mixtral-8x7b", recompute="products") == pytest.approx(
+        2 * shape.layers * shape.hidden * (128 * (32 + 8) + 2 * 14336)
+    )
+
+
+@pytest.mark.parametrize(
     ("change", "pointer"),
     [
         ({"model": {"name": "mixtral-8x7b", "global_batch": 8}}, "/model/sequence"),
