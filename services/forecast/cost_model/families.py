@@ -63,7 +63,15 @@ _ATTENTION = frozenset(("full_attention", "sliding_attention", "chunked_attentio
 _OF_EXPERTS = ("expert", "moe_")
 EXPERTS = ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts", "num_moe_experts")
 """Fields that count the experts of a layer."""
-CHOSEN = ("num_experts_per_tok", "moe_topk", "moe_top_k", "moe_k", "num_experts_per_token", "experts_per_token", "top_k_experts")
+CHOSEN = (
+    "num_experts_per_tok",
+    "moe_topk",
+    "moe_top_k",
+    "moe_k",
+    "num_experts_per_token",
+    "experts_per_token",
+    "top_k_experts",
+)
 """Fields that count the experts that a token visits."""
 
 

@@ -227,7 +227,9 @@ class _Fields:
         if isinstance(letters, str) and letters and set(letters) <= {"L", "G"}:
             # EXAONE 4: local and global layers in turn.
             return sum(letters[layer % len(letters)] == "L" for layer in range(layers))
-        pattern = self.count("sliding_window_pattern", "global_attn_every_n_layers") or _WINDOWED_ALL_BUT_EACH.get(self._type, 0)
+        pattern = self.count("sliding_window_pattern", "global_attn_every_n_layers") or _WINDOWED_ALL_BUT_EACH.get(
+            self._type, 0
+        )
         if pattern:
             # Every so manieth layer sees the whole sequence; 1: none does.
             return layers - layers // pattern if pattern > 1 else layers

@@ -36,11 +36,15 @@ def volumes(shape: ModelShape, layout: TrainingLayout) -> dict[str, float]:
     passes = 2 + (layout.recompute_share if layout.recompute.value == "full" else 0.0)
     routed_share = shape.expert_layers / shape.layers
     dense, expert = local_parameters(shape, layout)
-    local = (dense + expert) * _away(layout.replicas)
+    # Experts that are spread over chips are summed over fewer.
+    alike = layout.replicas * layout.tp / layout.ep if layout.ep > 1 else layout.replicas
+    local = dense * _away(layout.replicas) + expert * _away(alike)
     gathered, scattered = layout.state.weights * local, layout.state.gradients * local
     sent = layout.state.weights * tokens / layout.tp * shape.top_k * shape.hidden
+    # Tokens for experts that are spread over chips are divided over the tensor group already.
+    blocks = 2 - routed_share if layout.ep > 1 else 2.0
     return {
-        "tp": m * layers * passes * 2 * 2 * block * _away(layout.tp),
+        "tp": m * layers * passes * 2 * blocks * block * _away(layout.tp),
         "pp": m * 2 * layout.vpp * block / layout.tp if layout.pp > 1 else 0.0,
         "dp": _sharing(layout, gathered, scattered),
         "cp": m * layers * _context(shape, layout) * _away(layout.cp),
@@ -87,5 +91,5 @@ def _exchanged(shape: ModelShape, layout: TrainingLayout) -> float:
     return sent_away(layout.ep, shape.top_k, once=layout.dispatch_once) / shape.top_k
 
 
-def _away(members: int) -> float:
+def _away(members: float) -> float:
     return (members - 1) / members

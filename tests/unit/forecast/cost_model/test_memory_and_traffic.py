@@ -194,6 +194,24 @@ def test_traffic_of_experts_by_hand() -> None:
         assert found.by_kind["ep"] == pytest.approx(token * places)
 
 
+def test_gradients_of_experts_are_summed_by_those_that_have_them() -> None:
+    shape, machine = model_named("mixtral-8x7b"), machine_of("A100-SXM4-80GB")
+    # Sixteen chips; each expert is on one, on two, or on all of them.
+    for tp, ep, alike in ((2, 8, 2), (1, 8, 2), (8, 8, 2), (1, 1, 16)):
+        layout = TrainingLayout(sequence=4096, global_batch=16, tp=tp, dp=16 // tp, ep=ep)
+        dense, expert = local_parameters(shape, layout)
+        n = 16 // tp
+        found = traffic_of(shape, layout, machine).by_kind
+        assert found["dp"] == pytest.approx(2 * 4 * ((n - 1) / n * dense + (alike - 1) / alike * expert))
+    spread = TrainingLayout(sequence=4096, global_batch=8, dp=8, ep=8)
+    assert traffic_of(shape, spread, machine).by_kind["dp"] == pytest.approx(
+        2 * 4 * 7 / 8 * local_parameters(shape, spread)[0]
+    )
+    # All layers have experts: with these spread, one all-reduce in a pass is left, that of attention.
+    tensor = [traffic_of(shape, replace(spread, tp=2, dp=4, ep=ep), machine).by_kind["tp"] for ep in (1, 8)]
+    assert tensor[1] == pytest.approx(tensor[0] / 2)
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
