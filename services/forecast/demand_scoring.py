@@ -81,37 +81,50 @@ def score_all(series: Sequence[Series], horizon_s: float, policy: Policy | None 
     """Forecast each of ``series`` ``horizon_s`` seconds ahead (`windows_ahead`), in their order; UnfitHorizonError where one is
     too coarse or too short.
 
-    Series of the same window and length are handled together: time is looped over, series are not.
+    Series of the same window and seasons are handled together, those of about one length: time is looped over, series are not.
     """
-    alike: dict[tuple[float, int], list[int]] = {}
+    alike: dict[tuple[float, tuple[str, ...]], list[int]] = {}
     for place, one in enumerate(series):
         check_horizon(one, horizon_s)
-        alike.setdefault((one.window_s, len(one.values)), []).append(place)
+        methods = standard_methods(one.window_s, SEASONS_S, len(one.values))
+        alike.setdefault((one.window_s, tuple(method.name for method in methods)), []).append(place)
     result: dict[int, Scored] = {}
-    for (_, length), places in alike.items():
-        together = max(1, min(_TOGETHER, _WINDOWS_TOGETHER // length))
-        for start in range(0, len(places), together):
-            part = places[start : start + together]
+    for places in alike.values():
+        places.sort(key=lambda place: -len(series[place].values))
+        while places:
+            together = max(1, min(_TOGETHER, _WINDOWS_TOGETHER // len(series[places[0]].values)))
+            part, places[:together] = places[:together], []
             result.update(zip(part, _score_alike([series[i] for i in part], horizon_s, policy), strict=True))
     return [result[place] for place in range(len(series))]
 
 
+def _stacked(rows: Sequence[Array]) -> Array:
+    """``rows`` of which the first is the longest, [row, window]: NaN behind the end of the others."""
+    stacked = np.full((len(rows), len(rows[0])), np.nan)
+    for place, row in enumerate(rows):
+        stacked[place, : len(row)] = row
+    return stacked
+
+
 def _score_alike(series: Sequence[Series], horizon_s: float, policy: Policy | None) -> list[Scored]:
+    """As `score_all`; the first is the longest. What is behind the end of a series changes nothing before it."""
     window_s = series[0].window_s
     horizon = windows_ahead(horizon_s, window_s)
-    values = np.stack([one.values for one in series])
+    values = _stacked([one.values for one in series])
     times = values.shape[1]
     most = max(horizon, _OLDEST)
-    methods = standard_methods(window_s, SEASONS_S, times)
+    methods = standard_methods(window_s, SEASONS_S, len(series[-1].values))
     test = Backtest.of(values, horizon, methods, policy or Policy(), inputs=carried_forward(values, most))
-    ceiling = np.stack([_ceiling(one) for one in series])
+    ceiling = _stacked([_ceiling(one) for one in series])
     by_method = {method.name: test.made[index] for index, method in enumerate(methods)}
     by_method[SERVED] = test.served
     # What is known of the capacity at the origin bounds the forecast made there.
     made = {name: _by_target(np.minimum(forecast, ceiling), horizon) for name, forecast in by_method.items()}
     low, high = (_by_target(np.minimum(bound, ceiling), horizon) for bound in (test.low, test.high))
     low_last, high_last = band(made["persistence"], values - made["persistence"], horizon)
-    measured = (np.arange(times) >= times - max(1, round(times * TEST_SHARE))) & ~np.isnan(values)
+    lengths = np.array([len(one.values) for one in series])
+    tested = np.maximum(1, np.round(lengths * TEST_SHARE))
+    measured = (np.arange(times) >= (lengths - tested)[:, None]) & ~np.isnan(values)
     both = measured & np.isfinite(made[SERVED]) & np.isfinite(made["persistence"])
     return [
         Scored(

@@ -68,6 +68,12 @@ def _opened(path: Path) -> IO[bytes]:
     return cast("IO[bytes]", gzip.open(path, "rb")) if compressed else path.open("rb")
 
 
+def _headings(cells: Sequence[str]) -> list[str]:
+    """The names of columns, which may be capitalised, where no other is spelt so without."""
+    names = [cell.strip() for cell in cells]
+    return [name if name.lower() in names else name.lower() for name in names]
+
+
 def columns_of(path: Path) -> list[str]:
     """The names in the header of a CSV file (also a compressed one); InvalidTableError where it is no text table."""
     try:
@@ -75,7 +81,7 @@ def columns_of(path: Path) -> list[str]:
             _opened(path) as raw,
             io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as stream,
         ):
-            return [name.strip() for name in next(csv.reader(stream), [])]
+            return _headings(next(csv.reader(stream), []))
     except (UnicodeDecodeError, csv.Error, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InvalidTableError(f"{path.name}: not a table of text ({error})") from None
 
@@ -96,7 +102,7 @@ def lines_of(
         ):
             # Not strict, a quote that is not closed would make one cell of all lines after it.
             rows = csv.reader(stream, strict=True)
-            names = [name.strip() for name in next(rows, [])]
+            names = _headings(next(rows, []))
             for name in (*needed, *optional):
                 if names.count(name) > 1 or (name in needed and name not in names):
                     problem = f"is missing{_instead(names)}" if name not in names else "is there twice"

@@ -365,6 +365,37 @@ def test_series_scored_together_are_scored_as_alone() -> None:
         assert np.allclose(scored.high, alone.high, equal_nan=True)
 
 
+def test_series_that_end_at_other_times_are_scored_as_alone() -> None:
+    chance = np.random.default_rng(9)
+    series = []
+    for length in (90, 305, 121, 300, 333):
+        values = np.abs(np.cumsum(chance.normal(0, 2, length)))
+        values[chance.random(length) < 0.05] = math.nan
+        capacity = np.full(length, float(np.nanmax(values))) if length % 2 else None
+        series.append(Series(f"s{length}", 0.0, 600.0, values, capacity))
+    for place, scored in enumerate(score_all(series, 1800.0)):
+        (alone,) = score_all([series[place]], 1800.0)
+        assert (scored.name, scored.missing, scored.largest) == (alone.name, alone.missing, alone.largest)
+        assert np.array_equal(scored.value, alone.value)
+        assert len(alone.value) > 10
+        assert scored.forecasts.keys() == alone.forecasts.keys()
+        for name, forecast in alone.forecasts.items():
+            assert np.allclose(scored.forecasts[name], forecast, equal_nan=True, rtol=1e-12), name
+        for name in ("origin", "low", "high", "low_last", "high_last"):
+            assert np.allclose(getattr(scored, name), getattr(alone, name), equal_nan=True, rtol=1e-12), name
+
+
+def test_headings_may_be_capitalised(tmp_path: Path) -> None:
+    lines = [f"a,{600 * t},{t % 7}" for t in range(100)]
+    usual, other = (
+        read_demand(table(tmp_path / "d.csv", lines, header)) for header in ("series,time,value", "Series,TIME,Value")
+    )
+    assert np.array_equal(usual.series[0].values, other.series[0].values)
+    # Where one is spelt so without capitals, the other is another column.
+    both = read_demand(table(tmp_path / "d.csv", [f"{line},9" for line in lines], "series,time,value,Value"))
+    assert np.array_equal(usual.series[0].values, both.series[0].values)
+
+
 def test_a_capacity_that_cannot_be_read_is_counted_and_listed(tmp_path: Path) -> None:
     cells = {3: "n/a", 7: "-5", 9: "inf", 11: "1e200", 13: ""}
     lines = [f"a,{600 * t},{t % 7},{cells.get(t, '300')}" for t in range(100)]
