@@ -12,6 +12,7 @@ import numpy as np
 from services.forecast.cost_model.calibration import PRIOR, Prior, Traits, corrections, traits_of
 from services.forecast.cost_model.efficiency import Efficiency
 from services.forecast.cost_model.evaluation.runs import Run
+from services.forecast.cost_model.layout import TrainingLayout
 from services.forecast.cost_model.memory import memory_of, verdict
 from services.forecast.cost_model.probes import Telling
 from services.forecast.cost_model.step_time import step_time
@@ -20,7 +21,7 @@ from services.forecast.cost_model.step_time import step_time
 # what hangs on which they are, and at most this share of a group.
 DRAWS = 20
 _FOR_EACH, _AVAILABLE = 4, 0.8
-# An error of exactly the limit is within it.
+# An error of exactly the limit is within it, and times that differ by no more are alike.
 _ROUNDING = 1e-9
 
 
@@ -230,27 +231,35 @@ def constant_mfu(runs: Sequence[Run]) -> list[float]:
 
 
 def layout_regrets(runs: Sequence[Run], predicted: Sequence[float]) -> list[float]:
-    """Regret of each set of runs that do the same work on the same chips in at least two layouts."""
-    sets: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    """Regret of each set of runs that do the same work on the same machine in at least two layouts.
+
+    Runs of one layout count by their mean. Of layouts that are predicted alike (by constant MFU all are) none is chosen before
+    another: the regret is their mean, whatever their order.
+    """
+    sets: dict[tuple[object, ...], dict[TrainingLayout, list[int]]] = defaultdict(lambda: defaultdict(list))
     for position, run in enumerate(runs):
-        layout = run.layout
+        layout, machine = run.layout, run.machine
         key = (
             run.group,
-            run.machine.chip,
+            (machine.chip, machine.node_size, machine.fabric_bytes_per_s, machine.memory_bytes_per_s),
+            machine.peak(layout.precision),
             run.shape,
             layout.accelerators,
             layout.sequence,
             layout.global_batch,
             layout.precision,
         )
-        sets[key].append(position)
+        sets[key][layout].append(position)
     found = []
-    for members in sets.values():
-        if len({runs[position].layout for position in members}) < 2:
+    for layouts in sets.values():
+        if len(layouts) < 2:
             continue
-        chosen = min(members, key=lambda position: predicted[position])
-        measured = [runs[position].step_s or np.nan for position in members]
-        found.append(float((runs[chosen].step_s or np.nan) / min(measured) - 1))
+        expected = np.array([np.mean([predicted[position] for position in members]) for members in layouts.values()])
+        measured = np.array(
+            [np.mean([runs[position].step_s or np.nan for position in members]) for members in layouts.values()]
+        )
+        chosen = expected <= expected.min() * (1 + _ROUNDING)
+        found.append(float(measured[chosen].mean() / measured.min() - 1))
     return found
 
 

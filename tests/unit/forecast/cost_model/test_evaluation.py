@@ -248,6 +248,21 @@ def test_regret_counts_layouts_that_do_the_same_work() -> None:
     assert layout_regrets(runs[:1], [1.0]) == []
 
 
+def test_regret_does_not_depend_on_the_order_of_rows() -> None:
+    cells = [{"tp": "1", "step_s": "20"}, {"tp": "2", "step_s": "25"}, {"tp": "4", "step_s": "30"}]
+    runs = [run_of({**BASE, **each}) for each in cells]
+    # Constant MFU tells no layout from another: that of a random one.
+    for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+        some = [runs[place] for place in order]
+        assert layout_regrets(some, constant_mfu(some)) == [pytest.approx(25 / 20 - 1)]
+    # A run that is measured again in the same layout is the same choice.
+    twice = [*runs[:2], run_of({**BASE, "tp": "1", "step_s": "22"})]
+    assert layout_regrets(twice, [1.0, 2.0, 1.0]) == layout_regrets(twice[::-1], [1.0, 2.0, 1.0]) == [0.0]
+    # Another machine is no choice of layouts.
+    slower = [runs[0], run_of({**BASE, "tp": "2", "step_s": "25", "fabric_gbps": "5"})]
+    assert layout_regrets(slower, [1.0, 2.0]) == []
+
+
 def test_memory_and_verdicts() -> None:
     run = run_of({**BASE})
     size = memory_of(run.shape, run.layout).total / 2**30
