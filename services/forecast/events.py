@@ -114,7 +114,7 @@ def apply(
             return ledger.submit(job, message.tenant_id, units_of(message.spec, models)), at(message.submitted_at)
         case JobPlaced():
             placed_at = at(message.placed_at)
-            given = _placement(message, placed_at.timestamp(), chips)
+            given = placement_of(message, placed_at.timestamp(), chips)
             return ledger.place(job, message.tenant_id, message.unit_index, message.epoch, given), placed_at
         case JobPreempted():
             return ledger.end_badly(job, message.unit_index, message.epoch), at(message.preempted_at)
@@ -128,12 +128,12 @@ def apply(
             raise AssertionError(f"{type(message).__name__} is no event of demand")
 
 
-def _placement(message: JobPlaced, at_s: float, chips: Mapping[str, str]) -> Placement:
+def placement_of(message: JobPlaced, at_s: float, chips: Mapping[str, str]) -> Placement:
     ranks: dict[str, int] = {}
     held: dict[str, float] = {}
     models: dict[str, dict[str, float]] = {}
     for rank in message.ranks:
-        count = float(len(rank.accelerator_indices))
+        count = len(rank.accelerator_indices) * (rank.accelerator_milli or 1000) / 1000
         ranks[rank.domain_id] = ranks.get(rank.domain_id, 0) + 1
         held[rank.domain_id] = held.get(rank.domain_id, 0.0) + count
         if count and rank.node_id in chips:

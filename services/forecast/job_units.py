@@ -21,13 +21,18 @@ def _only_chip(resources: Resources, models: Collection[str]) -> str:
     return meant.pop() if len(meant) == 1 else ""
 
 
+def accelerators_of_rank(resources: Resources) -> float:
+    """Accelerators that one rank holds, of those that it shares with others its part."""
+    return resources.accelerators * (resources.accelerator_milli or 1000) / 1000
+
+
 def units_of(spec: JobSpec, models: Collection[str] = ()) -> list[Unit]:
     """The units of a job as job.proto defines them. ``models``: those of the network, which the job's types may mean."""
 
     def _unit(
         index: int, ranks: int, resources: Resources, only: str, limit_s: float, depends_on: tuple[int, ...] = ()
     ) -> Unit:
-        asked = Amount(float(ranks * resources.accelerators), ranks * resources.cpus)
+        asked = Amount(ranks * accelerators_of_rank(resources), ranks * resources.cpus)
         return Unit(index, asked, resources.cpus, depends_on, only, _only_chip(resources, models), limit_s)
 
     excluded = set(spec.placement.exclude_domains)

@@ -2,8 +2,16 @@ from __future__ import annotations
 
 from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.job.v1 import job_pb2
-from meridian.contracts.job.v1.job_pb2 import JobSpec, ModelDescription, PlacementConstraints, WorkflowTask
+from meridian.contracts.job.v1.job_pb2 import (
+    JobPlaced,
+    JobSpec,
+    ModelDescription,
+    PlacedRank,
+    PlacementConstraints,
+    WorkflowTask,
+)
 from services.forecast.cost_model.layout import Recompute
+from services.forecast.events import placement_of
 from services.forecast.job_units import layout_of, model_of, units_of
 from services.forecast.ledger import Amount, Unit
 
@@ -18,6 +26,24 @@ def test_kinds_of_jobs() -> None:
     assert asked(kind=job_pb2.JOB_KIND_GANG, ranks=3) == [Amount(12, 6)]
     assert asked(kind=job_pb2.JOB_KIND_ARRAY, array_size=2) == [Amount(4, 2)] * 2
     assert asked(kind=job_pb2.JOB_KIND_SERVICE, replicas=3) == [Amount(4, 2)] * 3
+
+
+def test_ranks_that_share_accelerators_ask_for_and_hold_their_parts() -> None:
+    part = Resources(cpus=1, accelerators=1, accelerator_milli=250)
+    service = JobSpec(kind=job_pb2.JOB_KIND_SERVICE, resources=part, replicas=2)
+    assert [unit.asked for unit in units_of(service)] == [Amount(0.25, 1)] * 2
+    placed = JobPlaced(
+        job_id="j",
+        ranks=[
+            PlacedRank(rank=0, domain_id="north", node_id="n1", accelerator_indices=[3], accelerator_milli=250),
+            PlacedRank(rank=1, domain_id="north", node_id="n1", accelerator_indices=[3], accelerator_milli=500),
+            PlacedRank(rank=2, domain_id="south", node_id="n2", accelerator_indices=[0, 1]),
+        ],
+    )
+    given = placement_of(placed, 0.0, {"n1": "a100"})
+    assert given.held == {"north": 0.75, "south": 2.0}
+    assert given.chips == {"north": {"a100": 0.75}}
+    assert given.ranks == {"north": 2, "south": 1}
 
 
 def test_workflow_tasks_have_their_own_resources_and_dependencies() -> None:
