@@ -219,6 +219,23 @@ def _what_is_left_out(model: Model, shape: ModelShape) -> list[str]:
         notes.append("sequence is unknown: activations and attention FLOPs are left out")
     if model.parameters and abs(shape.parameters / model.parameters - 1) > 0.02:
         notes.append(f"the shape has {shape.parameters:,} parameters, not the {model.parameters:,} that are stated")
+    if model.known is not None:
+        stated = {
+            "layers": (model.layers, shape.layers),
+            "hidden": (model.hidden, shape.hidden),
+            "heads": (model.heads, shape.heads),
+            "kv_heads": (model.kv_heads, shape.kv_heads),
+            "ffn_hidden": (model.ffn_hidden, shape.ffn),
+            "vocabulary": (model.vocabulary, shape.vocabulary),
+            "experts": (model.experts, shape.experts),
+            "top_k": (model.top_k, shape.top_k),
+            "expert_ffn_hidden": (model.expert_ffn_hidden, shape.expert_ffn),
+        }
+        notes += [
+            f"{name} = {size} is not looked at: the model that is named has {own}"
+            for name, (size, own) in stated.items()
+            if size and size != own
+        ]
     return notes
 
 

@@ -36,6 +36,14 @@ def test_time_memory_and_traffic_are_those_of_the_cost_model() -> None:
     assert found.verdict.fits is truth.verdict.fits
 
 
+def test_sizes_beside_a_name_that_are_not_looked_at_are_said() -> None:
+    found = estimate_of(asked({**MIXTRAL, "layers": 4, "hidden": 4096, "experts": 8}), None)
+    assert [note for note in found.notes if "not looked at" in note] == [
+        "layers = 4 is not looked at: the model that is named has 32"
+    ]
+    assert found.parameters == model_named("mixtral-8x7b").parameters
+
+
 def test_memory_comes_from_the_request_then_the_network_then_the_catalogue() -> None:
     model = {"name": "llama3-8b", "sequence": 2048, "global_batch": 8, "zero_stage": 3}
 

@@ -215,10 +215,32 @@ def _shape(cells: Mapping[str, str], folder: Path) -> tuple[ModelShape, str]:
         if path is None:
             raise _wrong("model", f"no file {name}")
         try:
-            return model_of_config(path.read_text(encoding="utf-8-sig")), name
+            return _as_stated(cells, model_of_config(path.read_text(encoding="utf-8-sig")), name), name
         except UnicodeDecodeError:
             raise _wrong("model", f"{name} is no UTF-8 text") from None
-    return model_named(name), name
+    return _as_stated(cells, model_named(name), name), name
+
+
+def _as_stated(cells: Mapping[str, str], shape: ModelShape, name: str) -> ModelShape:
+    """The shape of the model ``name`` with what the row states of its vocabulary; InvalidArgumentError where it states another
+    model's sizes."""
+    known = {
+        "layers": shape.layers,
+        "hidden": shape.hidden,
+        "heads": shape.heads,
+        "kv_heads": shape.kv_heads,
+        "ffn": shape.ffn,
+        "experts": shape.experts,
+        "top_k": shape.top_k,
+    }
+    for column, size in known.items():
+        stated = _count(cells, column)
+        if stated and stated != size:
+            raise _wrong(column, f"{stated} is not the {size} of {name}; another model is stated by layers and hidden")
+    if cells.get("gated") and _flag(cells, "gated") != shape.gated:
+        raise _wrong("gated", f"{cells['gated']} is not what {name} has; another model is stated by layers and hidden")
+    tied = _flag(cells, "tied") if cells.get("tied") else shape.tied
+    return replace(shape, vocabulary=_count(cells, "vocab") or shape.vocabulary, tied=tied)
 
 
 def _machine(cells: Mapping[str, str]) -> Machine:

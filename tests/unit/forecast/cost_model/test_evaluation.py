@@ -1,6 +1,7 @@
 """Reading measured runs, scores against hand-computed ones, and the command on files good and bad."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -226,6 +227,20 @@ def test_any_row_is_used_or_refused_by_name(cells: dict[str, str]) -> None:
         return
     assert predicted_steps([run], fitted())[0] > 0
     assert memory_of(run.shape, run.layout).total > 0
+
+
+def test_sizes_beside_the_name_of_a_model_are_its_own() -> None:
+    usual = run_of(BASE).shape
+    assert run_of({**BASE, "layers": "32", "heads": "32", "gated": "yes", "tied": "0"}).shape == usual
+    padded = run_of({**BASE, "vocab": "32768", "tied": "1"}).shape
+    assert padded == replace(usual, vocabulary=32768, tied=True)
+    for cells, field in (({"layers": "16"}, "layers"), ({"experts": "8"}, "experts"), ({"gated": "0"}, "gated")):
+        with pytest.raises(InvalidArgumentError) as caught:
+            run_of({**BASE, **cells})
+        assert [item.pointer for item in caught.value.errors] == [f"/{field}"]
+        assert "llama2-7b" in caught.value.detail
+    # With layers and hidden the row states a model of its own, and `model` names it.
+    assert run_of({**BASE, "layers": "16", "hidden": "4096"}).shape.layers == 16
 
 
 def test_scores_by_hand() -> None:
