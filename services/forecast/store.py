@@ -308,6 +308,17 @@ class Store:
             for domain_id, accelerators, cpus in (await self._connection.execute(query)).all()
         }
 
+    async def accelerators_of(self, domain_id: str) -> dict[str, int]:
+        """Accelerators of a domain by model, the most first; those of nodes with none or several models are under ""."""
+        total = sa.func.sum(capacity.c.accelerators)
+        query = (
+            sa.select(capacity.c.chip, total)
+            .where((capacity.c.domain_id == domain_id) & (capacity.c.accelerators > 0))
+            .group_by(capacity.c.chip)
+            .order_by(total.desc(), capacity.c.chip)
+        )
+        return {chip: int(count) for chip, count in (await self._connection.execute(query)).all()}
+
 
 def _replacing(table: sa.Table) -> postgresql.Insert:
     statement = insert(table)

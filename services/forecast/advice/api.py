@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from meridian.clock import Clock
 from meridian.database import Database
 from meridian.errors import NotFoundError
 from services.forecast.advice.advising import Advice, Work, advise, money
-from services.forecast.advice.planned import deadline_s, planned_work
+from services.forecast.advice.planned import chip_of, deadline_s, planned_work
 from services.forecast.advice.shifting import Stretch
 from services.forecast.advice.terms import TermsStore, Waiting
 from services.forecast.ledger import Subject, SubjectKind
@@ -104,15 +105,14 @@ class AdviceBody(BaseModel):
     saves: SavedBody
 
 
-def _of_waiting(item: Waiting, accelerator_type: str, now: datetime) -> Work:
+def _of_waiting(item: Waiting, types: Iterable[str], now: datetime) -> Work:
     if item.spec is None:
         return Work(item.job_id, item.tenant_id, item.accelerators, Unknown("its submission is not known"))
-    chip = accelerator_type or next(iter(item.spec.resources.accelerator_types), "")
     return Work(
         item.job_id,
         item.tenant_id,
         item.accelerators,
-        run_time(item.spec, chip),
+        run_time(item.spec, chip_of(item.spec, types)),
         deadline_s=deadline_s(item.spec, now),
     )
 
@@ -200,10 +200,12 @@ def create_advice_router(database: Database, clock: Clock) -> APIRouter:
             waiting = await terms.waiting_in(domain_id)
             history = await terms.history_of(domain_id, request.window_s)
             levels = await store.load_levels()
+            accelerators = await store.accelerators_of(domain_id)
         if capacity is None:
             raise NotFoundError(f"nothing is known of a domain {domain_id!r}")
-        work = [_of_waiting(item, request.accelerator_type, now) for item in waiting]
-        work += planned_work(wishes, domain_id, request.accelerator_type, now)
+        first = request.accelerator_type
+        work = [_of_waiting(item, [first, *accelerators], now) for item in waiting]
+        work += planned_work(wishes, domain_id, accelerators, now, first)
         level = levels.get(Subject(SubjectKind.DOMAIN, domain_id))
         held = 0.0 if level is None else level.accelerators - sum(item.accelerators for item in waiting)
         advice = advise(

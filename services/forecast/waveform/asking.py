@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from meridian.contracts.job.v1 import job_pb2
 from meridian.contracts.job.v1.job_pb2 import JobSpec
 from services.forecast.accelerator_names import means
+from services.forecast.job_units import accelerators_of_rank, units_of
 from services.forecast.waveform.curve import Planned, Waveform, waveform
 from services.forecast.waveform.durations import Unknown, run_time
 
@@ -58,10 +59,21 @@ class Answer:
 
 
 def accelerators_of(spec: JobSpec) -> float:
-    """All that the job holds at once: every rank of a gang, every element of an array."""
-    units = {job_pb2.JOB_KIND_GANG: spec.ranks, job_pb2.JOB_KIND_ARRAY: spec.array_size}.get(spec.kind, 1)
-    milli = spec.resources.accelerator_milli or 1000
-    return max(1, units) * spec.resources.accelerators * milli / 1000
+    """All that the job holds at once: every rank of a gang, element of an array, replica of a service; of a workflow what its first
+    tasks hold."""
+    if spec.kind == job_pb2.JOB_KIND_WORKFLOW:
+        return sum(unit.asked.accelerators for unit in units_of(spec) if not unit.depends_on)
+    units = {
+        job_pb2.JOB_KIND_GANG: spec.ranks,
+        job_pb2.JOB_KIND_ARRAY: spec.array_size,
+        job_pb2.JOB_KIND_SERVICE: spec.replicas,
+    }.get(spec.kind, 1)
+    return max(1, units) * accelerators_of_rank(spec.resources)
+
+
+def together(spec: JobSpec) -> int:
+    """Accelerators that have to be there at one time for the job to run at all: elements of an array may run one after the other."""
+    return (max(1, spec.ranks) if spec.kind == job_pb2.JOB_KIND_GANG else 1) * spec.resources.accelerators
 
 
 def on_offer(plan: Sequence[Wish], offer: Offer, window_s: float | None = None, seed: int = 0) -> Answer:
@@ -101,9 +113,7 @@ def _takes(wish: Wish, offer: Offer) -> Unknown | None:
     allowed = not placement.domains or offer.domain_id in placement.domains
     if not allowed or offer.domain_id in placement.exclude_domains:
         return Unknown(f"it may not run in {offer.domain_id}")
-    # Elements of an array may run one after the other.
-    together = max(1, wish.spec.ranks) if wish.spec.kind == job_pb2.JOB_KIND_GANG else 1
-    if together * resources.accelerators > offer.accelerators:
+    if together(wish.spec) > offer.accelerators:
         return Unknown(f"{offer.domain_id} has {offer.accelerators} {offer.accelerator_type}")
     return None
 

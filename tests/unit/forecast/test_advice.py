@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.job.v1 import job_pb2
-from meridian.contracts.job.v1.job_pb2 import JobSpec, ModelDescription, PlacementConstraints
+from meridian.contracts.job.v1.job_pb2 import (
+    DeclaredRate,
+    JobSpec,
+    ModelDescription,
+    PlacementConstraints,
+    WorkflowTask,
+)
 from services.forecast.advice.advising import Work, advise, money
 from services.forecast.advice.planned import planned_work
 from services.forecast.advice.profile import DAY_S, expected_load
@@ -170,7 +176,7 @@ def wish(name: str, *after: str, start_h: float = 0.0, **fields: Any) -> Wish:
 
 def test_planned_jobs_that_follow_others_begin_when_these_end() -> None:
     plan = [wish("c", "b"), wish("a"), wish("b", "a", start_h=1.0), wish("late", "a", start_h=9.0), wish("alone")]
-    found = planned_work(plan, "north", "A100", NOW)
+    found = planned_work(plan, "north", {"A100": 64}, NOW)
     assert [(item.job_id, item.start_s / 3600) for item in found] == [
         ("c", 4.0), ("a", 0.0), ("b", 2.0), ("late", 9.0), ("alone", 0.0)
     ]  # fmt: skip
@@ -194,7 +200,7 @@ def test_planned_jobs_that_may_not_run_in_the_domain_are_none_of_its_load() -> N
         wish("never", "endless"),
         wish("here", placement=PlacementConstraints(domains=["north", "south"])),
     ]
-    found = planned_work(plan, "north", "A100", NOW)
+    found = planned_work(plan, "north", {"A100": 64}, NOW)
     advised = advise({}, 0.0, 64.0, found, now_s=1e9, window_s=3600, windows=4)
     # "here" for two hours, "endless" to the end of what is looked at.
     assert advised.shifted.before.tolist() == [16, 16, 8, 8]
@@ -203,6 +209,47 @@ def test_planned_jobs_that_may_not_run_in_the_domain_are_none_of_its_load() -> N
     assert reasons["behind"] == "it follows south, whose end is not known"
     assert reasons["never"] == "it follows endless, whose end is not known"
     assert [item.accelerators for item in found] == [8] * 6
+
+
+def test_planned_jobs_are_told_on_accelerators_that_they_take() -> None:
+    def asking(*types: str, ranks: int = 0, **fields: Any) -> Wish:
+        rates = [
+            DeclaredRate(accelerator_type="A100", ranks=8 + ranks, rate=1.0),
+            DeclaredRate(accelerator_type="H100", ranks=8 + ranks, rate=2.0),
+        ]
+        fields = {"model": ModelDescription(steps=7200), "rates": rates, **fields}
+        found = wish("-".join(types) or "any", resources=Resources(accelerator_types=types), **fields)
+        found.spec.ranks += ranks
+        return found
+
+    plan = [asking(), asking("A100"), asking("H100"), asking("B200"), asking("A100", "B200", ranks=24)]
+    found = planned_work(plan, "north", {"H100": 16, "A100": 24}, NOW)
+    times = [item.run_time.expected_s for item in found[:3] if isinstance(item.run_time, RunTime)]
+    assert times == [3600, 7200, 3600]
+    assert [(item.here, item.bound) for item in found] == [
+        (True, ""),
+        (True, ""),
+        (True, ""),
+        (False, "it does not take H100, A100"),
+        (False, "north has 24 accelerators that it takes"),
+    ]
+    # Where the model of some is not known, they may be the ones.
+    assert planned_work([asking("B200")], "north", {"H100": 16, "": 8}, NOW)[0].here
+
+
+def test_planned_services_hold_all_of_their_replicas() -> None:
+    service = wish("s", kind=job_pb2.JOB_KIND_SERVICE, replicas=3, max_run_time_s=0.0)
+    flow = wish("w", kind=job_pb2.JOB_KIND_WORKFLOW)
+    flow.spec.tasks.extend(
+        [
+            WorkflowTask(name="a", ranks=2),
+            WorkflowTask(name="b", resources=Resources(accelerators=4)),
+            WorkflowTask(name="c", depends_on=["a"]),
+        ]
+    )
+    half = wish("h", resources=Resources(accelerator_milli=500))
+    found = planned_work([service, flow, half], "north", {"A100": 64}, NOW)
+    assert [item.accelerators for item in found] == [3, 2 + 4, 4]
 
 
 @pytest.mark.parametrize("window_s", [60.0, 420.0, 900.0])
