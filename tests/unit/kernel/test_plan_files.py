@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from meridian.cli.forecast_commands import read_plan
+from meridian.cli.job_files import read_job_file
 from meridian.cli.main import main
 from meridian.client import Client
 from meridian.errors import InvalidArgumentError
@@ -36,6 +39,35 @@ def test_times_of_a_plan_are_read(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text("planned: [{job: {name: a}, start: 2026-11-21T10:00:00Z}, {job: {name: b}, start: tomorrow}]")
     assert [item["start"] for item in read_plan(path)] == ["2026-11-21T10:00:00+00:00", "tomorrow"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("max_run_time_s: .inf", "max_run_time_s: 'inf' is no text, finite number"),
+        ("env: {A: [1, .nan]}", r"env.A\[1\]: 'nan' is no text, finite number"),
+        ("command: !!set {a, b}", "command: .* is no text, finite number"),
+        ("env: {A: !!binary aGVsbG8=}", "env.A: .* is no text, finite number"),
+        ("env: &a {A: [*a]}", r"env.A\[0\]: it holds itself"),
+        ("- 1", "a job file is a mapping"),
+    ],
+)
+def test_what_json_cannot_say_is_named(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(InvalidArgumentError, match=said):
+        read_job_file(path)
+
+
+def test_times_of_a_job_file_are_texts_with_and_without_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    env = "env: {DAY: 2026-11-23, 2026-11-24: x}"
+    for deadline in ("2026-11-23T18:55:00Z", "2026-11-23 19:55:00 +01:00", "'2026-11-23T18:55:00+00:00'"):
+        path.write_text(f"name: a\ndeadline: {deadline}\n{env}\n")
+        found = read_job_file(path)
+        assert datetime.fromisoformat(found["deadline"]) == datetime(2026, 11, 23, 18, 55, tzinfo=UTC)
+        assert found["env"] == {"DAY": "2026-11-23", "2026-11-24": "x"}
+        json.dumps(found, allow_nan=False)
 
 
 def test_names_with_brackets_are_shown_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
