@@ -17,7 +17,6 @@ from services.forecast.advice.advising import Advice, Work, advise, money
 from services.forecast.advice.planned import chip_of, deadline_s, planned_work
 from services.forecast.advice.shifting import Stretch
 from services.forecast.advice.terms import TermsStore, Waiting
-from services.forecast.ledger import Subject, SubjectKind
 from services.forecast.store import Store
 from services.forecast.waveform.api import BandBody, WishBody, wishes_of
 from services.forecast.waveform.durations import RunTime, Unknown, run_time
@@ -199,18 +198,16 @@ def create_advice_router(database: Database, clock: Clock) -> APIRouter:
             capacity = (await store.capacity_of_domains()).get(domain_id)
             waiting = await terms.waiting_in(domain_id)
             history = await terms.history_of(domain_id, request.window_s)
-            levels = await store.load_levels()
+            held = await terms.held_in(domain_id)
             accelerators = await store.accelerators_of(domain_id)
         if capacity is None:
             raise NotFoundError(f"nothing is known of a domain {domain_id!r}")
         first = request.accelerator_type
         work = [_of_waiting(item, [first, *accelerators], now) for item in waiting]
         work += planned_work(wishes, domain_id, accelerators, now, first)
-        level = levels.get(Subject(SubjectKind.DOMAIN, domain_id))
-        held = 0.0 if level is None else level.accelerators - sum(item.accelerators for item in waiting)
         advice = advise(
             history,
-            max(0.0, held),
+            held,
             capacity.accelerators,
             work,
             now_s=now.timestamp(),

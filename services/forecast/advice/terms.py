@@ -54,6 +54,13 @@ _WAITING = sa.text(
     GROUP BY units.job_id ORDER BY units.job_id
     """
 )
+_HELD = sa.text(
+    """
+    SELECT coalesce(sum((units.held ->> :domain)::double precision), 0)
+    FROM units JOIN jobs USING (job_id)
+    WHERE units.state = :held AND NOT jobs.finished AND jsonb_exists(units.held, :domain)
+    """
+)
 _HISTORY = sa.text(
     """
     SELECT floor(extract(epoch FROM window_start) / :width) * :width AS at, avg(accelerators) AS accelerators
@@ -127,6 +134,11 @@ class TermsStore:
             spec = None if known is None else json_format.ParseDict(known.spec, JobSpec())
             found.append(Waiting(row.job_id, known.tenant_id if known else "", float(row.accelerators), spec))
         return found
+
+    async def held_in(self, domain_id: str) -> float:
+        """Accelerators that runs hold in a domain at this moment."""
+        bound = {"held": UnitState.HELD.value, "domain": domain_id}
+        return float((await self._connection.execute(_HELD, bound)).scalar_one())
 
     async def history_of(self, domain_id: str, width_s: float) -> dict[float, float]:
         """Means of the demand of a domain by the time (epoch) of windows of ``width_s``; zero where nothing was asked."""

@@ -12,7 +12,15 @@ import pytest
 from meridian.contracts.common.v1.types_pb2 import Resources
 from meridian.contracts.graph.v1.graph_pb2 import GraphNode, GraphUpdated
 from meridian.contracts.job.v1 import job_pb2
-from meridian.contracts.job.v1.job_pb2 import DeclaredRate, JobFinished, JobSpec, JobSubmitted, ModelDescription
+from meridian.contracts.job.v1.job_pb2 import (
+    DeclaredRate,
+    JobFinished,
+    JobPlaced,
+    JobSpec,
+    JobSubmitted,
+    ModelDescription,
+    PlacedRank,
+)
 from meridian.contracts.resource.v1.resource_pb2 import Accelerator, NodeInventory
 from tests.harness import PATIENCE_S, Environment, RunningService, environment
 
@@ -109,6 +117,35 @@ async def test_waiting_and_planned_jobs_are_advised_apart(stack: Environment) ->
         async with asyncio.timeout(PATIENCE_S):
             while (await advice(service, 12))["moves"]:
                 await asyncio.sleep(0.05)
+        assert not stack.bus.dead_letters
+
+
+async def test_what_runs_and_waits_at_this_moment_is_the_load(stack: Environment) -> None:
+    """Whether or not a window of demand was closed since."""
+    now = datetime.now(UTC)
+    async with stack.service("forecast", {"MERIDIAN_FORECAST_WINDOW_S": "3600"}) as service:
+        graph = GraphUpdated(domain_id="north", version=1, full=True)
+        chips = [Accelerator(model=CHIP, memory_bytes=80 * 2**30)] * 16
+        graph.nodes.append(GraphNode(inventory=NodeInventory(node_id="north-1", cpus=64, accelerators=chips)))
+        await stack.bus.publish(graph)
+        await stack.bus.publish(submitted("a", now, ranks=12, hours=2.0), submitted("b", now, ranks=8, hours=2.0))
+        assert (await advice(service, 20))["expected"][0] == 0
+        placed = JobPlaced(job_id="a", tenant_id="acme", epoch=1)
+        placed.ranks.extend(
+            PlacedRank(rank=rank, domain_id="north", node_id="north-1", accelerator_indices=[rank])
+            for rank in range(12)
+        )
+        placed.placed_at.FromDatetime(now)
+        await stack.bus.publish(placed)
+        async with asyncio.timeout(PATIENCE_S):
+            while (found := await advice(service, 8))["expected"][0] != 12:
+                await asyncio.sleep(0.05)
+        assert found["as_submitted"]["load"][0] == 20
+        await stack.bus.publish(JobFinished(job_id="a", tenant_id="acme"))
+        async with asyncio.timeout(PATIENCE_S):
+            while (found := await advice(service, 8))["expected"][0] != 0:
+                await asyncio.sleep(0.05)
+        assert found["as_submitted"]["load"][0] == 8
         assert not stack.bus.dead_letters
 
 
