@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from services.forecast.cost_model.search import Work
 
 _GIB = 2**30
-_COUNT = click.IntRange(1)
+# As over REST.
+_COUNT, _STEPS = click.IntRange(1, 10**9), click.IntRange(1, 10**12)
 
 
 def _common(command: Callable[..., None]) -> Callable[..., None]:
@@ -68,7 +69,7 @@ def _common(command: Callable[..., None]) -> Callable[..., None]:
     help="How gradients are kept: 16 bit with a copy in 32 for the step, 16 bit alone, or both whole. [default: fp32]",
 )
 @click.option("--stage-layers", metavar="N,N,...", help="Layers of each pipeline stage. [default: as even as can be]")
-@click.option("--steps", type=_COUNT, help="Also say how long so many steps take.")
+@click.option("--steps", type=_STEPS, help="Also say how long so many steps take.")
 def estimate(
     model: str,
     accelerator: str,
@@ -219,7 +220,10 @@ def _mixed(
             f"{each.crossing_bytes / 1e9:.1f} GB per step between kinds"
         )
     notes = [
-        note for each in found[:1] for part in segments for note in assumptions_of(shape, each.layout, part.machine)
+        note
+        for each in found[:1]
+        for part in segments
+        for note in assumptions_of(shape, replace(each.layout, stage_layers=each.layers), part.machine)
     ]
     for note in dict.fromkeys(notes):
         click.echo(f"note: {note}")
@@ -268,8 +272,6 @@ def _shape(model: str) -> ModelShape:
 
 
 def _machine(accelerator: str, fabric_gbps: float | None, node_size: int | None) -> Machine:
-    from dataclasses import replace
-
     from services.forecast.cost_model import machine_of
 
     machine = machine_of(accelerator)

@@ -11,6 +11,7 @@ same everywhere, so only activations and their gradients cross from kind to kind
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -27,7 +28,7 @@ from services.forecast.cost_model.memory import (
     layer_activations,
     logits_bytes,
 )
-from services.forecast.cost_model.search import HEADROOM, Work
+from services.forecast.cost_model.search import HEADROOM, Work, divisors
 from services.forecast.cost_model.shapes import ModelShape
 from services.forecast.cost_model.step_time import data_parallel, per_micro_batch
 
@@ -75,18 +76,27 @@ def best_placements(
 ) -> list[Placement]:
     """The fastest pipelines over all segments that fit, best first.
 
-    InvalidArgumentError when there are fewer than two segments or a link between them is not stated.
+    InvalidArgumentError when there are fewer than two segments, a link between them is not stated, or no pipeline is possible at
+    all.
     """
     if len(segments) < 2:
         raise _wrong("segments", "a mixed pipeline needs at least two")
     for number, segment in enumerate(segments[1:], start=2):
         if segment.entry_bytes_per_s <= 0:
             raise _wrong("entry_bytes_per_s", f"segment {number} has no link from the one before")
-    found = []
+    found, possible = [], 0
     for layout, stages in _layouts(shape, work, segments):
+        possible += 1
         placed = place(shape, layout, segments, stages, efficiency or fitted())
         if placed is not None:
             found.append(placed)
+    if not possible:
+        pool = " + ".join(str(segment.accelerators) for segment in segments)
+        raise _wrong(
+            "accelerators",
+            f"no pipeline divides the model and a batch of {work.global_batch} over {pool} accelerators: "
+            f"a stage for each group of them takes at least one of {shape.layers} layers",
+        )
     return sorted(found, key=lambda placement: placement.step_s)[:count]
 
 
@@ -98,9 +108,12 @@ def _layouts(
     shape: ModelShape, work: Work, segments: Sequence[Segment]
 ) -> Iterator[tuple[TrainingLayout, tuple[int, ...]]]:
     node = min(segment.machine.node_size for segment in segments)
+    common = math.gcd(*(segment.accelerators for segment in segments))
     for tp in (size for size in (1, 2, 4, 8) if size <= node and divides_heads(shape, size)):
-        for dp in range(1, min(segment.accelerators for segment in segments) // tp + 1):
-            if work.global_batch % dp or any(segment.accelerators % (tp * dp) for segment in segments):
+        if common % tp:
+            continue
+        for dp in divisors(common // tp):
+            if work.global_batch % dp:
                 continue
             stages = tuple(segment.accelerators // (tp * dp) for segment in segments)
             if sum(stages) > shape.layers:

@@ -99,9 +99,10 @@ def _group_sizes(shape: ModelShape, work: Work, machine: Machine, accelerators: 
         if not divides_heads(shape, tp) or accelerators % tp:
             continue
         for cp in _powers(max(1, work.sequence // _LONG * 2)):
-            if accelerators % (tp * cp) or work.sequence % (2 * cp):
+            # A ring balances causal attention by two parts of the sequence for each chip.
+            if accelerators % (tp * cp) or (cp > 1 and work.sequence % (2 * cp)):
                 continue
-            for pp in _divisors(accelerators // (tp * cp)):
+            for pp in divisors(accelerators // (tp * cp)):
                 if pp <= shape.layers:
                     dp = accelerators // (tp * cp * pp)
                     yield from _with_batches(
@@ -153,5 +154,7 @@ def _powers(limit: int) -> list[int]:
     return [2**n for n in range(limit.bit_length()) if 2**n <= limit]
 
 
-def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
+def divisors(number: int) -> list[int]:
+    """All divisors, smallest first."""
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return [*small, *(number // n for n in reversed(small) if n * n != number)]

@@ -541,6 +541,33 @@ def test_a_line_that_is_no_text_is_named_and_nothing_is_told_of_others(tmp_path:
 COMMON = ["--model", "llama3-8b", "--accelerator", "H100-SXM5-80GB", "--seq", "8192", "--gbs", "128"]
 
 
+@pytest.mark.parametrize("option", ["--seq", "--gbs", "--pp", "--dp", "--node-size"])
+def test_counts_are_within_reason(option: str) -> None:
+    told = CliRunner().invoke(estimate_command, [*COMMON, option, "9" * 400])
+    assert told.exit_code == 2
+    assert option in told.stderr
+
+
+def test_layouts_over_unlike_chips_say_their_own_stages_or_why_there_are_none() -> None:
+    others = ["--with", "A100-SXM4-80GB", "5", "1", "10"]
+    told = CliRunner().invoke(layouts_command, [*COMMON, "--accelerators", "8", *others])
+    assert told.exit_code == 0, told.output
+    stages = told.stdout.partition("layers ")[2].partition("  ")[0]
+    assert f"note: stages of {stages.replace('/', ', ')} layers" not in told.stdout
+    assert "layers assumed" not in told.stdout
+    for count in ("200", "1000000000"):
+        others[2] = count
+        failed = CliRunner().invoke(layouts_command, [*COMMON, "--accelerators", "7", *others])
+        assert isinstance(failed.exception, InvalidArgumentError)
+        assert [item.pointer for item in failed.exception.errors] == ["/accelerators"]
+
+
+def test_a_large_prime_pool_is_answered() -> None:
+    failed = CliRunner().invoke(layouts_command, [*COMMON, "--accelerators", "999999937"])
+    assert isinstance(failed.exception, InvalidArgumentError)
+    assert "no layout divides" in failed.exception.detail
+
+
 def test_estimate_explains_and_answers_in_json() -> None:
     told = CliRunner().invoke(estimate_command, [*COMMON, "--dp", "16", "--zero", "3", "--steps", "1000"])
     assert told.exit_code == 0, told.output

@@ -13,7 +13,7 @@ from services.forecast.cost_model.known_models import model_named
 from services.forecast.cost_model.layout import Recompute, check
 from services.forecast.cost_model.links import Group, Links, groups, sent_away
 from services.forecast.cost_model.machine import UnknownChipError
-from services.forecast.cost_model.search import HEADROOM, Work, best_layouts
+from services.forecast.cost_model.search import HEADROOM, Work, best_layouts, divisors
 from services.forecast.cost_model.step_time import step_time
 
 A100 = machine_of("A100-SXM4-80GB")
@@ -234,6 +234,20 @@ def test_search_tries_no_tensor_group_that_key_value_heads_cannot_fill() -> None
     # Phi-4: 40 heads, 10 of keys and values (arXiv:2412.08905): over 8 chips neither is whole.
     found = best_layouts(model_named("phi-4"), Work(4096, 64), A100, 8, count=100)
     assert {layout.tp for layout, _ in found.best} == {1, 2}
+
+
+def test_search_takes_sequences_that_do_not_halve() -> None:
+    even, odd = (best_layouts(model_named("llama2-7b"), Work(length, 64), A100, 8) for length in (2048, 2047))
+    assert odd.possible == even.possible
+    # Parts of a ring must be equal.
+    long = best_layouts(model_named("llama2-7b"), Work(32_767, 8), A100, 8)
+    assert long.best
+    assert {layout.cp for layout, _ in long.best} == {1}
+
+
+def test_divisors() -> None:
+    for number in (1, 2, 36, 49, 97, 5040):
+        assert divisors(number) == [n for n in range(1, number + 1) if number % n == 0]
 
 
 def test_search_says_when_nothing_fits_or_divides() -> None:
