@@ -46,6 +46,11 @@ class Curve:
         last = float(self.step[-1])
         return last if self.total_steps is None else max(last, self.total_steps)
 
+    @property
+    def recorded(self) -> float:
+        """Steps of the run as far as it was recorded: its length, unless the next sample is missing."""
+        return min(self.length, float(self.step[-1] + np.diff(self.step).max(initial=0.0)))
+
 
 def moving_slopes(step: Array, loss: Array, back: float, ahead: float, least: int) -> Array:
     """-d(loss)/d(ln(step + 1)) [sample]: least squares over [ln - back, ln + ahead] around each sample.

@@ -26,7 +26,7 @@ class RunScore:
     """One run against its truth; each run weighs the same, however many samples it has.
 
     ``exact`` and ``tolerant`` [true phase, told phase] are shares of the run's samples; in the tolerant one a told phase
-    counts as true where the truth has it within 2 % of the run. ``delays`` are told minus true, as shares of the run,
+    counts as true where the truth has it within 2 % of the recorded run. ``delays`` are told minus true, as shares of the run,
     for the boundaries that both have; ``missed`` boundaries only the truth has, ``false`` only the teller. A warm-up
     ends behind the last sample that is told as one; stable is told from the last time on that it is told without being taken back, which
     happened ``taken_back`` times.
@@ -80,8 +80,8 @@ def where_told(curve: Curve, truth: Boundaries, told: Array) -> Array | None:
     known = ~np.isnan(told)
     if not known.any():
         return None
-    part = replace(curve, step=curve.step[known], loss=curve.loss[known], lr=None, gbs=None, total_steps=curve.length)
-    return score(part, truth, told[known]).tolerant
+    part = replace(curve, step=curve.step[known], loss=curve.loss[known], lr=None, gbs=None)
+    return score(part, truth, told[known], curve.recorded).tolerant
 
 
 def fixed_fractions(curve: Curve) -> Array:
@@ -90,10 +90,15 @@ def fixed_fractions(curve: Curve) -> Array:
     return Boundaries(warm_up, FIXED_STABLE).phase_at(curve.step / curve.length)
 
 
-def score(curve: Curve, truth: Boundaries, told: Array) -> RunScore:
-    """Compare ``told`` [sample] with the truth."""
+def score(curve: Curve, truth: Boundaries, told: Array, length: float | None = None) -> RunScore:
+    """Compare ``told`` [sample] with the truth.
+
+    ``length``: steps of which tolerance and delays are shares; None: those recorded. Of a run that was stopped early, 2 % of what was
+    declared could be most of what there is.
+    """
     real = truth.phase_at(curve.step)
-    near = TOLERANCE * curve.length
+    length = length or curve.recorded
+    near = TOLERANCE * length
     taken_back = int(np.count_nonzero((told[:-1] == Phase.STABLE) & (told[1:] != Phase.STABLE)))
     within = np.stack([_present(truth, curve.step - near, curve.step + near, phase, curve.step[0]) for phase in Phase])
     right = within[told.astype(np.int64), np.arange(len(told))]
@@ -104,7 +109,7 @@ def score(curve: Curve, truth: Boundaries, told: Array) -> RunScore:
         ("stable_onset", truth.stable_from, _last_onset(curve, told)),
     ):
         if math.isfinite(true_at) and math.isfinite(told_at):
-            delays[name] = (told_at - true_at) / curve.length
+            delays[name] = (told_at - true_at) / length
         elif math.isfinite(true_at):
             missed += 1
         elif math.isfinite(told_at) and name == "stable_onset":

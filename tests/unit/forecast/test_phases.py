@@ -15,7 +15,7 @@ from services.forecast.phases.curve import Curve, Phase, moving_slopes
 from services.forecast.phases.demand import BatchRamp, InvalidScheduleError, stages
 from services.forecast.phases.detector import PhaseDetector, Schedule
 from services.forecast.phases.ramps import RampWatch, ramp_end
-from services.forecast.phases.scoring import accuracy, detect, macro_f1, score
+from services.forecast.phases.scoring import accuracy, detect, macro_f1, score, where_told
 from services.forecast.phases.truth import Boundaries, UnknownPhasesError, boundaries
 
 
@@ -187,6 +187,24 @@ def test_scores_by_hand() -> None:
     late[0] = Phase.FAST
     assert score(curve, truth, late).delays["warm_up_end"] == pytest.approx(0.03)
     assert score(curve, Boundaries(10.0, math.inf), told).false == 1
+
+
+def test_the_tolerance_is_that_of_what_was_recorded() -> None:
+    step = np.arange(0.0, 1000.0, 10.0)
+    loss = 5 - 0.5 * np.log(step + 1)
+    truth = Boundaries(0.0, 500.0)
+    told = np.where(step >= 560, float(Phase.STABLE), float(Phase.FAST))
+    whole, stopped, open_ended = (Curve("r", "f", step, loss, total_steps=total) for total in (1000.0, 100_000.0, None))
+    # Right from 20 steps (2 %) behind the boundary on; samples at 520 to 550 are not.
+    for curve in (whole, stopped, open_ended):
+        found = score(curve, truth, told)
+        assert np.trace(found.tolerant) == pytest.approx(0.96)
+        assert found.delays["stable_onset"] == pytest.approx(0.06, rel=0.02)
+    some = np.where(step < 700, told, np.nan)
+    for curve in (whole, stopped):
+        table = where_told(curve, truth, some)
+        assert table is not None
+        assert np.trace(table) == pytest.approx(66 / 70)
 
 
 def test_the_batch_ramp_of_a_large_run() -> None:
