@@ -131,8 +131,13 @@ class ModelBody(BaseModel):
         return Recompute.FULL if self.recompute else Recompute.NONE
 
     def _data_parallel(self, accelerators: int | None, shards: int) -> int:
-        if self.data_parallel or accelerators is None:
+        if accelerators is None:
             return max(1, self.data_parallel)
+        if self.data_parallel:
+            if accelerators not in (1, shards * self.data_parallel):
+                detail = f"{accelerators} is not tensor x pipeline x context x data parallelism = {shards * self.data_parallel}"
+                raise InvalidArgumentError(f"accelerators: {detail}", errors=(FieldError("/accelerators", detail),))
+            return self.data_parallel
         if accelerators % shards == 0:
             return accelerators // shards
         if accelerators == 1:

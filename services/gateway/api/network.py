@@ -155,7 +155,9 @@ class TrainedModel(ModelSection):
     virtual_stages: int = _SPLIT
     sequence_parallel: bool = False
     zero_stage: int = Field(default=0, ge=0, le=3)
-    recompute: bool | Literal["none", "selective", "full"] = False  # type: ignore[assignment]
+    precision: Literal["", "fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"] = ""  # type: ignore[assignment]
+    recompute: bool | Literal["none", "selective", "products", "full"] = False  # type: ignore[assignment]
+    recompute_share: float = Field(default=1.0, ge=0, le=1, description="of the layers; the others keep everything")
     fused_attention: bool = True
     gradient_precision: Literal["fp32", "bf16+fp32", "bf16", "both"] | None = None
     stage_layers: list[Annotated[int, Field(ge=0, le=1_000_000)]] = Field(

@@ -8,8 +8,16 @@ from meridian.errors import InvalidArgumentError
 from services.forecast.cost_model import TrainingLayout, machine_of
 from services.forecast.cost_model import estimate as cost_estimate
 from services.forecast.cost_model.known_models import model_named
-from services.forecast.cost_model.layout import Recompute
-from services.forecast.estimates import EstimateRequest, LayoutsRequest, estimate_of, layouts_of
+from services.forecast.cost_model.layout import PRECISIONS, Recompute
+from services.forecast.estimates import (
+    EstimateRequest,
+    LayoutBody,
+    LayoutsRequest,
+    ModelBody,
+    estimate_of,
+    layouts_of,
+)
+from services.gateway.api.network import TrainedModel
 
 MIXTRAL = {"name": "mixtral-8x7b", "sequence": 4096, "global_batch": 128, "steps": 10}
 
@@ -34,6 +42,18 @@ def test_time_memory_and_traffic_are_those_of_the_cost_model() -> None:
     assert found.total_flops == pytest.approx(10 * found.flops_per_step)
     assert found.verdict is not None
     assert found.verdict.fits is truth.verdict.fits
+
+
+def test_the_gateway_asks_for_what_can_be_estimated() -> None:
+    """What it lets through is read, and what a search answers it lets through."""
+    through = TrainedModel.model_fields.keys()
+    assert through <= ModelBody.model_fields.keys()
+    sizes = LayoutBody.model_fields.keys() & ModelBody.model_fields.keys()
+    assert {"recompute_share", "zero_stage", "virtual_stages"} <= sizes <= through
+    for way in Recompute:
+        assert ModelBody.model_validate(TrainedModel(recompute=way.value).model_dump()).recompute == way
+    for precision in set(PRECISIONS) | {""}:
+        assert TrainedModel.model_validate({"precision": precision}).precision == precision
 
 
 def test_sizes_beside_a_name_that_are_not_looked_at_are_said() -> None:
@@ -68,6 +88,7 @@ def test_memory_comes_from_the_request_then_the_network_then_the_catalogue() -> 
         ({**MIXTRAL, "context_parallel": 5, "data_parallel": 1}, {}, "/model/context_parallel"),
         ({**MIXTRAL, "precision": "int3"}, {}, "/model/precision"),
         ({**MIXTRAL, "tensor_parallel": 4}, {"accelerators": 6}, "/accelerators"),
+        ({**MIXTRAL, "tensor_parallel": 4, "data_parallel": 2}, {"accelerators": 64}, "/accelerators"),
         ({}, {}, "/model/layers"),
     ],
 )
