@@ -114,7 +114,9 @@ class ModelShape:
 
     def attended(self, sequence: int, rounded: int = 0) -> float:
         """Share of a causal sequence's pairs of tokens that a layer takes in, on average; windows ``rounded`` up by so many."""
-        seen = min(self.window + rounded, sequence) / sequence
+        if not self.windowed_layers:
+            return 1.0
+        seen = min(self.window + rounded, sequence) / max(1, sequence)
         return 1 - self.windowed_layers / self.layers * (1 - seen) ** 2
 
     def flops_per_token(self, sequence: int) -> float:

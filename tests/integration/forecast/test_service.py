@@ -285,9 +285,14 @@ async def test_requirements_of_submitted_jobs(stack: Environment) -> None:
         await stack.bus.publish(
             submitted("plain", 1, 1, now),
             submitted("impossible", 1, 2, now, model=impossible),
-            submitted("gpt3", 64, 1, now, model=model),
         )
-        found = await stack.bus.expect(JobRequirementEstimated)
+        await stack.bus.publish(submitted("shape", 8, 1, now, model=ModelDescription(layers=32, hidden=4096, steps=10)))
+        shape = await stack.bus.expect(JobRequirementEstimated)
+        # Without a sequence no FLOPs; the state of the optimiser is known.
+        assert (shape.job_id, shape.flops_per_step) == ("shape", 0)
+        assert shape.memory_parts_bytes["optimiser"] > 0
+        await stack.bus.publish(submitted("gpt3", 64, 1, now, model=model))
+        found = await stack.bus.expect(JobRequirementEstimated, where=lambda event: event.job_id == "gpt3")
         assert found.job_id == "gpt3"
         assert found.parameters == pytest.approx(174.6e9, rel=0.001)
         assert found.total_flops == pytest.approx(found.flops_per_step * 10)
@@ -296,7 +301,7 @@ async def test_requirements_of_submitted_jobs(stack: Environment) -> None:
             # Another job, so it may be read later.
             while IMPOSSIBLE not in (await service.http.get("/metrics")).text:
                 await asyncio.sleep(0.05)
-        assert len(stack.bus.events(JobRequirementEstimated)) == 1
+        assert len(stack.bus.events(JobRequirementEstimated)) == 2
         assert not stack.bus.dead_letters
 
 

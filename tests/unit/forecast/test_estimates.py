@@ -56,6 +56,17 @@ def test_the_gateway_asks_for_what_can_be_estimated() -> None:
         assert TrainedModel.model_validate({"precision": precision}).precision == precision
 
 
+@pytest.mark.parametrize("model", [{"name": "llama3-8b"}, {"name": "gemma3-27b"}, {"layers": 32, "hidden": 4096}])
+@pytest.mark.parametrize("way", [False, "selective", "products", True])
+def test_what_follows_without_a_sequence_is_told(model: dict[str, object], way: object) -> None:
+    found = estimate_of(asked({**model, "recompute": way}, accelerator_type="H100 SXM"), None)
+    assert found.parameters > 0
+    assert found.memory_parts_bytes["optimiser"] > 0
+    assert found.memory_parts_bytes["activations"] == 0
+    assert any("sequence is unknown" in note for note in found.notes)
+    assert found.step_time is None
+
+
 def test_sizes_beside_a_name_that_are_not_looked_at_are_said() -> None:
     found = estimate_of(asked({**MIXTRAL, "layers": 4, "hidden": 4096, "experts": 8}), None)
     assert [note for note in found.notes if "not looked at" in note] == [

@@ -93,6 +93,12 @@ def test_a_job_file_is_read_as_its_schedule() -> None:
     assert not schedule_of(JobSpec(ranks=16)).is_known
 
 
+def test_a_schedule_without_a_sequence_is_read() -> None:
+    model = ModelDescription(layers=32, hidden=4096, global_batch=64, steps=10)
+    found = schedule_of(JobSpec(ranks=8, resources=Resources(accelerators=1), model=model))
+    assert (found.steps, found.global_batch, found.replicas, found.flops_per_sample) == (10, 64, 8, 0.0)
+
+
 def test_a_schedule_with_fields_that_a_later_release_adds_is_read() -> None:
     """While replicas are replaced one by one, the newer write what the older read."""
     kept = to_body(RAMPED)
