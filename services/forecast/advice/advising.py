@@ -98,17 +98,15 @@ def advise(
         first = min(windows, int(item.start_s // window_s))
         reason = _why_fixed(item, first, window_s)
         if isinstance(item.run_time, RunTime) and not reason:
-            length = _length(item.run_time.expected_s, window_s)
             latest = int((item.deadline_s - item.run_time.high_s) // window_s)
-            jobs.append(Flexible(item.job_id, item.accelerators, first, min(latest, windows), length))
+            jobs.append(_flexible(item, first, min(latest, windows), item.run_time.expected_s / window_s))
             able.append(item)
             continue
         fixed.append((item, reason))
         if not item.here:
             continue
-        known = isinstance(item.run_time, RunTime)
-        length = _length(item.run_time.expected_s, window_s) if isinstance(item.run_time, RunTime) else windows
-        base[first : first + length if known else windows] += item.accelerators
+        holds = item.run_time.expected_s / window_s if isinstance(item.run_time, RunTime) else float(windows)
+        _flexible(item, first, first, holds).hold(base, first)
     shifted = shift(base, jobs, capacity)
     moves = [
         Move(item, start * window_s)
@@ -128,8 +126,10 @@ def advise(
     )
 
 
-def _length(seconds: float, window_s: float) -> int:
-    return max(1, math.ceil(seconds / window_s))
+def _flexible(item: Work, first: int, latest: int, windows: float) -> Flexible:
+    """The job, which holds its accelerators for so many windows and parts of one."""
+    length = max(1, math.ceil(windows))
+    return Flexible(item.job_id, item.accelerators, first, latest, length, windows - (length - 1))
 
 
 def _why_fixed(item: Work, first: int, window_s: float) -> str:

@@ -30,7 +30,8 @@ _WORTH = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Flexible:
-    """A job that may start at any window in ``earliest``..``latest`` and then holds ``accelerators`` for ``length`` windows.
+    """A job that may start at any window in ``earliest``..``latest`` and then holds ``accelerators`` for ``length`` windows, of the last
+    of which it needs the share ``last``.
 
     It is not moved to where it would end behind the last window, unless it does so anyhow: nothing is known of the load there.
     """
@@ -40,6 +41,13 @@ class Flexible:
     earliest: int
     latest: int
     length: int
+    last: float = 1.0
+
+    def hold(self, load: Array, start: int, times: float = 1.0) -> None:
+        """Add what the job holds from window ``start`` on, so many ``times``, to ``load`` [window]."""
+        load[start : start + self.length] += times * self.accelerators
+        if start + self.length <= len(load):
+            load[start + self.length - 1] -= times * self.accelerators * (1 - self.last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,7 @@ def load_of(base: Array, jobs: Sequence[Flexible], starts: Sequence[int]) -> Arr
     """The load [window] of ``base`` and the jobs at these starts; what lies behind the last window is not seen."""
     load: Array = base.astype(np.float64).copy()
     for job, start in zip(jobs, starts, strict=True):
-        load[start : start + job.length] += job.accelerators
+        job.hold(load, start)
     return load
 
 
@@ -75,25 +83,25 @@ def shift(base: Array, jobs: Sequence[Flexible], capacity: float) -> Shifted:
         moved = False
         for place in order:
             job = jobs[place]
-            load[starts[place] : starts[place] + job.length] -= job.accelerators
+            job.hold(load, starts[place], -1.0)
             costs = _costs(load, job, capacity)
             least = float(costs.min())
             # The latest of equal ones makes room for others; what gains nothing by it is taken back.
             best = job.earliest + int(np.flatnonzero(costs <= least + 1e-9 * max(1.0, abs(least)))[-1])
             moved = moved or best != starts[place]
             starts[place] = best
-            load[starts[place] : starts[place] + job.length] += job.accelerators
+            job.hold(load, starts[place])
         if not moved:
             break
     for place in reversed(order):
         job = jobs[place]
         if starts[place] == job.earliest:
             continue
-        load[starts[place] : starts[place] + job.length] -= job.accelerators
+        job.hold(load, starts[place], -1.0)
         costs = _costs(load, job, capacity)
         kept = costs[starts[place] - job.earliest]
         starts[place] = job.earliest + int(np.flatnonzero(costs - kept <= _WORTH * max(kept, 1e-12))[0])
-        load[starts[place] : starts[place] + job.length] += job.accelerators
+        job.hold(load, starts[place])
     worse = load.max(initial=0.0) > before.max(initial=0.0) + 1e-9 or _above(load, capacity) > (
         _above(before, capacity) + 1e-9
     )
@@ -104,17 +112,25 @@ def shift(base: Array, jobs: Sequence[Flexible], capacity: float) -> Shifted:
 
 def _costs(load: Array, job: Flexible, capacity: float) -> Array:
     """What the job adds at each of its possible starts, by running sums."""
-    top = max(capacity, 1.0)
-    more = load + job.accelerators
-    adds = (more**2 - load**2) / top**2 + OVERFLOW * (
-        np.maximum(0.0, more - capacity) - np.maximum(0.0, load - capacity)
-    ) / top
+    adds = _added(load, job.accelerators, capacity)
     total = np.concatenate([[0.0], np.cumsum(adds)])
     latest = max(job.earliest, min(job.latest, len(load) - job.length))
     first = np.arange(job.earliest, latest + 1)
     end = np.minimum(first + job.length, len(load))
     costs: Array = total[end] - total[first]
+    if job.last < 1:
+        less = adds - _added(load, job.accelerators * job.last, capacity)
+        costs -= np.where(first + job.length <= len(load), less[end - 1], 0.0)
     return costs
+
+
+def _added(load: Array, accelerators: float, capacity: float) -> Array:
+    """What so many more cost in each window."""
+    top = max(capacity, 1.0)
+    more = load + accelerators
+    above = np.maximum(0.0, more - capacity) - np.maximum(0.0, load - capacity)
+    added: Array = (more**2 - load**2) / top**2 + OVERFLOW * above / top
+    return added
 
 
 def _above(load: Array, capacity: float) -> float:

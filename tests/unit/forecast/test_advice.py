@@ -24,7 +24,7 @@ from meridian.contracts.job.v1.job_pb2 import (
 from services.forecast.advice.advising import Work, advise, money
 from services.forecast.advice.planned import planned_work
 from services.forecast.advice.profile import DAY_S, expected_load
-from services.forecast.advice.shifting import Flexible, above_capacity, cost_of, load_of, shift, stretches_where
+from services.forecast.advice.shifting import Flexible, _costs, above_capacity, cost_of, load_of, shift, stretches_where
 from services.forecast.advice.terms import trimmed
 from services.forecast.waveform.asking import Wish
 from services.forecast.waveform.durations import RunTime, Source, Unknown
@@ -66,7 +66,8 @@ def test_shifting_is_never_worse_than_submitted(data: st.DataObject) -> None:
         length = data.draw(st.integers(1, 3))
         earliest = data.draw(st.integers(0, windows - length))
         latest = data.draw(st.integers(earliest, windows - length))
-        jobs.append(Flexible(str(place), float(data.draw(st.integers(1, 8))), earliest, latest, length))
+        last = data.draw(st.sampled_from([1.0, 0.5, 0.125]))
+        jobs.append(Flexible(str(place), float(data.draw(st.integers(1, 8))), earliest, latest, length, last))
     capacity = float(data.draw(st.integers(4, 16)))
     found = shift(base, jobs, capacity)
     assert all(job.earliest <= start <= job.latest for job, start in zip(jobs, found.starts, strict=True))
@@ -98,6 +99,24 @@ def test_it_gains_most_of_what_all_combinations_could() -> None:
 def test_a_job_makes_room_for_another_where_it_gains_nothing_itself() -> None:
     jobs = [Flexible("a", 1, 0, 0, 1), Flexible("b", 1, 1, 2, 1), Flexible("c", 1, 0, 1, 1)]
     assert shift(np.zeros(4), jobs, 4.0).starts == (0, 2, 1)
+
+
+def test_a_short_job_counts_for_as_long_as_it_lasts() -> None:
+    minute = RunTime(60.0, Source.RATES, 0.1, math.inf, "g")
+    long = RunTime(1350.0, Source.RATES, 0.1, math.inf, "g")
+    work = [
+        Work("short", "t", 8.0, minute, deadline_s=36_000.0),
+        Work("fixed", "t", 4.0, long),
+        Work("late", "t", 4.0, long, start_s=2700.0),
+    ]
+    found = advise({}, 8.0, 8.0, work, now_s=1e9, window_s=900.0, windows=4)
+    assert found.shifted.before.tolist() == pytest.approx([8 + 8 / 15 + 4, 8 + 2, 8, 8 + 4])
+    # A minute of 8 and 22.5 minutes of 4 above the capacity, and 15 minutes of 4 before the end of what is looked at.
+    assert found.above_before == pytest.approx(8 / 60 + 4 * 0.375 + 4 * 0.25)
+    costs = _costs(np.full(4, 8.0), Flexible("a", 4.0, 0, 3, 2, 0.5), 8.0)
+    for start, cost in enumerate(costs):
+        load = load_of(np.full(4, 8.0), [Flexible("a", 4.0, 0, 3, 2, 0.5)], [start])
+        assert cost == pytest.approx(cost_of(load, 8.0) - cost_of(np.full(4, 8.0), 8.0))
 
 
 def test_stretches() -> None:
