@@ -18,6 +18,8 @@ DURATION = ("duration_s", "duration")
 ACCELERATORS = ("accelerators", "num_gpus", "gpus")
 USER = ("user", "tenant")
 DOMAIN = ("domain", "cluster")
+# Third powers of many more could no longer be summed.
+_MOST_ACCELERATORS = 1e9
 _DAY_S = 86_400.0
 
 
@@ -38,7 +40,7 @@ def is_job_list(path: Path) -> bool:
 
 def read_jobs(path: Path) -> JobTable:
     """Read ``path``. Left aside and counted are lines without a start, with a length or number of accelerators that is no
-    positive finite number. InvalidTableError where a column is missing or nothing is left."""
+    positive finite number, or with more accelerators than can be. InvalidTableError where a column is missing or nothing is left."""
     names = columns_of(path)
     start, duration, accelerators = (_named(path, names, group) for group in (START, DURATION, ACCELERATORS))
     user, domain = (next((name for name in group if name in names), "") for group in (USER, DOMAIN))
@@ -55,6 +57,8 @@ def read_jobs(path: Path) -> JobTable:
             aside.add(f"{duration} is no positive number", line)
         elif math.isnan(amount):
             aside.add(f"{accelerators} is no positive number", line)
+        elif amount > _MOST_ACCELERATORS:
+            aside.add(f"{accelerators} is larger than {_MOST_ACCELERATORS:g}", line)
         else:
             where = cells.get(domain) or "all"
             rows.append((at_s, length_s, amount, cells.get(user) or where, where))

@@ -110,7 +110,15 @@ def write(path: Path, lines: list[str], header: str = HEADER) -> Path:
 def test_lists_of_jobs_are_read_with_what_is_left_aside(tmp_path: Path) -> None:
     path = write(
         tmp_path / "jobs.csv",
-        ["1970-01-03 00:10:00,60,8,x", "1970-01-02 06:00:00,30,1,y", "never,1,1,x", "0,-5,1,x", "0,5,0,x", "0,5,nan,x"],
+        [
+            "1970-01-03 00:10:00,60,8,x",
+            "1970-01-02 06:00:00,30,1,y",
+            "never,1,1,x",
+            "0,-5,1,x",
+            "0,5,0,x",
+            "0,5,nan,x",
+            "0,5,1e300,x",
+        ],
     )
     assert is_job_list(path)
     found = read_jobs(path)
@@ -122,6 +130,7 @@ def test_lists_of_jobs_are_read_with_what_is_left_aside(tmp_path: Path) -> None:
         "timestamp is neither a number of seconds nor a date in ISO 8601": 1,
         "duration is no positive number": 1,
         "num_gpus is no positive number": 2,
+        "num_gpus is larger than 1e+09": 1,
     }
     left = without(found.jobs, frozenset({"y"}))
     assert (left.domain_names, left.accelerators.tolist()) == (("x",), [8.0])
