@@ -24,7 +24,7 @@ install: $(VENV)/.installed ## everything a user needs into .venv (the command i
 
 install-dev: $(VENV)/.installed-dev ## also what tests and checks need
 
-learning-venv: ## .venv-learning with torch, for learning/ (about 3 GB; nothing else needs it)
+learning-venv: ## .venv-learning with torch, for learning/ (about 5 GB; nothing else needs it)
 	test -x .venv-learning/bin/python || $(PYTHON) -m venv .venv-learning
 	.venv-learning/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[graph,learning]' pytest pytest-asyncio pytest-timeout
 

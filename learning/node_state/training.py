@@ -20,6 +20,8 @@ from services.graph.recognition.neighbourhood import Neighbourhood, neighbourhoo
 BATCH = 6
 RATE = 4e-3
 LOAD_WEIGHT = 4.0
+# Share of the quantities of a node that are not read in training: kinds of fault that were not trained on show in others.
+UNREAD = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ def trained(
 def _dropped(batch: Batch) -> tuple[Tensor, ...]:
     """The batch without a few quantities at random, so that no single exporter is relied upon."""
     inputs = batch.inputs
-    keep = (torch.rand((inputs.shape[0], QUANTITIES)) > 0.03).to(inputs.dtype).repeat(1, SUMMARIES)
+    keep = (torch.rand((inputs.shape[0], QUANTITIES)) > UNREAD).to(inputs.dtype).repeat(1, SUMMARIES)
     return (inputs * keep, *batch.arguments()[1:])
 
 
