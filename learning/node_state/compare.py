@@ -197,9 +197,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument(
-        "--fabrics", type=int, default=120, help="simulated fabrics for training; half as many for the test"
+        "--fabrics", type=int, default=100, help="simulated fabrics for training; half as many for the test"
     )
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=32)
     parser.add_argument(
         "--keep", type=Path, help="folder for the answers of each seed; seeds found there are not played again"
     )
