@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from meridian.cli.amounts import Amount
 from meridian.cli.main import FAILED, Context, json_option
@@ -63,14 +64,33 @@ def up(
     if foreground:
         asyncio.run(stack.run_foreground(options))
         return
+    runs_already = stack.is_up(context.data_dir)
+    if runs_already and (without_effect := _given("compact", "domains_file", "gateway_port", "shards", "levels")):
+        raise InvalidArgumentError(
+            f"a network runs already in {context.data_dir}, and {', '.join(without_effect)} would change nothing of it; "
+            "stop it first: meridian down"
+        )
     started = time.monotonic()
     with errors.status("starting the network ..."):
         running = stack.start_detached(options, timeout_s)
     if context.as_json:
         print_json(asdict(running))
         return
+    if runs_already:
+        console.print(f"it runs already: {running.urls['gateway']}")
+        return
     console.print(f"[green]ready[/green] after {time.monotonic() - started:.1f} s: {running.urls['gateway']}")
     console.print(f"state and logs are in {context.data_dir}; stop it with [bold]meridian down[/bold]")
+
+
+def _given(*names: str) -> list[str]:
+    """Of these parameters the options that stand on the command line."""
+    found = click.get_current_context()
+    return [
+        parameter.opts[0]
+        for parameter in found.command.params
+        if parameter.name in names and found.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    ]
 
 
 @click.command()

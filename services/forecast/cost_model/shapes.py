@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 from meridian.errors import FieldError, InvalidArgumentError
 
+MOST_LAYERS = 100_000
+"""Of a model; each is held in memory by its pipeline stage."""
 _PREDICTING = "layers that predict further tokens ({}) are not counted"
 
 
@@ -157,10 +159,13 @@ def shape_of(
     Heads of 128 (64 below a hidden size of 1,024), feed-forward 4 h or that of LLaMA, vocabulary 51,200 (gated: 32,000),
     experts as large as the feed-forward, two per token. InvalidArgumentError names the field that is impossible.
     """
-    problems = []
-    for name, value in (("layers", layers), ("hidden", hidden)):
-        if value <= 0:
-            problems.append(FieldError(f"/{name}", "must be given"))
+    problems = [
+        FieldError(f"/{name}", "must be given")
+        for name, value in (("layers", layers), ("hidden", hidden))
+        if value <= 0
+    ]
+    if layers > MOST_LAYERS:
+        problems.append(FieldError("/layers", f"must be at most {MOST_LAYERS:,}"))
     if problems:
         raise _invalid(problems)
     if not heads:

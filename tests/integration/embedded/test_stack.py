@@ -15,7 +15,9 @@ from pathlib import Path
 import asyncpg
 import pytest
 import redis
+from click.testing import CliRunner
 
+from meridian.cli.main import main
 from meridian.embedded import control, leftovers, stack
 from meridian.embedded.child import StackStartError
 from tests.fixtures_embedded import data_directory
@@ -60,6 +62,12 @@ async def test_up_killed_up_again_and_down(options: stack.StackOptions) -> None:
     assert second.supervisor != first.supervisor
     assert second.urls == first.urls
     assert await fetch(second.urls["database"], "SELECT x FROM t") == 7
+    assert stack.start_detached(options).supervisor == second.supervisor
+    asked_again = ["--data-dir", str(options.data_dir), "up"]
+    refused = CliRunner().invoke(main, [*asked_again, "--domains", str(options.domains_file), "--shards", "1"])
+    assert refused.exit_code == 2
+    assert "runs already" in refused.output
+    assert "--domains, --shards would change nothing of it" in refused.output
     assert stack.start_detached(options).supervisor == second.supervisor
 
     assert stack.stop(options.data_dir) is True

@@ -100,6 +100,7 @@ def test_what_is_missing_is_derived() -> None:
     ("fields", "named"),
     [
         ({"layers": 0, "hidden": 64}, "/layers"),
+        ({"layers": 10**12, "hidden": 64}, "/layers"),
         ({"layers": 2, "hidden": 100, "heads": 3}, "/heads"),
         ({"layers": 2, "hidden": 128, "heads": 8, "kv_heads": 3}, "/kv_heads"),
         ({"layers": 2, "hidden": 128, "heads": 8, "experts": 4, "top_k": 5}, "/top_k"),
