@@ -65,10 +65,9 @@ def up(
         asyncio.run(stack.run_foreground(options))
         return
     runs_already = stack.is_up(context.data_dir)
-    if runs_already and (without_effect := _given("compact", "domains_file", "gateway_port", "shards", "levels")):
-        raise InvalidArgumentError(
-            f"a network runs already in {context.data_dir}, and {', '.join(without_effect)} would change nothing of it; "
-            "stop it first: meridian down"
+    if runs_already and (given := _given("compact", "domains_file", "gateway_port", "shards", "levels")):
+        errors.print(
+            f"a network runs already, as it was started: {', '.join(given)} changes nothing of it (meridian down stops it)"
         )
     started = time.monotonic()
     with errors.status("starting the network ..."):

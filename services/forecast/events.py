@@ -129,6 +129,7 @@ def apply(
 
 
 def placement_of(message: JobPlaced, at_s: float, chips: Mapping[str, str]) -> Placement:
+    """What a unit got, by domain: accelerators (parts of one as such), ranks, and how many are of each model of ``chips`` (by node)."""
     ranks: dict[str, int] = {}
     held: dict[str, float] = {}
     models: dict[str, dict[str, float]] = {}

@@ -53,6 +53,12 @@ def nearest_cells(
 
 
 def _distances(chips: Mapping[str, Chip], chip_id: str, others: set[str], precision: str) -> dict[str, float]:
-    """How far the facts of each of ``others`` are from those of a chip, over the facts that both state."""
+    """How far the facts of each of ``others`` are from those of a chip, on average over the facts that both state."""
     own = features.vector(chips[chip_id], precision)
-    return {other: float(np.nansum((features.vector(chips[other], precision) - own) ** 2)) for other in others}
+    found = {}
+    for other in others:
+        apart = (features.vector(chips[other], precision) - own) ** 2
+        stated = np.isfinite(apart)
+        # The mean: one of which little is stated is no nearer for it.
+        found[other] = float(apart[stated].mean()) if stated.any() else np.inf
+    return found
