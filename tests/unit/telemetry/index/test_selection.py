@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,18 @@ def test_what_is_left_of_the_limit_are_other_columns() -> None:
     assert len(chosen) == 20
     assert sum(column == _wanted(1)[0][1] for _, column in chosen) == len(world.CHIPS) - 1
     assert {chip for chip, column in chosen if column != _wanted(1)[0][1]} == {"h100-pcie", "a100-sxm4-80gb"}
+
+
+def test_a_chip_of_which_little_is_stated_is_no_nearer_for_it() -> None:
+    known = world.chips()
+    chip = known["v100-sxm2-16gb"]
+    few = {name: fact for name, fact in chip.facts.items() if name.startswith("peak") or name == "memory_bandwidth"}
+    bare = replace(chip, year=None, facts=few)
+    training = {cell: value for cell, value in _training().items() if cell[0] in {"v100-sxm2-16gb", "a100-pcie-40gb"}}
+    # Two of the column that is asked for, and one other of the nearer chip.
+    for chips in (known, {**known, "v100-sxm2-16gb": bare}):
+        (other,) = [cell for cell in nearest_cells(training, _wanted(1), chips, most=3) if cell[1] != _wanted(1)[0][1]]
+        assert other[0] == "a100-pcie-40gb"
 
 
 def test_each_column_has_two_chips_whatever_the_limit() -> None:
